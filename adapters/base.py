@@ -1,0 +1,173 @@
+"""The contract between the harness and a framework's checkpoint methods. Standard library only.
+
+One `Framework` per folder makes, trains and inspects state; several `Method`s save and load it. Nothing here knows about
+clocks, digests or cache state: the worker owns those, so that a method's author cannot influence how the method is measured.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from workloads import Role, Workload
+
+
+class Coverage(StrEnum):
+    """How much of the state a method saves and restores."""
+
+    WEIGHTS = "weights"
+    WEIGHTS_AND_OPTIMIZER = "weights+optimizer"
+    FULL = "full"
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles of the leaves that a method of this coverage restores."""
+        weights = frozenset({Role.WEIGHT, Role.BUFFER})
+        if self is Coverage.WEIGHTS:
+            return weights
+        if self is Coverage.WEIGHTS_AND_OPTIMIZER:
+            return weights | {Role.OPTIMIZER}
+        return frozenset(Role)
+
+
+@dataclass(frozen=True)
+class Replicated:
+    """The same bytes on every rank."""
+
+
+@dataclass(frozen=True)
+class RankLocal:
+    """Bytes of this rank alone (RNG, unsynchronized batch-norm statistics)."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rank's part of a larger tensor, in elements."""
+
+    global_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+Placement = Replicated | RankLocal | Shard
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor of the state under the workload's canonical name.
+
+    `data` holds the C-contiguous host bytes in the workload's layout (format "B", one dimension). `dtype` is the numpy name, or
+    "bfloat16", which numpy lacks.
+    """
+
+    name: str
+    role: Role
+    dtype: str
+    shape: tuple[int, ...]
+    data: memoryview
+    placement: Placement = Replicated()
+
+
+@dataclass(frozen=True)
+class DirectIo:
+    """How this directory takes direct I/O fastest, as calibrated once per run; `direct` is false where it does not take it."""
+
+    direct: bool
+    block_bytes: int
+    depth: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process stands: its rank, its device, and what it may use."""
+
+    rank: int
+    world: int
+    device: str  # "cpu" or "cuda"
+    temporary: Path  # for sockets, stagers and the like; removed by the worker
+    io: DirectIo
+    rendezvous: tuple[str, int] | None = None  # host and port agreed over the launcher's own network; None in a world of one
+    local_rank: int = 0
+
+
+StateT = TypeVar("StateT")
+
+
+class Framework(ABC, Generic[StateT]):
+    """Makes, trains and inspects one framework's training state."""
+
+    def start(self, place: Place) -> None:
+        """Choose the device, make the run deterministic and join the process group."""
+        self.place = place
+
+    @abstractmethod
+    def build(self, workload: Workload, seed: int) -> StateT:
+        """Return model, optimizer, RNG and position in the data, all derived from `seed`."""
+
+    @abstractmethod
+    def gradients(self, state: StateT) -> None:
+        """Run forward and backward on the batch at the state's position. May change buffers and RNG, never weights."""
+
+    @abstractmethod
+    def update(self, state: StateT) -> None:
+        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+
+    @abstractmethod
+    def loss(self, state: StateT) -> float:
+        """The loss of the last `gradients` call on this rank's batch."""
+
+    @abstractmethod
+    def leaves(self, state: StateT) -> Iterator[Leaf]:
+        """Yield everything a bitwise resume needs. A leaf's `data` need only live until the next one is asked for."""
+
+    def synchronize(self, state: StateT) -> None:
+        """Return when the device has nothing left to do on this state."""
+
+    def copy_to_host(self, state: StateT) -> int:
+        """Copy the whole state off its device once, as fast as the framework can, and return the bytes; 0 where it is there."""
+        return 0
+
+    def stop(self) -> None:
+        """Leave the process group."""
+
+    @staticmethod
+    def unsupported(workload: Workload, device: str) -> str | None:
+        """Why this framework cannot hold the workload on the device, or None."""
+        return None
+
+
+class Pending:
+    """A save in flight. This base class is one that had finished when `save` returned."""
+
+    def staged(self) -> None:
+        """Return when the state may change again."""
+
+    def finished(self) -> None:
+        """Return when the method calls the checkpoint complete; raise what went wrong in the background."""
+
+
+class Method(ABC, Generic[StateT]):
+    """One checkpoint mechanism. `open` and `close` are never timed; `save`, its `Pending` and `load` are."""
+
+    def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
+        """Take the place, the framework that made the states, and the options of adapter.toml."""
+        self.place = place
+        self.framework = framework
+        self.options = options
+
+    def open(self, state: StateT) -> None:
+        """Make process groups, stagers and communicators. `state` has the shapes that saves and loads will have."""
+
+    @abstractmethod
+    def save(self, state: StateT, path: Path) -> Pending:
+        """Write `state` to `path`, which does not exist yet; its parent is an empty directory."""
+
+    @abstractmethod
+    def load(self, state: StateT, path: Path) -> None:
+        """Restore what the method covers into `state`, in place; everything is in the state's own memory on return."""
+
+    def close(self) -> None:
+        """Give back what `open` made."""

@@ -1,0 +1,1 @@
+"""Reads records, and nothing else: frames, statistics, tables, figures."""

@@ -1,0 +1,103 @@
+"""What a table means for the person who reads it, in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis import statistics
+from harness.analysis.frame import Measured
+from harness.analysis.rows import Row
+from harness.analysis.statistics import Estimate
+
+
+def meaning(rows: Sequence[Row]) -> str:
+    """Say what one workload's rows mean: which method is fastest, by how much, which stalls least, and which can be lost."""
+    good = [row for row in rows if row.status == "ok" and row.verified and row.durable_s]
+    if not good:
+        return "No method gave a verified checkpoint here."
+    sentences = [_fastest(good), _least_stall(good), _unsafe(good)]
+    failed = [row.method for row in rows if row.status == "failed"]
+    if failed:
+        sentences.append(f"{_listed(failed)} failed: see the reasons below.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def compared_with_default(row: Row, rows: Sequence[Row]) -> Estimate | None:
+    """How many times as fast as the framework's default a method is durable, simultaneous over the methods of the table."""
+    default = next((other for other in rows if other.default and other.framework == row.framework), None)
+    if default is None or default is row or not (row.durable_samples and default.durable_samples):
+        return None
+    comparisons = sum(1 for other in rows if other.durable_samples) - 1
+    return statistics.ratio(default.durable_samples, row.durable_samples, comparisons)
+
+
+def notes(rows: Sequence[Row], found: Measured) -> list[str]:
+    """What a reader must know about the circumstances."""
+    measured = [row for row in rows if row.samples]
+    said = [_samples_note(measured)] if measured else []
+    said += _overhead_note(found)
+    if any(row.ceiling_direct is False for row in measured):
+        said.append(
+            "The scratch directory takes no direct I/O: ceilings went through the page cache and say little about a disk."
+        )
+    if any(row.backing == "unknown" for row in measured):
+        said.append("Memory backing could not be shown for some samples: their times may include the host handing memory back.")
+    doubtful = [row.method for row in measured if row.above_ceiling]
+    if doubtful:
+        said.append(
+            f"* {_listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method."
+        )
+    return said
+
+
+def _fastest(rows: Sequence[Row]) -> str:
+    full = [row for row in rows if row.covers == "full"] or list(rows)
+    best = min(full, key=lambda row: row.durable_s.value if row.durable_s else float("inf"))
+    assert best.durable_s is not None
+    text = f"{best.method} makes a verified {best.covers} checkpoint durable fastest, in {best.durable_s.value:.2g} s"
+    gain = compared_with_default(best, rows)
+    if gain is None:
+        return text + (", and it is the default." if best.default else ".")
+    if gain.low > 1:
+        return f"{text}: {gain.value:.1f} times ({gain.low:.1f} to {gain.high:.1f}) as fast as the default."
+    return f"{text}, which cannot be told from the default's time."
+
+
+def _least_stall(rows: Sequence[Row]) -> str:
+    best = min(rows, key=lambda row: row.stall_s.value if row.stall_s else float("inf"))
+    assert best.stall_s is not None
+    return f"Training stands still least with {best.method}: {best.stall_s.value:.2g} s a checkpoint."
+
+
+def _unsafe(rows: Sequence[Row]) -> str:
+    nothing = [row.method for row in rows if row.durability == "never" and row.data_durability == "never"]
+    names = [row.method for row in rows if row.durability == "never" and row.data_durability != "never"]
+    said = []
+    if nothing:
+        said.append(f"After a power loss nothing that {_listed(nothing)} wrote is certain, because nothing flushes it.")
+    if names:
+        said.append(f"{_listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name.")
+    return " ".join(said)
+
+
+def _samples_note(rows: Sequence[Row]) -> str:
+    used = sum(row.samples for row in rows)
+    disturbed = sum(row.disturbed for row in rows)
+    processes = max(row.processes for row in rows)
+    return (
+        f"Medians of {used} saves, up to {processes} processes a method, 95 % bootstrap intervals clustered by process; "
+        f"{disturbed} samples stood between ceilings that differed by more than 10 % and were tagged disturbed."
+    )
+
+
+def _overhead_note(found: Measured) -> list[str]:
+    if not found.overheads:
+        return []
+    costs = sorted(cost for record in found.overheads for cost in record.empty_save_ns)
+    peak = max(record.harness_peak_bytes for record in found.overheads)
+    return [f"The harness itself: {costs[len(costs) // 2] / 1e3:.1f} us a save, {peak / 2**20:.0f} MiB of memory."]
+
+
+def _listed(names: Sequence[str]) -> str:
+    unique = list(dict.fromkeys(names))
+    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]

@@ -1,0 +1,91 @@
+"""What to measure: the values that go from the driver to a worker. Standard library only, because they cross that border."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell of the table: a method on a workload in a framework at a world size."""
+
+    framework: str
+    framework_path: str  # "package.module:Class"
+    workload: str
+    preset: str
+    precision: str
+    dropout: float
+    method: str
+    method_path: str
+    options: dict[str, Any]
+    covers: str  # a Coverage of the contract
+    rank_local: bool  # whether a multi-rank checkpoint holds every rank's own leaves
+    device: str
+    world: int
+    launcher: str
+    experiment: str = "cost"
+
+    @property
+    def id(self) -> str:
+        """The first 12 hex digits of the SHA-256 of the case's canonical JSON."""
+        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process still has to do for one case."""
+
+    case: Case
+    samples: int  # undisturbed samples wanted
+    warmups: int
+    repeats: int  # how many disturbed samples may be taken anew
+    first_index: int = 0  # number of the first sample, above those that an interrupted run has stored
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the run's scratch directory takes I/O, found by the calibration job (block and depth in bytes and requests)."""
+
+    direct: bool
+    write_block_bytes: int
+    write_depth: int
+    read_block_bytes: int
+    read_depth: int
+    counts_device_reads: bool  # whether the kernel accounts reads from this directory to the process
+
+
+@dataclass(frozen=True)
+class Job:
+    """The work of one worker process (or one per rank): its tasks share framework, workload, device and world."""
+
+    name: str
+    role: Literal["calibrate", "save", "load", "trace"]
+    process: int  # which of the case's processes this is: the cluster of its samples
+    scratch: str
+    tasks: tuple[Task, ...] = ()
+    packages: tuple[str, ...] = ()  # whose versions the worker reports
+    storage: Storage | None = None  # None for the calibration job, which finds it
+    calibration_bytes: int = 0
+    not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
+    seed: int = 2026
+
+
+def job_to_json(job: Job) -> str:
+    """Return the job as the JSON that a worker reads."""
+    return json.dumps(asdict(job), indent=1)
+
+
+def job_from_json(text: str) -> Job:
+    """Return the job that `job_to_json` wrote; raises TypeError or KeyError on anything else."""
+    fields = json.loads(text)
+    tasks = tuple(Task(**(task | {"case": Case(**task["case"])})) for task in fields.pop("tasks"))
+    storage = fields.pop("storage")
+    return Job(
+        **fields | {"packages": tuple(fields["packages"])},
+        tasks=tasks,
+        storage=Storage(**storage) if storage else None,
+    )

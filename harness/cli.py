@@ -1,0 +1,306 @@
+"""The command line, and the only place that prints."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+import workloads
+from harness.analysis import summary, tables
+from harness.analysis.frame import measured
+from harness.analysis.rows import Row, Wanted, rows
+from harness.driver import catalog, doctor, judge, manifest, preflight, store, suite
+from harness.driver.environments import Environments, parse_overrides
+from harness.driver.errors import UsageError, nearest
+from harness.driver.launch import ROOT
+from harness.driver.session import Event, Session, needed_disk_bytes, state_bytes, steps
+from harness.driver.suite import PlannedCase
+
+RESULTS = ROOT / "results"
+SCRATCH = ROOT / ".scratch"
+VENVS = ROOT / ".venvs"
+FORMATS = ("table", "markdown", "csv", "json")
+LISTS = ("frameworks", "methods", "workloads", "suites")
+
+_TEXT_COLUMNS = ("method", "covers", "power-safe", "verified")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Measure what checkpointing costs in a deep-learning framework, and whether what it wrote can be trusted.",
+)
+env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
+app.add_typer(env, name="env")
+out = Console(width=None if sys.stdout.isatty() else 120)  # a pipe has no width of its own; 80 would break the table
+err = Console(stderr=True)
+
+PythonOption = Annotated[
+    list[str] | None, typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own.")
+]
+DirOption = Annotated[Path, typer.Option("--dir", help="Scratch directory: checkpoints are written to its file system.")]
+ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
+
+
+@app.command("doctor")
+def doctor_command(python: PythonOption = None, directory: DirOption = SCRATCH) -> None:
+    """Say what this machine can run."""
+    _make_default(directory)
+    found = Table("check", "status", "detail")
+    colours = {"ok": "green", "warning": "yellow", "missing": "red"}
+    for check in doctor.doctor(_environments(python), directory):
+        found.add_row(check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail))
+    out.print(found)
+
+
+@env.command("create")
+def env_create(frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")]) -> None:
+    """Make the environments of frameworks from their exact pins."""
+    environments = _environments(None)
+    for framework in frameworks:
+        _make_environment(environments, framework)
+
+
+@env.command("list")
+def env_list() -> None:
+    """Show the environments."""
+    found = Table("framework", "state", "interpreter")
+    for environment in _environments(None).listing():
+        found.add_row(environment.framework, environment.state, str(environment.interpreter))
+    out.print(found)
+
+
+@app.command("list")
+def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods") -> None:
+    """List frameworks, methods, workloads or suites."""
+    if what not in LISTS:
+        raise nearest("list", what, LISTS)
+    out.print({"frameworks": _frameworks, "methods": _methods, "workloads": _workloads, "suites": _suites}[what]())
+
+
+@app.command("run")
+def run_command(
+    suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "bench",
+    framework: Annotated[list[str] | None, typer.Option(help="A framework, or 'all'; may be given several times.")] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be given several times.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Another value for a method's option.")] = None,
+    world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    launcher: Annotated[str | None, typer.Option(help="local or mpirun.")] = None,
+    directory: DirOption = SCRATCH,
+    python: PythonOption = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Measure a suite, and show its table."""
+    _make_default(directory)
+    environments = _environments(python)
+    run = _resumed(results, resume, directory) if resume else None
+    if run is None:
+        known = catalog.frameworks()
+        chosen = catalog.select(known, _chosen_frameworks(framework, known))
+        plan = suite.plan(
+            suite.load(suite_name),
+            chosen,
+            workloads=workload,
+            methods=method,
+            worlds=_worlds(world),
+            device=device,
+            launcher=launcher,
+            options=suite.parse_options(option or ()),
+        )
+        _refuse_what_does_not_fit(plan, directory)
+        for entry in chosen:
+            _make_environment(environments, entry.name)
+        run = store.create(results, suite_name, ["ckptbench", *sys.argv[1:]], plan, manifest.capture(directory))
+    run.lock()
+    _measure(run, environments, directory, timeout)
+    found = _show(run, "table")
+    raise typer.Exit(judge.exit_code(run.plan, found))
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(metavar="RUN")] = store.LATEST,
+    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show a stored run."""
+    if form not in FORMATS:
+        raise nearest("format", form, FORMATS)
+    _show(store.Run(store.find(results, name)), form)
+
+
+def main() -> None:
+    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C."""
+    try:
+        app()
+    except UsageError as error:
+        err.print(f"[red]ckptbench:[/] {escape(str(error))}", highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _measure(run: store.Run, environments: Environments, directory: Path, timeout_s: float | None) -> None:
+    packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
+    total = steps(run.plan)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
+    with Progress(*columns, console=err) as bar:
+        task = bar.add_task("", total=total)
+
+        def on_event(event: Event) -> None:
+            bar.advance(task, event.steps)
+            if event.text and not event.detail:
+                bar.update(task, description=escape(event.text[:60]))
+                bar.console.print(escape(event.text), highlight=False)
+
+        session = Session(
+            run, environments, directory / run.name, packages, preflight.direct_io(directory), timeout_s, on_event
+        )
+        bar.advance(task, session.progress.steps_done(run.plan))
+        try:
+            session.measure()
+        except KeyboardInterrupt:
+            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False)
+            raise
+
+
+def _show(run: store.Run, form: str) -> list[Row]:
+    found = rows(
+        [Wanted(item.case, item.samples * item.processes, item.processes, _is_default(item)) for item in run.plan], run.records
+    )
+    for damage in run.damages:
+        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False)
+    if form == "table":
+        _print_tables(run, found)
+    else:
+        print({"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](found), end="")
+    return found
+
+
+def _print_tables(run: store.Run, found: Sequence[Row]) -> None:
+    for title, members in tables.by_workload(found).items():
+        lines = tables.table(members)
+        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in lines.columns:
+            shown.add_column(column, justify="left" if column in _TEXT_COLUMNS else "right", overflow="fold")
+        for line in lines.itertuples(index=False):
+            shown.add_row(*(escape(cell) for cell in line))
+        out.print(shown)
+        out.print(escape(summary.meaning(members)), highlight=False)
+        for row in members:
+            if row.reason:
+                out.print(
+                    f"[red]{escape(row.method)}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}",
+                    highlight=False,
+                )
+        out.print()
+    worlds = {item.case.id: item.case.world for item in run.plan}
+    for note in summary.notes(found, measured(run.records, worlds)):
+        out.print(escape(note), highlight=False)
+    out.print(f"run {run.name}, in {run.folder}", highlight=False)
+
+
+def _is_default(item: PlannedCase) -> bool:
+    entry = catalog.frameworks().get(item.case.framework)
+    method = entry.methods.get(item.case.method) if entry else None
+    return method is not None and method.default
+
+
+def _resumed(results: Path, name: str, directory: Path) -> store.Run:
+    """Open an interrupted run. Refused on a machine that is not the run's: unlike samples are never pooled."""
+    run = store.Run(store.find(results, name))
+    differences = manifest.comparable(run.manifest, manifest.capture(directory))
+    if differences:
+        raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
+    return run
+
+
+def _refuse_what_does_not_fit(plan: Sequence[PlannedCase], directory: Path) -> None:
+    preflight.check_scratch(directory, needed_disk_bytes(plan))
+    largest = max(plan, key=lambda item: state_bytes(item.case) * item.case.world)
+    preflight.check_memory(
+        preflight.needed_memory_bytes(state_bytes(largest.case), largest.case.world), preflight.available_memory_bytes()
+    )
+
+
+def _make_environment(environments: Environments, framework: str) -> None:
+    with err.status(f"environment of {framework}") as status:
+        environments.interpreter(framework, lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"))
+
+
+def _environments(python: Sequence[str] | None) -> Environments:
+    return Environments(VENVS, catalog.ADAPTERS, parse_overrides(python or ()))
+
+
+def _chosen_frameworks(given: Sequence[str] | None, known: dict[str, catalog.FrameworkEntry]) -> list[str]:
+    """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
+    names = [name for item in given or ("all",) for name in item.split(",")]
+    if "all" in names:
+        return [name for name in known if name != "raw"]
+    return names
+
+
+def _worlds(text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}") from error
+
+
+def _make_default(directory: Path) -> None:
+    """The default scratch directory is made; one that was named must be there."""
+    if directory == SCRATCH:
+        directory.mkdir(exist_ok=True)
+
+
+def _frameworks() -> Table:
+    found = Table("framework", "devices", "methods", "environment")
+    states = {environment.framework: environment.state for environment in _environments(None).listing()}
+    for name, entry in catalog.frameworks().items():
+        found.add_row(name, ", ".join(entry.devices), str(len(entry.methods)), states.get(name, ""))
+    return found
+
+
+def _methods() -> Table:
+    found = Table("framework", "method", "covers", "format", "async", "sharded", "compressed", "default", "description")
+    for name, entry in catalog.frameworks().items():
+        for method in entry.methods.values():
+            flags = (method.asynchronous, method.sharded, method.compressed, method.default)
+            found.add_row(
+                name, method.name, method.covers, method.format, *("yes" if flag else "" for flag in flags), method.description
+            )
+    return found
+
+
+def _workloads() -> Table:
+    found = Table("workload", "preset", "precision", "parameters", "state")
+    for name in workloads.names():
+        for preset in workloads.presets(name):
+            for precision in workloads.precisions(name):
+                workload = workloads.load(name, preset, precision)
+                found.add_row(name, preset, precision, f"{workload.parameter_count:,}", tables.size(workload.state_bytes))
+    return found
+
+
+def _suites() -> Table:
+    found = Table("suite", "what it measures")
+    for name in suite.names():
+        found.add_row(name, suite.load(name).description)
+    return found

@@ -1,0 +1,1 @@
+"""Plans a run, starts its workers and keeps what they say. Never imports a framework."""

@@ -1,0 +1,103 @@
+"""Which frameworks and methods exist: `adapters/*/adapter.toml` read as data, so that no framework is ever imported here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from harness.driver import tables
+from harness.driver.errors import nearest
+
+ADAPTERS = Path(__file__).resolve().parents[2] / "adapters"
+DECLARATION = "adapter.toml"
+
+Device = Literal["cpu", "cuda"]
+ClassPath = Annotated[str, Field(alias="class", pattern=r"^\w+(\.\w+)*:\w+$")]
+"""`package.module:Class`, which a worker imports."""
+
+
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from error
+    return pattern
+
+
+class _MethodTable(tables.Table):
+    """What `[methods.NAME]` may hold."""
+
+    class_path: ClassPath
+    covers: Literal["weights", "weights+optimizer", "full"]
+    format: str
+    description: str
+    rank_local: bool = False  # a multi-rank checkpoint holds every rank's own leaves
+    sharded: bool = False
+    asynchronous: bool = False
+    compressed: bool = False
+    default: bool = False  # what the framework's documentation reaches for first
+    fast: bool = False  # the framework's fastest known way
+    own_process: bool = False  # it forks or starts daemons: nothing else may be measured in the same process
+    test_double: bool = False  # misbehaves on purpose: only taken when named
+    # A regular expression for the reason a row fails with, where the framework itself breaks the method.
+    expected_failure: Annotated[str, AfterValidator(_compiles)] | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class MethodEntry(_MethodTable):
+    """One method of a framework."""
+
+    name: str
+
+
+class _FrameworkTable(tables.Table):
+    """What `[framework]` may hold."""
+
+    class_path: ClassPath
+    devices: tuple[Device, ...] = Field(strict=False, min_length=1)
+    packages: tuple[str, ...] = Field(strict=False)  # whose versions a record carries
+
+
+class FrameworkEntry(_FrameworkTable):
+    """One framework: a folder under adapters/, whose name is the framework's."""
+
+    name: str
+    methods: dict[str, MethodEntry]
+
+
+class _AdapterFile(tables.Table):
+    framework: _FrameworkTable
+    methods: dict[str, _MethodTable]
+
+    @model_validator(mode="after")
+    def _one_default(self) -> Self:
+        defaults = sorted(name for name, method in self.methods.items() if method.default)
+        if len(defaults) != 1:
+            found = ", ".join(defaults) or "none"
+            raise ValueError(f"exactly one method must have `default = true`, and {len(defaults)} have it ({found})")
+        return self
+
+
+def frameworks(adapters: Path = ADAPTERS) -> dict[str, FrameworkEntry]:
+    """Return every framework under `adapters` by name, in order. Raises UsageError for a broken declaration."""
+    return {path.parent.name: read(path) for path in sorted(adapters.glob(f"*/{DECLARATION}"))}
+
+
+def read(path: Path) -> FrameworkEntry:
+    """Return the framework that one adapter.toml declares. Raises UsageError with file and key where it is broken."""
+    declared = tables.read(path, _AdapterFile)
+    methods = {name: MethodEntry(name=name, **table.model_dump(by_alias=True)) for name, table in declared.methods.items()}
+    return FrameworkEntry(name=path.parent.name, methods=methods, **declared.framework.model_dump(by_alias=True))
+
+
+def select(known: Mapping[str, FrameworkEntry], names: Iterable[str]) -> list[FrameworkEntry]:
+    """Return the named frameworks, each once, in the order given; all of them where no name is given."""
+    wanted = list(dict.fromkeys(names)) or list(known)
+    for name in wanted:
+        if name not in known:
+            raise nearest("framework", name, known)
+    return [known[name] for name in wanted]

@@ -1,0 +1,195 @@
+"""One virtual environment per framework, because frameworks pin versions that exclude each other."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TextIO
+
+from harness.driver.errors import UsageError, nearest
+
+REQUIREMENTS = "requirements.txt"
+STAMP = "ckptbench.json"
+OLDEST_PYTHON = (3, 11)
+_SHOWN_LINES = 5  # of pip's output in an error
+_PROBE_TIMEOUT_S = 60  # an interpreter on a cold network file system takes its time
+
+OnLine = Callable[[str], None]
+State = Literal["ready", "outdated", "missing", "external"]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A framework's environment as it is now. `outdated` means made for other pins or another Python, or not finished."""
+
+    framework: str
+    interpreter: Path
+    state: State
+
+
+def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
+    """Return `["pytorch=/path/to/python"]` as a dictionary. Paths stay unresolved: a link's place decides its environment."""
+    overrides: dict[str, Path] = {}
+    for pair in pairs:
+        framework, separator, path = pair.partition("=")
+        if not (framework and separator and path):
+            raise UsageError(f"--python reads FRAMEWORK=PATH, not {pair!r}")
+        if framework in overrides:
+            raise UsageError(f"--python names an interpreter for {framework!r} twice")
+        overrides[framework] = Path(path).expanduser().absolute()
+    return overrides
+
+
+class Environments:
+    """The managed environments under `root`, made from adapters/FRAMEWORK/requirements.txt, and the user's own interpreters."""
+
+    def __init__(self, root: Path, adapters: Path, overrides: Mapping[str, Path]) -> None:
+        """Take the folders, and the interpreters to use instead by framework. Raises UsageError for an unknown framework."""
+        self.root = root.absolute()
+        self.adapters = adapters.absolute()
+        self.overrides = dict(overrides)
+        for framework in self.overrides:
+            self._require(framework)
+
+    def interpreter(self, framework: str, on_line: OnLine = lambda line: None) -> Path:
+        """Return the framework's interpreter. A managed environment is made first where it is missing or outdated."""
+        self._require(framework)
+        if framework in self.overrides:
+            _check_interpreter(framework, self.overrides[framework])
+            return self.overrides[framework]
+        self.create(framework, on_line)
+        return self._python(framework)
+
+    def create(self, framework: str, on_line: OnLine) -> None:
+        """Make the managed environment, passing pip's lines to `on_line`; return at once where it is ready.
+
+        Raises UsageError with pip's last lines where that fails. The whole log lies beside the environment.
+        """
+        self._require(framework)
+        if self._ready(framework):
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        with _locked(self.root / f"{framework}.lock") as lock:
+            if not self._ready(framework):  # another process may have made it while this one waited
+                self._make(framework, on_line, lock)
+
+    def listing(self) -> list[Environment]:
+        """Return every framework's environment, without making any."""
+        return [self._described(framework) for framework in self._frameworks()]
+
+    def _frameworks(self) -> list[str]:
+        return sorted(path.parent.name for path in self.adapters.glob(f"*/{REQUIREMENTS}"))
+
+    def _require(self, framework: str) -> None:
+        if framework not in self._frameworks():
+            raise nearest("framework", framework, self._frameworks())
+
+    def _described(self, framework: str) -> Environment:
+        if framework in self.overrides:
+            return Environment(framework, self.overrides[framework], "external")
+        return Environment(framework, self._python(framework), self._state(framework))
+
+    def _state(self, framework: str) -> State:
+        if self._ready(framework):
+            return "ready"
+        return "outdated" if self._folder(framework).exists() else "missing"
+
+    def _folder(self, framework: str) -> Path:
+        return self.root / framework
+
+    def _python(self, framework: str) -> Path:
+        return self._folder(framework) / "bin" / "python"
+
+    def _ready(self, framework: str) -> bool:
+        stamp = self._folder(framework) / STAMP
+        try:
+            return stamp.read_text(encoding="utf-8") == self._expected_stamp(framework) and self._python(framework).exists()
+        except OSError:
+            return False
+
+    def _expected_stamp(self, framework: str) -> str:
+        pins = (self.adapters / framework / REQUIREMENTS).read_bytes()
+        return json.dumps({"requirements": hashlib.sha256(pins).hexdigest(), "python": platform.python_version()})
+
+    def _make(self, framework: str, on_line: OnLine, lock: int) -> None:
+        """Make the environment from nothing. The stamp comes last: whatever interrupts this, the next call starts again."""
+        folder, requirements = self._folder(framework), self.adapters / framework / REQUIREMENTS
+        stamp = self._expected_stamp(framework)  # before pip reads the pins: an edit meanwhile must count as outdated
+        if folder.exists():
+            shutil.rmtree(folder)
+        pip = [str(self._python(framework)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        with (self.root / f"{framework}.log").open("w", encoding="utf-8") as log:
+            _run(framework, [sys.executable, "-m", "venv", str(folder)], log, on_line, lock)
+            _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock)
+        _write_atomically(folder / STAMP, stamp)
+
+
+def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: int) -> None:
+    """Run one command, pass each of its lines on, and raise UsageError with the last ones where it fails.
+
+    The command holds the lock too: were this process killed, pip could go on for a while, and nobody else may begin before.
+    """
+    last: deque[str] = deque(maxlen=_SHOWN_LINES)
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,)
+    ) as process:
+        for line in process.stdout or ():
+            log.write(line)
+            last.append(line.rstrip())
+            on_line(line.rstrip())
+    if process.returncode != 0:
+        shown = "\n".join(last)
+        raise UsageError(f"could not make the environment of {framework} (the whole log is {log.name}):\n{shown}")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"{path.name}.tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """Hold an exclusive lock on a file and yield its descriptor. It lasts until the last process that inherited it ends."""
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield file.fileno()
+
+
+def _check_interpreter(framework: str, path: Path) -> None:
+    """Raise UsageError unless `path` runs and is a Python that the worker supports."""
+    named = f"the interpreter for {framework}, {path},"
+    if not path.exists():
+        raise UsageError(f"{named} does not exist")
+    if not (path.is_file() and os.access(path, os.X_OK)):
+        raise UsageError(f"{named} is not an executable file")
+    version = _python_version(path)
+    if version is None:
+        raise UsageError(f"{named} is not a working Python")
+    if version < OLDEST_PYTHON:
+        raise UsageError(f"{named} is Python {_dotted(version)}, and {_dotted(OLDEST_PYTHON)} is needed")
+
+
+def _python_version(path: Path) -> tuple[int, int] | None:
+    argv = [str(path), "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"]
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)
+        major, minor = done.stdout.split()
+        return int(major), int(minor)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(str(part) for part in version)

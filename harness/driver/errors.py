@@ -1,0 +1,26 @@
+"""What a user did wrong, in one sentence."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """One clear sentence about wrong usage or bad input; the command line prints it and exits with 2.
+
+    A ValueError, so that a validator of a declaration may raise it and pydantic adds the key.
+    """
+
+
+def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> UsageError:
+    """Return the error for a name that is not among `valid`, with the nearest valid one; `where` says where it was looked for.
+
+    The comparison ignores case, because a wrong capital is the typo that a similarity ratio rates worst in short names.
+    """
+    names = sorted(valid)
+    by_lower_case = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(given.lower(), by_lower_case, n=1)
+    place = f" {where}" if where else ""
+    hint = f"; did you mean {by_lower_case[close[0]]!r}?" if close else ""
+    return UsageError(f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(names) or 'none'})")

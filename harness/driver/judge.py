@@ -1,0 +1,41 @@
+"""Whether a run went as expected, and how long one will take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from harness.driver.session import group, state_bytes, steps
+from harness.driver.suite import PlannedCase
+
+# What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never part of a result.
+_JOB_S = 7.0
+_SAMPLE_S = 0.35
+_BYTES_PER_S = 250e6
+
+
+class Outcome(Protocol):
+    """What is judged of a row."""
+
+    status: str
+    reason: str
+
+
+def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
+    """0 when every row is as its adapter declares, else 1. Outcomes stand in the plan's order."""
+    return int(not all(_as_expected(item.expected_failure, row) for item, row in zip(plan, outcomes, strict=True)))
+
+
+def estimated_s(plan: Sequence[PlannedCase]) -> float:
+    """Roughly how many seconds a plan will take."""
+    jobs = sum(2 * unit.processes + 1 for unit in group(plan))
+    moved = sum(2 * item.processes * (item.samples + item.warmups) * state_bytes(item.case) for item in plan)
+    return jobs * _JOB_S + steps(plan) * _SAMPLE_S + moved / _BYTES_PER_S
+
+
+def _as_expected(expected_failure: str | None, row: Outcome) -> bool:
+    """A method that its framework breaks must fail with that reason: one that works now is news too."""
+    if expected_failure is not None:
+        return row.status == "failed" and re.search(expected_failure, row.reason) is not None
+    return row.status in ("ok", "unsupported")

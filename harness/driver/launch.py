@@ -1,0 +1,70 @@
+"""From a job to a command line, for each way of starting ranks. A launcher is a few lines that return an argv."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.driver.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What to start: the worker's interpreter, the job and where its ranks write."""
+
+    interpreter: Path
+    job_file: Path
+    folder: Path
+    world: int
+
+    @property
+    def worker(self) -> list[str]:
+        """The command of one rank."""
+        return [str(self.interpreter), "-m", "harness.worker", str(self.job_file), str(self.folder)]
+
+
+def local(launch: Launch) -> list[str]:
+    """One rank, started directly."""
+    return launch.worker
+
+
+def mpirun(launch: Launch) -> list[str]:
+    """Ranks under mpirun: the one beside the interpreter, whose ranks' library it is, else the one on the path."""
+    beside = launch.interpreter.parent / "mpirun"
+    command = str(beside) if beside.exists() else shutil.which("mpirun")
+    if command is None:
+        raise UsageError(f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started")
+    return [command, "-n", str(launch.world), "--oversubscribe", *launch.worker]
+
+
+LAUNCHERS = {"local": local, "mpirun": mpirun}
+
+
+def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
+    """Return the whole command, under `tracer` where that is not empty, tied to the life of this process where it can be."""
+    if launcher not in LAUNCHERS:
+        raise UsageError(f"launcher {launcher!r} cannot be used yet; known: {', '.join(LAUNCHERS)}")
+    return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
+
+
+def environment(temporary: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the worker's environment: this project importable, temporary files in the scratch directory."""
+    variables = dict(os.environ if base is None else base)
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH", "")]))
+    variables["TMPDIR"] = str(temporary)
+    if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return variables
+
+
+def _tied_to_parent(launcher: str) -> list[str]:
+    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return []
+    return [setpriv, "--pdeathsig", "TERM" if launcher == "mpirun" else "KILL", "--"]

@@ -1,0 +1,93 @@
+"""What must hold before a run starts, so that it is refused in a sentence and does not break down in its third hour."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import psutil
+
+from harness.driver.errors import UsageError
+from harness.driver.manifest import mount_of
+
+GIB = 2**30
+_DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
+_IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
+
+# What one rank holds at its peak, in units of the state: the state, a method's copy of it (a snapshot or a serialized buffer),
+# and the gradients with the buffer that the ceiling writes from.
+_STATES_PER_RANK = 3
+_INTERPRETER_BYTES = 1 * GIB  # a framework and its libraries
+
+
+def check_scratch(path: Path, needed_bytes: int) -> None:
+    """Raise UsageError unless `path` is a directory that takes files and has room for `needed_bytes`."""
+    if not path.exists():
+        raise UsageError(f"scratch directory {path} does not exist")
+    if not path.is_dir():
+        raise UsageError(f"scratch directory {path} is not a directory")
+    _try_to_write(path)
+    free = shutil.disk_usage(path).free
+    if free < needed_bytes:
+        raise UsageError(f"scratch directory {path} has {_gib(free)} free, and the run needs {_gib(needed_bytes)}")
+
+
+def _try_to_write(path: Path) -> None:
+    """Write for real: permissions do not show a read-only mount, and the superuser passes every permission."""
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"ckptbench")
+    except OSError as error:
+        raise UsageError(f"cannot write in scratch directory {path}: {error.strerror}") from error
+
+
+def direct_io(path: Path) -> str | None:
+    """Return why O_DIRECT does not reach a device from the directory `path`, or None where it does."""
+    kind = mount_of(path).type
+    if kind in _IN_MEMORY:  # they accept O_DIRECT and ignore it
+        return f"{kind} keeps files in memory"
+    if not hasattr(os, "O_DIRECT"):
+        return "this operating system has no O_DIRECT"
+    try:
+        _write_directly(path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return f"{kind} does not take O_DIRECT"
+        return f"a direct write failed: {error.strerror}"
+    return None
+
+
+def _write_directly(path: Path) -> None:
+    name = path / f".ckptbench-direct-{os.getpid()}"
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
+    try:
+        with mmap.mmap(-1, _DIRECT_WRITE_BYTES) as aligned:
+            os.write(handle, aligned)
+    finally:
+        os.close(handle)
+        name.unlink()
+
+
+def needed_memory_bytes(state_bytes: int, ranks: int) -> int:
+    """Estimate the bytes of memory that `ranks` processes on one machine need for a state of `state_bytes` each."""
+    return ranks * (_STATES_PER_RANK * state_bytes + _INTERPRETER_BYTES)
+
+
+def check_memory(needed_bytes: int, available_bytes: int) -> None:
+    """Raise UsageError where the run's largest case would not fit into memory."""
+    if available_bytes < needed_bytes:
+        available, needed = _gib(available_bytes), _gib(needed_bytes)
+        raise UsageError(f"{available} of memory are available, and the largest case needs about {needed}")
+
+
+def _gib(count: int) -> str:
+    return f"{count / GIB:.2f} GiB"
+
+
+def available_memory_bytes() -> int:
+    """What the kernel can give to new processes without swapping."""
+    return int(psutil.virtual_memory().available)

@@ -1,0 +1,181 @@
+"""One job's process: start it, follow what its ranks write, end it when it stands still, say what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from harness.worker.output import DONE, read_mark, records_path
+
+_POLL_S = 0.2
+_GRACE_S = 5.0
+_SHOWN_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a rank stood last: the index of its task (-1 for none) and the phase."""
+
+    rank: int
+    task: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a job ended. `reason` is empty when every rank had come to its end; `at` is where the rank that broke stood."""
+
+    reason: str
+    at: Standing
+
+    @property
+    def complete(self) -> bool:
+        """Whether every rank did all of its work."""
+        return not self.reason
+
+
+class Follower:
+    """Reads each rank's records as they are written."""
+
+    def __init__(self, folder: Path, world: int, on_line: Callable[[int, str], None]) -> None:
+        self._folder = folder
+        self._world = world
+        self._on_line = on_line
+        self._offsets = [0] * world
+
+    def poll(self) -> None:
+        """Pass on every line that has become complete."""
+        for rank in range(self._world):
+            with contextlib.suppress(FileNotFoundError), records_path(self._folder, rank).open("rb") as file:
+                file.seek(self._offsets[rank])
+                content = file.read()
+                whole = content[: content.rfind(b"\n") + 1]
+                self._offsets[rank] += len(whole)
+                for line in whole.decode(errors="replace").splitlines():
+                    self._on_line(rank, line)
+
+    def marks(self) -> list[tuple[int, int, str]]:
+        """Each rank's mark."""
+        return [read_mark(self._folder, rank) for rank in range(self._world)]
+
+
+def run(
+    command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float
+) -> Ending:
+    """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
+    kills_before = _oom_kills()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            hung = _follow(process, follower, timeout_s)
+        except BaseException:  # Ctrl-C: nothing may outlive the driver
+            kill_tree(process)
+            follower.poll()
+            raise
+    marks = follower.marks()
+    standing = _broken_rank(marks)
+    if hung:
+        return Ending(f"no progress for {timeout_s:.0f} s, so the process was killed", standing)
+    if process.returncode == 0 and all(phase == DONE for _, _, phase in marks):
+        return Ending("", standing)
+    oom = _oom_kills() > kills_before
+    return Ending(_describe_exit(process.returncode, oom) + _last_words(log), standing)
+
+
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a job and everything it started, in whatever process groups: first a request, so that mpirun takes its ranks along."""
+    members = _members(process)
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for member in members:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+    psutil.wait_procs(members, timeout=_GRACE_S)
+
+
+def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float) -> bool:
+    """Poll until the process ends; returns whether it had to be killed because it stood still."""
+    marks, moved_at = follower.marks(), time.monotonic()
+    members: list[psutil.Process] = []
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+        follower.poll()
+        if process.returncode is not None:
+            _reap(members)
+            return False
+        members = _members(process)
+        if follower.marks() != marks:
+            marks, moved_at = follower.marks(), time.monotonic()
+        elif time.monotonic() - moved_at > timeout_s:
+            kill_tree(process)
+            follower.poll()
+            return True
+
+
+def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _reap(members: list[psutil.Process]) -> None:
+    """End what a dead job left running: daemons of a method, ranks of a killed mpirun."""
+    _, alive = psutil.wait_procs(members, timeout=0.5)
+    for member in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    psutil.wait_procs(alive, timeout=_GRACE_S)
+
+
+def _broken_rank(marks: list[tuple[int, int, str]]) -> Standing:
+    """The rank that broke is the one that came least far: the others wait for it."""
+    rank = min(range(len(marks)), key=lambda rank: (marks[rank][2] == DONE, marks[rank][0]))
+    _, task, phase = marks[rank]
+    return Standing(rank, task, phase)
+
+
+def _describe_exit(code: int, out_of_memory: bool) -> str:
+    code = 128 - code if code < 0 else code  # a tracer or mpirun reports a signal as 128 + its number
+    if code == 0:
+        return "the process ended before its work was done"
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(code - 128).name
+            suffix = " (the kernel's out-of-memory killer was at work)" if out_of_memory else ""
+            return f"killed by {name}{suffix}"
+    return f"exit status {code}"
+
+
+def _last_words(log: Path) -> str:
+    """The last line of the job's output, which usually names the error."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f": {lines[-1][:_SHOWN_CHARACTERS]}" if lines else ""
+
+
+def _oom_kills() -> int:
+    for line in Path("/proc/vmstat").read_text().splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0

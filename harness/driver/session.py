@@ -1,0 +1,335 @@
+"""A run: its cases in order, process by process, until nothing is missing.
+
+The unit of work is one process slot of a group of cases that can share a process. In each, one worker saves and leaves a checkpoint
+of every case; another, which has not saved, loads them. A worker that breaks costs its present case, and the rest is started anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import workloads
+from harness.case import Case, Job, Storage, Task, job_to_json
+from harness.driver import launch, process, syscalls
+from harness.driver.environments import Environments
+from harness.driver.errors import UsageError
+from harness.driver.launch import Launch
+from harness.driver.progress import Direction, Progress
+from harness.driver.store import Run
+from harness.driver.suite import PlannedCase
+from harness.driver.syscalls import SystemCalls
+from harness.reading import InvalidLine
+from harness.record import CalibrationRecord, FailureRecord, LoadRecord, Record, SaveRecord, SyscallsRecord
+from harness.worker.folders import Folders
+
+CALIBRATION_BYTES_AT_MOST = 256 << 20
+_CALIBRATION_BYTES_AT_LEAST = 16 << 20
+_KEPT_BYTES_AT_MOST = 8 << 30
+_SLOWEST_METHOD_BYTES_PER_S = 5e6
+_SLOWEST_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Cases that share one worker process: one framework, workload, device and world."""
+
+    items: tuple[PlannedCase, ...]
+
+    @property
+    def case(self) -> Case:
+        """Any of the cases, for what they share."""
+        return self.items[0].case
+
+    @property
+    def processes(self) -> int:
+        """How many process slots the unit's cases want."""
+        return max(item.processes for item in self.items)
+
+    @property
+    def title(self) -> str:
+        """The unit in a few words."""
+        case = self.case
+        precision = "" if case.precision == "float32" else f" {case.precision}"
+        world = "" if case.world == 1 else f" on {case.world} ranks"
+        return f"{case.framework} {case.workload} {case.preset}{precision}{world}"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something for the person who watches. `steps` is how far the run has come by it."""
+
+    text: str
+    steps: int = 0
+    detail: bool = False
+
+
+class Session:
+    """One run on one machine."""
+
+    def __init__(
+        self,
+        run: Run,
+        environments: Environments,
+        scratch: Path,
+        packages: dict[str, tuple[str, ...]],
+        not_direct: str | None,
+        timeout_s: float | None,
+        on_event: Callable[[Event], None],
+    ) -> None:
+        """Take the run to fill, and a scratch directory of its own that is removed at the end."""
+        self._run = run
+        self._environments = environments
+        self._scratch = scratch
+        self._packages = packages
+        self._not_direct = not_direct
+        self._timeout_s = timeout_s
+        self._on_event = on_event
+        self._job_count = 0
+        run.salvage()
+        shutil.rmtree(run.jobs, ignore_errors=True)
+        self.progress = Progress(run.records)
+
+    def measure(self) -> None:
+        """Measure what is missing. The scratch directory is gone afterwards, whatever happens."""
+        units = group(self._run.plan)
+        try:
+            self._scratch.mkdir(parents=True, exist_ok=True)
+            storage = self._calibrated(units)
+            for slot in range(max(unit.processes for unit in units)):
+                for unit in units:
+                    self._measure_slot(unit, slot, storage)
+                    shutil.rmtree(self._scratch, ignore_errors=True)
+        finally:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            shutil.rmtree(self._run.jobs, ignore_errors=True)
+
+    def _measure_slot(self, unit: Unit, slot: int, storage: Storage) -> None:
+        """Save, then load, then (once) watch the system calls."""
+        items = [item for item in unit.items if slot < item.processes and not self._finished(item, slot)]
+        self._until_done("save", unit, slot, storage, [item for item in items if not self._saved(item, slot)])
+        self._until_done("load", unit, slot, storage, [item for item in items if not self._loaded(item, slot)])
+        if slot == 0:
+            self._trace(unit, storage)
+
+    def _finished(self, item: PlannedCase, slot: int) -> bool:
+        """Whether a case needs nothing more of a slot. Loads that are missing need a save of the same slot first."""
+        return self.progress.done(item, slot, "save") and self._loaded(item, slot)
+
+    def _saved(self, item: PlannedCase, slot: int) -> bool:
+        """Whether the samples are there, and the checkpoint that the next process loads."""
+        kept = Folders(self._scratch).digests(item.case, rank=0).exists()
+        return item.case.id in self.progress.failed or (kept and self.progress.done(item, slot, "save"))
+
+    def _loaded(self, item: PlannedCase, slot: int) -> bool:
+        return self.progress.done(item, slot, "load")
+
+    def _until_done(self, role: Direction, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]) -> None:
+        """Run jobs until every case is measured or failed: one that breaks costs its present case, and the rest goes on."""
+        done = self._saved if role == "save" else self._loaded
+        while items:
+            tasks = tuple(self.progress.task(item, slot, role) for item in items)
+            self._on_event(Event(f"{unit.title}: {role}s, process {slot + 1} of {unit.processes}"))
+            ending = self._run_job(Job(self._name(role, slot), role, slot, str(self._scratch), tasks, storage=storage))
+            remaining = [item for item in items if not done(item, slot)]
+            if len(remaining) == len(items) or not ending.complete:
+                self._blame(ending, tasks, remaining, slot)
+            items = [item for item in remaining if item.case.id not in self.progress.failed]
+
+    def _blame(self, ending: process.Ending, tasks: Sequence[Task], remaining: Sequence[PlannedCase], slot: int) -> None:
+        """Make failures of a job's end: of the case it stood at, or of every unfinished one where it stood at none."""
+        unfinished = {item.case.id for item in remaining}
+        blamed = unfinished if ending.at.task < 0 else {tasks[ending.at.task].case.id}
+        if not unfinished:
+            self._on_event(Event(f"warning: a worker broke after its work was done: {ending.reason}"))
+        for case in sorted(blamed & unfinished - self.progress.failed):
+            self._fail(case, slot, ending.at.rank, ending.at.phase, ending.reason or "the worker left the case out")
+
+    def _calibrated(self, units: Sequence[Unit]) -> Storage:
+        """Return how the scratch directory takes I/O, from the run's own sweep, which is made once."""
+        found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
+        if not found:
+            self._on_event(Event("calibrating: how fast this directory takes direct writes and reads"))
+            size_bytes = min(max(state_bytes(unit.case) for unit in units), CALIBRATION_BYTES_AT_MOST)
+            job = Job(
+                name=self._name("calibrate", 0),
+                role="calibrate",
+                process=0,
+                scratch=str(self._scratch),
+                calibration_bytes=max(size_bytes, _CALIBRATION_BYTES_AT_LEAST),
+                not_direct=self._not_direct,
+            )
+            ending = self._run_job(job, self._environments.interpreter(units[0].case.framework))
+            found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
+            if not found:
+                raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
+        return _storage_of(found[0])
+
+    def _trace(self, unit: Unit, storage: Storage) -> None:
+        """Watch one save of each case at the system calls, untimed, where strace is to be had."""
+        cases = [item.case for item in unit.items if item.case.id not in self.progress.failed | self.progress.traced]
+        if not cases:
+            return
+        self._on_event(Event(f"{unit.title}: system calls"))
+        found = self._watched(cases, storage, refuse_rings=False)
+        # A ring that only waits for the network hides nothing; where it is refused, its owner does without and all writes show.
+        hidden = [case for case in cases if "io_uring" in found[case.id].reason]
+        if hidden:
+            found |= self._watched(hidden, storage, refuse_rings=True)
+        for case in cases:
+            if case.id not in self.progress.failed:
+                self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found[case.id])))
+
+    def _watched(self, cases: Sequence[Case], storage: Storage, refuse_rings: bool) -> dict[str, SystemCalls]:
+        """One save of each case, analysed by case; "unknown" with the reason where tracing is not possible."""
+        reason = syscalls.available()
+        if reason is None:
+            tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
+            log = self._run.jobs / "strace.log"
+            job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), tasks, storage=storage)
+            reason = self._run_job(job, tracer=syscalls.command(log, refuse_rings=refuse_rings)).reason
+        if reason:
+            return {case.id: syscalls.unknown(reason) for case in cases}
+        return {case.id: syscalls.analyse(log, case.id, self._scratch / "trial") for case in cases}
+
+    def _run_job(self, job: Job, interpreter: Path | None = None, tracer: list[str] | None = None) -> process.Ending:
+        """Run one worker process (or one a rank) and take in what it writes."""
+        framework = job.tasks[0].case.framework if job.tasks else None
+        if framework is not None:
+            job = replace(job, packages=self._packages[framework])
+            interpreter = self._environments.interpreter(framework)
+        assert interpreter is not None
+        world = job.tasks[0].case.world if job.tasks else 1
+        folder = self._run.jobs / job.name
+        folder.mkdir(parents=True)
+        temporary = self._scratch / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        (folder / "job.json").write_text(job_to_json(job))
+        started = Launch(interpreter, folder / "job.json", folder, world)
+        command = launch.argv(job.tasks[0].case.launcher if job.tasks else "local", started, tracer or [])
+        intake = _Intake(self, job)
+        follower = process.Follower(folder, world, intake.take)
+        timeout_s = self._timeout_s or _patience_s(job)
+        log = self._logs / f"{job.name}.log"
+        ending = process.run(command, launch.environment(temporary), log, follower, world, timeout_s)
+        intake.close(ending)
+        return ending
+
+    @property
+    def _logs(self) -> Path:
+        folder = self._run.folder / "logs"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _name(self, role: str, slot: int) -> str:
+        self._job_count += 1
+        return f"{len(list(self._logs.iterdir())) + 1:03d}-{role}-{slot}"
+
+    def take(self, line: str) -> Record | None:
+        """Take in one line of a worker. Raises InvalidLine."""
+        record = self._run.absorb(line)
+        if record is not None:
+            self.progress.add(record)
+            self._on_event(_event_of(record))
+        return record
+
+    def _add(self, record: Record) -> None:
+        self._run.append(record)
+        self.progress.add(record)
+        self._on_event(_event_of(record))
+
+    def _fail(self, case: str, slot: int, rank: int, phase: str, reason: str) -> None:
+        self._add(FailureRecord("failure", case, slot, rank, "failed", phase, reason))
+
+    def refuse(self, case: str, slot: int, rank: int, reason: str) -> None:
+        """Fail a case whose worker wrote something that is no record."""
+        if case not in self.progress.failed:
+            self._fail(case, slot, rank, "records", reason)
+
+
+class _Intake:
+    """Takes in a job's lines. A line that is no record fails the case whose record follows it: it was written on the way there."""
+
+    def __init__(self, session: Session, job: Job) -> None:
+        self._session = session
+        self._job = job
+        self._invalid: dict[int, str] = {}
+
+    def take(self, rank: int, line: str) -> None:
+        """Take in one line of a rank."""
+        try:
+            record = self._session.take(line)
+        except InvalidLine as error:
+            self._invalid.setdefault(rank, f"the worker wrote an invalid record: {error}")
+            return
+        case = getattr(record, "case", None)
+        if case is not None and rank in self._invalid:
+            self._session.refuse(case, self._job.process, rank, self._invalid.pop(rank))
+
+    def close(self, ending: process.Ending) -> None:
+        """Fail the case at which the job ended for a line that nothing followed."""
+        for rank, reason in self._invalid.items():
+            if self._job.tasks:
+                task = self._job.tasks[max(0, ending.at.task)]
+                self._session.refuse(task.case.id, self._job.process, rank, reason)
+
+
+def group(plan: Sequence[PlannedCase]) -> list[Unit]:
+    """Put the cases that may share a process together, in the plan's order; as many as their kept checkpoints allow."""
+    groups: dict[tuple[object, ...], list[PlannedCase]] = {}
+    for item in plan:
+        case = item.case
+        alone = case.id if item.own_process else ""
+        key = (case.framework, case.workload, case.preset, case.precision, case.dropout, case.device, case.world, case.launcher)
+        groups.setdefault((*key, alone), []).append(item)
+    return [unit for items in groups.values() for unit in _split(items)]
+
+
+def state_bytes(case: Case) -> int:
+    """The bytes of one rank's state, before the few that a framework adds."""
+    return workloads.load(case.workload, case.preset, case.precision, case.dropout).state_bytes
+
+
+def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
+    """What a run takes at its fullest: a unit's kept checkpoints, one more under test, and the ceilings' two files."""
+    fullest = max((len(unit.items) + 3) * state_bytes(unit.case) for unit in group(plan))
+    return fullest + fullest // 10 + 2 * CALIBRATION_BYTES_AT_MOST
+
+
+def steps(plan: Sequence[PlannedCase]) -> int:
+    """How many samples a run takes when none is disturbed, loads and saves, warm-ups too."""
+    return sum(2 * item.processes * (item.samples + item.warmups) for item in plan)
+
+
+def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
+    at_once = max(1, _KEPT_BYTES_AT_MOST // max(1, state_bytes(items[0].case)))
+    for start in range(0, len(items), at_once):
+        yield Unit(tuple(items[start : start + at_once]))
+
+
+def _patience_s(job: Job) -> float:
+    """How long a job may stand in one phase: a slow start, or the slowest method known on this state."""
+    size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
+    return _SLOWEST_START_S + size_bytes / _SLOWEST_METHOD_BYTES_PER_S
+
+
+def _storage_of(record: CalibrationRecord) -> Storage:
+    return Storage(
+        direct=record.direct,
+        write_block_bytes=record.write_block_bytes,
+        write_depth=record.write_depth,
+        read_block_bytes=record.read_block_bytes,
+        read_depth=record.read_depth,
+        counts_device_reads=record.counts_device_reads,
+    )
+
+
+def _event_of(record: Record) -> Event:
+    if isinstance(record, SaveRecord | LoadRecord):
+        counted = record.rank == 0 and (record.warmup or not record.disturbed)
+        return Event("disturbed, taken again" if record.disturbed else "", steps=int(counted), detail=True)
+    if isinstance(record, FailureRecord):
+        return Event(f"{record.status} in {record.phase}: {record.reason}")
+    return Event("", detail=True)

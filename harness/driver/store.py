@@ -1,0 +1,144 @@
+"""One folder per run: its manifest, its plan, and its records, which are only ever appended to."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from harness.case import Case
+from harness.driver.errors import UsageError, nearest
+from harness.driver.manifest import Manifest
+from harness.driver.suite import PlannedCase
+from harness.reading import InvalidLine, parse, read
+from harness.record import Record, to_line
+
+RECORDS = "records.jsonl"
+MANIFEST = "manifest.json"
+PLAN = "plan.json"
+LATEST = "latest"
+
+
+class Run:
+    """A stored run, open for appending."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the run in `folder`; what a power loss left half written stays, as a line of its own that reading reports."""
+        self.folder = folder
+        self.name = folder.name
+        self._file = folder / RECORDS
+        self._file.touch()
+        self.records, self.damages = read(self._file)
+        self._lines = set(self._file.read_text(errors="replace").splitlines())
+        self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND)
+        if not self._ends_with_newline():
+            os.write(self._descriptor, b"\n")
+
+    @property
+    def manifest(self) -> Manifest:
+        """The machine as it was when the run began."""
+        return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
+
+    @property
+    def plan(self) -> list[PlannedCase]:
+        """What the run is to measure."""
+        return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in self.header["cases"]]
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The plan file: suite, command and cases."""
+        header: dict[str, Any] = json.loads((self.folder / PLAN).read_text())
+        return header
+
+    @property
+    def jobs(self) -> Path:
+        """Where jobs lie while they run."""
+        return self.folder / "jobs"
+
+    def lock(self) -> None:
+        """Keep a second driver out of this run. Raises UsageError where one is at work."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"run {self.name} is being measured by another process") from error
+
+    def append(self, record: Record) -> None:
+        """Append a record of the driver's own."""
+        self._append_line(to_line(record).rstrip("\n"))
+        self.records.append(record)
+
+    def absorb(self, line: str) -> Record | None:
+        """Append a worker's line once it has been validated; None where the run has it already. Raises InvalidLine."""
+        if line in self._lines:
+            return None
+        record = parse(line)
+        self._append_line(line)
+        self.records.append(record)
+        return record
+
+    def salvage(self) -> None:
+        """Absorb what workers had written when the driver was killed."""
+        for file in sorted(self.jobs.glob("*/rank-*.jsonl")):
+            for line in file.read_text(errors="replace").split("\n")[:-1]:  # what follows the last newline is half a line
+                try:
+                    self.absorb(line)
+                except InvalidLine:
+                    continue  # its case has no number, so it is measured again
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def _append_line(self, line: str) -> None:
+        """One write for the whole line: a killed driver leaves none in two."""
+        os.write(self._descriptor, (line + "\n").encode())
+        self._lines.add(line)
+
+    def _ends_with_newline(self) -> bool:
+        content = self._file.read_bytes()
+        return not content or content.endswith(b"\n")
+
+
+def create(results: Path, suite: str, command: Sequence[str], plan: Sequence[PlannedCase], manifest: Manifest) -> Run:
+    """Make the folder of a new run, named after the time, the suite and the frameworks."""
+    frameworks = sorted({item.case.framework for item in plan})
+    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{'+'.join(frameworks)}"
+    folder = _unused(results / stem)
+    folder.mkdir(parents=True)
+    header = {"suite": suite, "command": list(command), "cases": [asdict(item) for item in plan]}
+    (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
+    (folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
+    return Run(folder)
+
+
+def find(results: Path, name: str) -> Path:
+    """Return the folder of the run called `name`, or of the newest for "latest". Raises UsageError naming those that exist."""
+    known = {folder.name: folder for folder in folders(results)}
+    if not known:
+        raise UsageError(f"there are no runs in {results} yet")
+    if name == LATEST:
+        return max(known.values(), key=lambda folder: (re.sub(r"\D", "", folder.name[:15]), folder.stat().st_mtime))
+    if (Path(name) / RECORDS).is_file():
+        return Path(name)
+    if name not in known:
+        raise nearest("run", name, sorted(known))
+    return known[name]
+
+
+def folders(results: Path) -> list[Path]:
+    """The folders of all runs under `results`, reference runs too."""
+    return sorted(file.parent for file in results.glob(f"**/{RECORDS}"))
+
+
+def _unused(folder: Path) -> Path:
+    for number in range(1, 1000):
+        candidate = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+        if not candidate.exists():
+            return candidate
+    raise UsageError(f"too many runs are called {folder.name}")

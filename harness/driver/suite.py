@@ -1,0 +1,320 @@
+"""From a suite's sweeps and the command line's wishes to a list of cases."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from harness.case import Case
+from harness.driver import tables
+from harness.driver.catalog import FrameworkEntry, MethodEntry
+from harness.driver.errors import UsageError, nearest
+from workloads import names as workload_names
+from workloads import precisions, presets
+
+SUITES = Path(__file__).resolve().parents[2] / "workloads" / "suites"
+TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
+    "all": lambda method: True,
+    "default": lambda method: method.default,
+    "fast": lambda method: method.fast,
+}
+LAUNCHERS = ("local", "mpirun", "slurm")
+
+
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+_AXIS = (BeforeValidator(_as_list), Field(strict=False, min_length=1))
+Names = Annotated[tuple[str, ...], *_AXIS]
+Worlds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], *_AXIS]
+Rates = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], *_AXIS]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One point of a sweep: everything about a case but its framework and method."""
+
+    workload: str
+    preset: str
+    precision: str
+    dropout: float
+    world: int
+
+
+class Sweep(tables.Table):
+    """One `[[sweep]]`: the product of its axes, each a scalar or a list."""
+
+    workload: Names
+    preset: Names
+    precision: Names
+    method: Names  # names of methods, or traits
+    world: Worlds = (1,)
+    dropout: Rates = (0.0,)
+    samples: int = Field(ge=1)  # undisturbed samples per process
+    warmups: int = Field(default=1, ge=0)
+    repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
+    processes: int = Field(default=2, ge=1)
+
+    @model_validator(mode="after")
+    def _known_values(self) -> Self:
+        for workload in self.workload:
+            _require("workload", workload, workload_names())
+            for preset in self.preset:
+                _require("preset", preset, presets(workload), f"of workload {workload}")
+        self._require_precisions()
+        return self
+
+    def _require_precisions(self) -> None:
+        """Refuse a precision that no workload of the sweep has, and a workload that has none of the sweep's precisions."""
+        for precision in self.precision:
+            _require("precision", precision, {known for workload in self.workload for known in precisions(workload)})
+        for workload in self.workload:
+            if not set(self.precision) & set(precisions(workload)):
+                _require("precision", self.precision[0], precisions(workload), f"of workload {workload}")
+
+    def shapes(self, worlds: Sequence[int]) -> Iterator[Shape]:
+        """Yield the product of the axes, over `worlds` instead of the sweep's own where there are any.
+
+        A precision that a workload lacks is left out: it is there for the sweep's other workloads.
+        """
+        for point in itertools.product(self.workload, self.preset, self.precision, self.dropout, worlds or self.world):
+            shape = Shape(*point)
+            if shape.precision in precisions(shape.workload):
+                yield shape
+
+
+class _SuiteFile(tables.Table):
+    description: str
+    sweep: tuple[Sweep, ...] = Field(strict=False, min_length=1)
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of sweeps."""
+
+    name: str
+    description: str
+    sweeps: tuple[Sweep, ...]
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case and how often to measure it. `samples`, `warmups` and `repeats` count per process."""
+
+    case: Case
+    samples: int
+    warmups: int
+    repeats: int
+    processes: int
+    own_process: bool
+    expected_failure: str | None  # a regular expression for the reason
+
+
+@dataclass(frozen=True)
+class _Cell:
+    framework: FrameworkEntry
+    method: MethodEntry
+    shape: Shape
+    sweep: Sweep
+
+
+def names(folder: Path = SUITES) -> list[str]:
+    """Return the names of the suites in `folder`."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
+def load(name: str, folder: Path = SUITES) -> Suite:
+    """Return the suite of that name. Raises UsageError where there is none or where its file is wrong."""
+    _require("suite", name, names(folder))
+    declared = tables.read(folder / f"{name}.toml", _SuiteFile)
+    return Suite(name, declared.description, declared.sweep)
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `["crc=false"]` as `{"crc": False}`: values as TOML writes them, and bare words as text."""
+    options = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not (key and separator):
+            raise UsageError(f"an option reads KEY=VALUE, not {pair!r}")
+        options[key] = _toml_value(value)
+    return options
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def plan(
+    suite: Suite,
+    frameworks: Sequence[FrameworkEntry],
+    *,
+    workloads: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    worlds: Sequence[int] | None = None,
+    device: str = "cpu",
+    launcher: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[PlannedCase]:
+    """Return the suite's cases for `frameworks`, each once: where two sweeps hold the same case, the first one's counts apply.
+
+    `workloads` and `methods` narrow the suite; a method that the suite does not list for a workload is added where the
+    framework has it. `worlds` replaces the suite's. `options` replace those of the methods that have them, and then show in the
+    method's name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any case.
+    """
+    _require_devices(frameworks, device)
+    _require_worlds(worlds or ())
+    _require_methods(frameworks, methods or [name for sweep in suite.sweeps for name in sweep.method])
+    sweeps = _narrowed(suite, workloads or ())
+    cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
+    if not cells:
+        raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
+    _require_options([cell.method for cell in cells], options or {})
+    planned: dict[str, PlannedCase] = {}
+    for cell in cells:
+        item = _planned(cell, device, launcher, options or {})
+        planned.setdefault(item.case.id, item)
+    return list(planned.values())
+
+
+def _require(kind: str, given: str, valid: Collection[str], where: str = "") -> None:
+    if given not in valid:
+        raise nearest(kind, given, valid, where)
+
+
+def _require_devices(frameworks: Iterable[FrameworkEntry], device: str) -> None:
+    for framework in frameworks:
+        _require("device", device, framework.devices, f"in framework {framework.name}")
+
+
+def _require_worlds(worlds: Iterable[int]) -> None:
+    for world in worlds:
+        if world < 1:
+            raise UsageError(f"a world has at least 1 rank, not {world}")
+
+
+def _require_methods(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
+    known = {name for framework in frameworks for name in framework.methods}
+    for name in wanted:
+        if name not in TRAITS:
+            _require("method", name, known, f"in {_in_words(frameworks)}")
+
+
+def _require_options(methods: Iterable[MethodEntry], options: Mapping[str, Any]) -> None:
+    known = {key for method in methods for key in method.options}
+    for key in options:
+        _require("option", key, known, "of the selected methods")
+
+
+def _in_words(frameworks: Sequence[FrameworkEntry]) -> str:
+    names_ = ", ".join(framework.name for framework in frameworks)
+    return f"framework {names_}" if len(frameworks) == 1 else f"frameworks {names_}"
+
+
+def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
+    """Return the suite's sweeps with only these workloads; all of them where none is named."""
+    measured = list(dict.fromkeys(workload for sweep in suite.sweeps for workload in sweep.workload))
+    for workload in workloads:
+        _require("workload", workload, workload_names())
+        if workload not in measured:
+            raise UsageError(f"suite {suite.name} does not measure workload {workload!r} (it measures: {', '.join(measured)})")
+    kept = [(sweep, tuple(name for name in sweep.workload if name in (workloads or measured))) for sweep in suite.sweeps]
+    return [sweep.model_copy(update={"workload": names_}) for sweep, names_ in kept if names_]
+
+
+def _cells(
+    framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]
+) -> Iterator[_Cell]:
+    for sweep in sweeps:
+        for shape in sweep.shapes(worlds):
+            for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
+                yield _Cell(framework, method, shape, sweep)
+
+
+def _listed(sweeps: Iterable[Sweep], workload: str) -> list[str]:
+    """Return the names and traits of methods that any sweep lists for the workload."""
+    return [name for sweep in sweeps if workload in sweep.workload for name in sweep.method]
+
+
+def _methods(framework: FrameworkEntry, sweep: Sweep, listed: Sequence[str], requested: Sequence[str]) -> list[MethodEntry]:
+    """Return the sweep's methods narrowed to the requested ones, and the requested ones that the suite does not list at all."""
+    if not requested:
+        return _selected(framework, sweep.method)
+    return [
+        method for method in _selected(framework, requested) if _matches(method, sweep.method) or not _matches(method, listed)
+    ]
+
+
+def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEntry]:
+    return [method for method in framework.methods.values() if _matches(method, wanted)]
+
+
+def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
+    """Whether a name or a trait in `wanted` means this method. A test double misbehaves on purpose: no trait means it."""
+    if method.name in wanted:
+        return True
+    return not method.test_double and any(TRAITS[name](method) for name in wanted if name in TRAITS)
+
+
+def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[str, Any]) -> PlannedCase:
+    method, shape, sweep = cell.method, cell.shape, cell.sweep
+    overrides = {key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options}
+    case = Case(
+        framework=cell.framework.name,
+        framework_path=cell.framework.class_path,
+        workload=shape.workload,
+        preset=shape.preset,
+        precision=shape.precision,
+        dropout=shape.dropout,
+        method=_labelled(method.name, overrides),
+        method_path=method.class_path,
+        options={**method.options, **overrides},
+        covers=method.covers,
+        rank_local=method.rank_local,
+        device=device,
+        world=shape.world,
+        launcher=_launcher(shape.world, launcher),
+    )
+    return PlannedCase(
+        case, sweep.samples, sweep.warmups, sweep.repeats, sweep.processes, method.own_process, method.expected_failure
+    )
+
+
+def _checked(method: MethodEntry, key: str, value: Any) -> Any:
+    """Return the value where it has the type that adapter.toml declares, so that `crc=off` is not taken for a true value."""
+    declared = method.options[key]
+    if type(value) is type(declared):
+        return value
+    if isinstance(declared, float) and type(value) is int:
+        return float(value)
+    kind = type(declared).__name__
+    raise UsageError(f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, not {value!r}")
+
+
+def _labelled(name: str, overrides: Mapping[str, Any]) -> str:
+    if not overrides:
+        return name
+    return f"{name}[{','.join(f'{key}={_shown(value)}' for key, value in overrides.items())}]"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _launcher(world: int, wanted: str | None) -> str:
+    if wanted is None:
+        return "local" if world == 1 else "mpirun"
+    _require("launcher", wanted, LAUNCHERS)
+    if wanted == "local" and world > 1:
+        raise UsageError(f"launcher 'local' starts one process, and world {world} needs 'mpirun' or 'slurm'")
+    return wanted

@@ -1,0 +1,61 @@
+"""Records back from their lines, validated before they are believed. For the driver and the analysis; no worker needs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from harness.record import SCHEMA, Record
+
+_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+class InvalidLine(ValueError):
+    """A line that is no record of a schema known here."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A line that could not be believed; the lines around it were."""
+
+    file: Path
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.reason}"
+
+
+def parse(line: str) -> Record:
+    """Return the record of one line. Raises InvalidLine with the first thing that is wrong."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise InvalidLine(f"not JSON ({error})") from error
+    if not isinstance(fields, dict):
+        raise InvalidLine("not a JSON object")
+    schema = fields.pop("schema", None)
+    if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+        raise InvalidLine(f"schema {schema!r} is not one that this version reads (1 to {SCHEMA})")
+    try:
+        return _RECORD.validate_json(json.dumps(fields), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidLine(f"{where or 'record'}: {first['msg']}") from error
+
+
+def read(file: Path) -> tuple[list[Record], list[Damage]]:
+    """Return a file's records in order, and its damaged lines."""
+    records: list[Record] = []
+    damages: list[Damage] = []
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+        try:
+            records.append(parse(line))
+        except InvalidLine as error:
+            damages.append(Damage(file, number, str(error)))
+    return records, damages

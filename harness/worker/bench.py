@@ -1,0 +1,200 @@
+"""What all trials of one job share: the state, the folders, the ceilings, and the care taken before a clock starts."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
+from harness.case import Case, Job
+from harness.record import Backing, Ceilings, StateRecord
+from harness.worker import storage
+from harness.worker.backing import Backer
+from harness.worker.ceiling import Ceiling, median_ns
+from harness.worker.clock import now_ns
+from harness.worker.folders import Folders
+from harness.worker.output import Output
+from harness.worker.verify import Scope
+from harness.worker.world import World
+from workloads import Workload
+
+CEILING_AGE_LIMIT_NS = 5_000_000_000
+DISTURBED_ABOVE = 0.10
+_COPY_TRIES = 3
+_BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
+_BACKED_EXTRA_BYTES = 64 << 20
+
+
+class BackgroundError(Exception):
+    """A thread of the method died, and neither `staged` nor `finished` said so."""
+
+
+@dataclass
+class Bench:
+    """The surroundings of a job's trials."""
+
+    job: Job
+    world: World
+    output: Output
+    place: Place
+    framework: Framework[Any]
+    workload: Workload
+    state: Any
+    ceiling: Ceiling
+    backer: Backer
+    folders: Folders
+    thread_errors: list[str] = field(default_factory=list)
+
+    def method(self, case: Case, method_class: type[Method[Any]]) -> Method[Any]:
+        """Make and open a method."""
+        self.output.enter("open")
+        method = method_class(self.place, self.framework, dict(case.options))
+        method.open(self.state)
+        return method
+
+    def scope(self, case: Case) -> Scope:
+        """Which leaves the case's method covers on this rank."""
+        return Scope(Coverage(case.covers), case.rank_local, self.world.rank, self.world.size)
+
+    def rebuild(self) -> None:
+        """Make the state anew: another seed and another number of steps than the saved ones."""
+        self.state = self.framework.build(self.workload, self.job.seed + 1)
+        self.train()
+
+    def train(self, steps: int = 1) -> None:
+        """Take training steps, untimed."""
+        for _ in range(steps):
+            self.framework.gradients(self.state)
+            self.framework.update(self.state)
+        self.framework.synchronize(self.state)
+
+    def fresh(self, parent: Path) -> Path:
+        """Return the path for a checkpoint in an empty parent directory."""
+        if self.world.rank == 0:
+            storage.remove_tree(parent)
+            parent.mkdir(parents=True)
+        self.world.barrier()
+        return parent / "checkpoint"
+
+    def settle(self, size_bytes: int) -> tuple[bool | None, Backing]:
+        """Quiet the disk, collect garbage and have the kernel own enough backed memory for a sample of `size_bytes`."""
+        gc.collect()
+        self.framework.synchronize(self.state)
+        quiet = storage.wait_until_quiet(self.folders.scratch)
+        return quiet, self.backer.back(_BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES)
+
+    def raise_thread_errors(self) -> None:
+        """Raise what a background thread died of."""
+        if self.thread_errors:
+            raise BackgroundError(f"exception in a background thread: {self.thread_errors.pop(0)}")
+
+    def watch_threads(self) -> None:
+        """Remember exceptions that end a thread; Python would only print them."""
+
+        def remember(died: threading.ExceptHookArgs) -> None:
+            self.thread_errors.append(describe(died.exc_value) if died.exc_value else died.exc_type.__name__)
+
+        threading.excepthook = remember
+
+
+class Fence:
+    """Ceilings of one direction that alternate with samples, C S C S C, so that every sample stands between two."""
+
+    def __init__(self, bench: Bench, operation: str) -> None:
+        self._measure = bench.ceiling.write_ns if operation == "write" else bench.ceiling.read_ns
+        self._direct = bench.ceiling.storage.direct
+        self._world = bench.world
+        self._last: tuple[int, int, int] | None = None  # bytes, duration, when
+
+    def before(self, size_bytes: int) -> int:
+        """Return the ceiling in front of a sample: the one behind the last sample where that is fresh and of this size."""
+        if self._last and self._last[0] == size_bytes and self._is_fresh(self._last[2]):
+            return self._last[1]
+        return self._measure(size_bytes)
+
+    def after(self, size_bytes: int, before_ns: int) -> Ceilings:
+        """Measure the ceiling behind a sample and return the pair."""
+        after_ns = self._measure(size_bytes)
+        self._last = (size_bytes, after_ns, now_ns())
+        return Ceilings(size_bytes, before_ns, after_ns, self._direct)
+
+    def _is_fresh(self, when_ns: int) -> bool:
+        """Agreed between the ranks: they take the next ceiling together or not at all."""
+        return self._world.maximum(now_ns() - when_ns) < CEILING_AGE_LIMIT_NS
+
+
+def is_disturbed(ceilings: Ceilings) -> bool:
+    """Whether the two ceilings disagree so much that the sample between them says little."""
+    return ceilings.spread > DISTURBED_ABOVE
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text[:500]}" if text else name
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the garbage collector out of the clock."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def measure_copies(bench: Bench) -> tuple[int, int]:
+    """(memory copy, device copy) of the whole state: median nanoseconds of one single-threaded copy each, 0 for none."""
+    leaves = bench.framework.leaves
+    memory_ns = median_ns(bench.ceiling.memory_copy_ns(leaf.data for leaf in leaves(bench.state)) for _ in range(_COPY_TRIES))
+    device_ns = []
+    for _ in range(_COPY_TRIES):
+        begin = now_ns()
+        if bench.framework.copy_to_host(bench.state):
+            device_ns.append(now_ns() - begin)
+    return memory_ns, median_ns(device_ns) if device_ns else 0
+
+
+def state_record(bench: Bench, case: Case, copies_ns: tuple[int, int]) -> StateRecord:
+    """Sum up the state, and what the case's method covers of it over all ranks."""
+    covers = Coverage(case.covers)
+    by_role: dict[str, int] = {}
+    leaf_count = covered_count = covered_bytes = 0
+    for leaf in bench.framework.leaves(bench.state):
+        leaf_bytes = _bytes_in_world(leaf, bench.world)
+        by_role[str(leaf.role)] = by_role.get(str(leaf.role), 0) + leaf_bytes
+        leaf_count += 1
+        if leaf.role in covers.roles:
+            covered_count += 1
+            covered_bytes += _written_once(leaf, leaf_bytes, case)
+    return StateRecord(
+        kind="state",
+        case=case.id,
+        process=bench.job.process,
+        rank=bench.world.rank,
+        leaves=leaf_count,
+        covered_leaves=covered_count,
+        state_bytes=sum(by_role.values()),
+        covered_bytes=covered_bytes,
+        bytes_by_role=by_role,
+        memory_copy_ns=copies_ns[0],
+        device_copy_ns=copies_ns[1],
+    )
+
+
+def _bytes_in_world(leaf: Leaf, world: World) -> int:
+    """A replicated leaf counts once; what differs between ranks counts on each."""
+    return leaf.data.nbytes if isinstance(leaf.placement, Replicated) else world.total(leaf.data.nbytes)
+
+
+def _written_once(leaf: Leaf, leaf_bytes: int, case: Case) -> int:
+    """The bytes a checkpoint of all ranks holds of a leaf: one view of a rank-local one where the method saves no more."""
+    one_view = isinstance(leaf.placement, RankLocal) and not case.rank_local
+    return leaf.data.nbytes if one_view else leaf_bytes

@@ -1,0 +1,375 @@
+"""The measured sequences. A trial is one case in one process; its methods read top to bottom as what happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adapters.base import Method, Pending
+from harness.case import Case, Task
+from harness.marks import mark
+from harness.record import CacheState, LoadRecord, SaveRecord, VerifiedRecord
+from harness.worker import storage, usage, verify
+from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
+from harness.worker.clock import now_ns
+
+_LATE_WORK_WAIT_S = 0.2
+_RESIDENT_AT_MOST = 0.001
+_READ_AT_LEAST = 0.99
+
+
+class LateWork(Exception):
+    """Something still worked on the checkpoint after `finished` had returned."""
+
+
+class StrayFiles(Exception):
+    """A method left files beside the path it was given."""
+
+
+class NotRead(Exception):
+    """A load gave the right values without reading its files."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """How long a save blocked in each phase, in nanoseconds."""
+
+    save_ns: int
+    staged_ns: int
+    finished_ns: int
+    sync_ns: int
+
+
+class EmptyMethod(Method[Any]):
+    """Saves nothing: what remains in its timings is the harness."""
+
+    def save(self, state: Any, path: Path) -> Pending:
+        return Pending()
+
+    def load(self, state: Any, path: Path) -> None:
+        return None
+
+
+class Trial:
+    """One case in this process, and how many samples of it are still wanted."""
+
+    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+        self.bench = bench
+        self.case: Case = task.case
+        self.method_class = method_class
+        self.size_bytes = size_bytes
+        self._warmups_left = task.warmups
+        self._samples_left = task.samples
+        self._repeats_left = task.repeats
+        self._index = task.first_index
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether another sample is due."""
+        return self._samples_left > 0
+
+    def count(self, warmup: bool, disturbed: bool) -> None:
+        """Book a sample: a disturbed one is taken again while repeats are left."""
+        self._index += 1
+        if warmup:
+            self._warmups_left -= 1
+        elif disturbed and self._repeats_left > 0:
+            self._repeats_left -= 1
+        else:
+            self._samples_left -= 1
+
+
+class SaveTrial(Trial):
+    """Saves of one case, and at the end the checkpoint that the loading process will read."""
+
+    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+        super().__init__(bench, task, method_class, size_bytes)
+        self.method = bench.method(self.case, method_class)
+
+    def sample(self, fence: Fence) -> None:
+        """Take one sample, between two ceilings."""
+        bench = self.bench
+        warmup = self._warmups_left > 0
+        bench.output.enter("prepare")
+        path = bench.fresh(bench.folders.trial)
+        before_ns = fence.before(self.size_bytes)
+        quiet, backing = bench.settle(self.size_bytes)
+        bench.world.barrier()
+        start, started_at_s = usage.begin(), time.time()
+        with no_collection():
+            phases = timed_save(bench, self.method, path)
+        used = usage.since(start)
+        bench.output.enter("ceiling")
+        files, written = storage.inventory(path), storage.fingerprint(path)
+        ceilings = fence.after(self.size_bytes, before_ns)
+        bench.raise_thread_errors()
+        check_finished(path, written)
+        bench.output.write(
+            SaveRecord(
+                kind="save",
+                case=self.case.id,
+                process=bench.job.process,
+                rank=bench.world.rank,
+                index=self._index,
+                warmup=warmup,
+                disturbed=is_disturbed(ceilings),
+                save_ns=phases.save_ns,
+                staged_ns=phases.staged_ns,
+                finished_ns=phases.finished_ns,
+                sync_ns=phases.sync_ns,
+                ceilings=ceilings,
+                covered_bytes=self.size_bytes,
+                file_bytes=sum(file.bytes for file in files),
+                files=files,
+                backing=backing,
+                quiet=quiet,
+                usage=used,
+                started_at_s=started_at_s,
+            )
+        )
+        self.count(warmup, is_disturbed(ceilings))
+        storage.remove_tree(bench.folders.trial)
+
+    def keep(self) -> None:
+        """Save across a training step, untimed, and keep the checkpoint with what it must restore.
+
+        Forward and backward run before `staged`, the optimizer's step before `finished`: a method that aliases the live state,
+        or copies batch-norm statistics too late, writes something else than the saved step.
+        """
+        bench = self.bench
+        bench.output.enter("prepare")
+        bench.train()  # two steps between kept checkpoints: one step after loading one of them is then no other's
+        path = bench.fresh(bench.folders.kept(self.case))
+        saved = verify.digests(bench.framework.leaves(bench.state))
+        pending = overlapped_save(bench, self.method, path)
+        bench.world.barrier()
+        check_nothing_open(path)
+        written = storage.fingerprint(path)
+        time.sleep(_LATE_WORK_WAIT_S)
+        self.close()
+        bench.world.barrier()
+        bench.output.enter("finished")
+        del pending
+        bench.raise_thread_errors()
+        check_finished(path, written)
+        expected = bench.folders.digests(self.case, bench.world.rank)
+        expected.parent.mkdir(exist_ok=True)
+        verify.write_digests(expected, saved)
+
+    def close(self) -> None:
+        """Give back what the method holds."""
+        self.bench.output.enter("close")
+        self.method.close()
+
+
+class LoadTrial(Trial):
+    """Loads of a checkpoint that another process wrote, each on a new method into a state that differs in every leaf."""
+
+    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+        super().__init__(bench, task, method_class, size_bytes)
+        self.path = bench.folders.kept(self.case) / "checkpoint"
+        self.saved = verify.read_digests(bench.folders.digests(self.case, bench.world.rank))
+        self._verified = False
+
+    def sample(self, fence: Fence) -> None:
+        """Take one sample, between two ceilings, and verify what it restored."""
+        bench = self.bench
+        warmup = self._warmups_left > 0
+        bench.output.enter("verify")
+        self._make_target()
+        method = bench.method(self.case, self.method_class)
+        bench.output.enter("prepare")
+        before_ns = fence.before(self.size_bytes)
+        quiet, backing = bench.settle(self.size_bytes)
+        storage.drop_from_cache(self.path)
+        bench.world.barrier()
+        resident = storage.resident_fraction(self.path)
+        start, started_at_s = usage.begin(), time.time()
+        with no_collection():
+            load_ns = timed_load(bench, method, self.path)
+        used = usage.since(start)
+        bench.output.enter("verify")
+        check_nothing_mapped(self.path)
+        bench.output.enter("ceiling")
+        ceilings = fence.after(self.size_bytes, before_ns)
+        bench.output.enter("verify")
+        bench.raise_thread_errors()
+        loaded = verify.digests(bench.framework.leaves(bench.state))
+        verify.check_restored(self.saved, loaded, bench.scope(self.case))
+        file_bytes = sum(file.bytes for file in storage.inventory(self.path))
+        read_bytes = bench.world.total(used.read_bytes)
+        cache = cache_state(resident, read_bytes, file_bytes, bench.ceiling.storage.counts_device_reads)
+        bench.output.enter("close")
+        method.close()
+        self._write_verified(loaded)
+        bench.output.write(
+            LoadRecord(
+                kind="load",
+                case=self.case.id,
+                process=bench.job.process,
+                rank=bench.world.rank,
+                index=self._index,
+                warmup=warmup,
+                disturbed=is_disturbed(ceilings),
+                load_ns=load_ns,
+                ceilings=ceilings,
+                covered_bytes=self.size_bytes,
+                file_bytes=file_bytes,
+                cache=cache,
+                resident_fraction=resident,
+                backing=backing,
+                quiet=quiet,
+                usage=used,
+                started_at_s=started_at_s,
+            )
+        )
+        self.count(warmup, is_disturbed(ceilings))
+
+    def _make_target(self) -> None:
+        """Have a state that differs from the saved one in every leaf.
+
+        One step away from what the last load restored is enough, unless a leaf stands still; then it is built anew, from another
+        seed and with another number of steps than the saved one.
+        """
+        bench = self.bench
+        bench.train()
+        try:
+            verify.check_all_differ(self.saved, verify.digests(bench.framework.leaves(bench.state)))
+        except verify.Mismatch:
+            bench.rebuild()
+            verify.check_all_differ(self.saved, verify.digests(bench.framework.leaves(bench.state)))
+
+    def _write_verified(self, loaded: verify.Digests) -> None:
+        if self._verified:
+            return
+        scope = self.bench.scope(self.case)
+        covered = sum(scope.covered(digest) for digest in loaded.values())
+        self.bench.output.write(
+            VerifiedRecord(
+                kind="verified",
+                case=self.case.id,
+                process=self.bench.job.process,
+                rank=self.bench.world.rank,
+                covered_leaves=covered,
+                uncovered_leaves=len(loaded) - covered,
+            )
+        )
+        self._verified = True
+
+
+def timed_save(bench: Bench, method: Method[Any], path: Path) -> Phases:
+    """Save and make durable, with the clock running in each phase and nothing else in it."""
+    output = bench.output
+    output.enter("save")
+    begin = now_ns()
+    pending = method.save(bench.state, path)
+    returned = now_ns()
+    output.enter("staged")
+    staging = now_ns()
+    pending.staged()
+    staged = now_ns()
+    output.enter("finished")
+    finishing = now_ns()
+    pending.finished()
+    finished = now_ns()
+    output.enter("sync")
+    return Phases(returned - begin, staged - staging, finished - finishing, timed_sync(bench, path))
+
+
+def timed_sync(bench: Bench, path: Path) -> int:
+    """Make the checkpoint durable, whatever the method did itself: one rank a node, once all ranks have finished."""
+    bench.world.barrier()
+    begin = now_ns()
+    if bench.world.local_rank == 0:
+        storage.sync_tree(path)
+        duration_ns = now_ns() - begin
+    else:
+        duration_ns = 0
+    bench.world.barrier()
+    return duration_ns
+
+
+def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:
+    """Load until the device has everything; returns nanoseconds."""
+    bench.output.enter("load")
+    begin = now_ns()
+    method.load(bench.state, path)
+    bench.framework.synchronize(bench.state)
+    return now_ns() - begin
+
+
+def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
+    """Save with a training step in the gaps that the contract leaves for it, untimed."""
+    output, framework, state = bench.output, bench.framework, bench.state
+    output.enter("save")
+    pending = method.save(state, path)
+    framework.gradients(state)
+    output.enter("staged")
+    pending.staged()
+    framework.update(state)
+    framework.synchronize(state)
+    output.enter("finished")
+    pending.finished()
+    return pending
+
+
+def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> None:
+    """Save with every instant marked for the tracer that watches this process."""
+    output = bench.output
+    output.enter("save")
+    mark(case.id, "begin")
+    pending = method.save(bench.state, path)
+    mark(case.id, "returned")
+    output.enter("staged")
+    pending.staged()
+    mark(case.id, "staged")
+    output.enter("finished")
+    pending.finished()
+    mark(case.id, "finished")
+    time.sleep(_LATE_WORK_WAIT_S)
+    mark(case.id, "watched")
+
+
+def check_finished(path: Path, written: storage.Fingerprint) -> None:
+    """Raise when a checkpoint changed after `finished`, or when files lie beside it."""
+    changed = [name for name, seen in storage.fingerprint(path).items() if written.get(name) != seen]
+    if changed:
+        raise LateWork(f"{', '.join(changed[:4])} changed after finished() had returned")
+    stray = [entry.name for entry in path.parent.iterdir() if entry != path]
+    if stray:
+        raise StrayFiles(f"the method left {', '.join(sorted(stray)[:4])} beside the checkpoint")
+
+
+def check_nothing_open(path: Path) -> None:
+    """Raise when a file of the checkpoint is still open for writing, here or in a child process."""
+    writers = storage.open_writers(path, [os.getpid(), *usage.descendants()])
+    if writers:
+        raise LateWork(f"{Path(writers[0]).name} was still open for writing after finished() had returned")
+
+
+def check_nothing_mapped(path: Path) -> None:
+    """Raise when a load left a mapping of a checkpoint file: its values are then still to be read."""
+    mapped = storage.mapped_files(path)
+    if mapped:
+        raise NotRead(f"{Path(mapped[0]).name} is still mapped after the load: values are read later, outside the clock")
+
+
+def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool) -> CacheState:
+    """Say whether a load was cold: no page in memory before it, and every byte through the device during it.
+
+    `read_bytes` are the device's, of all ranks; `counted` whether this directory's device reads are accounted at all. Raises
+    NotRead where the values cannot have come from the files.
+    """
+    if resident < 0 or not counted:
+        return "unknown"
+    if resident > _RESIDENT_AT_MOST:
+        return "warm"
+    if read_bytes < file_bytes // 2:
+        raise NotRead(
+            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, and none were cached: "
+            "its values came from somewhere else"
+        )
+    return "cold" if read_bytes >= _READ_AT_LEAST * file_bytes else "warm"

@@ -1,0 +1,135 @@
+"""Whether a checkpoint holds what was saved, leaf by leaf and bit by bit. Never timed; written once, over the contract's leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from adapters.base import Coverage, Leaf, RankLocal
+
+_NAMED_AT_MOST = 4
+_PART_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Digest:
+    """What identifies one leaf's value: its bytes, and how they are to be read."""
+
+    sha256: str
+    dtype: str
+    shape: tuple[int, ...]
+    role: str
+    bytes: int
+    rank_local: bool
+
+
+Digests = dict[str, Digest]
+
+
+class Mismatch(Exception):
+    """A leaf is not what it must be."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which leaves a method covers on this rank."""
+
+    covers: Coverage
+    rank_local: bool
+    rank: int
+    world: int
+
+    def covered(self, digest: Digest) -> bool:
+        """Whether a load must restore the leaf."""
+        if digest.role not in self.covers.roles:
+            return False
+        return not self._belongs_to_another_rank(digest)
+
+    def untouched(self, digest: Digest) -> bool:
+        """Whether a load must not restore the leaf. Rank 0's own leaves may come back where only its view is saved."""
+        if digest.role not in self.covers.roles:
+            return True
+        return self._belongs_to_another_rank(digest) and self.rank > 0
+
+    def _belongs_to_another_rank(self, digest: Digest) -> bool:
+        return self.world > 1 and digest.rank_local and not self.rank_local
+
+
+def digests(leaves: Iterable[Leaf]) -> Digests:
+    """Digest every leaf; at most one leaf's copy is alive at a time."""
+    found: Digests = {}
+    for leaf in leaves:
+        if leaf.name in found:
+            raise Mismatch(f"two leaves are called {leaf.name}")
+        found[leaf.name] = Digest(
+            sha256=_sha256(leaf.data),
+            dtype=leaf.dtype,
+            shape=tuple(leaf.shape),
+            role=str(leaf.role),
+            bytes=leaf.data.nbytes,
+            rank_local=isinstance(leaf.placement, RankLocal),
+        )
+    return found
+
+
+def check_all_differ(saved: Digests, target: Digests) -> None:
+    """Raise Mismatch unless the target has the same leaves and another value in each: else a load could prove nothing."""
+    _check_same_structure(saved, target)
+    same = [name for name in saved if target[name].sha256 == saved[name].sha256]
+    if same:
+        raise Mismatch(f"cannot be verified: {_listed(same)} had the saved value before the load")
+
+
+def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
+    """Raise Mismatch unless every covered leaf is the saved one and every leaf outside the coverage is not."""
+    _check_same_structure(saved, loaded)
+    wrong = [name for name, digest in saved.items() if scope.covered(digest) and loaded[name].sha256 != digest.sha256]
+    if wrong:
+        raise Mismatch(f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {_listed(wrong)}")
+    extra = [name for name, digest in saved.items() if scope.untouched(digest) and loaded[name].sha256 == digest.sha256]
+    if extra:
+        raise Mismatch(f"the method declares '{scope.covers}' but restored more: {_listed(extra)}")
+
+
+def write_digests(path: Path, found: Digests) -> None:
+    """Keep digests for the process that will load."""
+    path.write_text(json.dumps({name: asdict(digest) for name, digest in found.items()}))
+
+
+def read_digests(path: Path) -> Digests:
+    """Return what `write_digests` kept."""
+    return {
+        name: Digest(**(fields | {"shape": tuple(fields["shape"])})) for name, fields in json.loads(path.read_text()).items()
+    }
+
+
+def _check_same_structure(saved: Digests, other: Digests) -> None:
+    missing = sorted(saved.keys() - other.keys())
+    if missing:
+        raise Mismatch(f"leaves are missing: {_listed(missing)}")
+    added = sorted(other.keys() - saved.keys())
+    if added:
+        raise Mismatch(f"leaves appeared: {_listed(added)}")
+    for name, digest in saved.items():
+        found = other[name]
+        if (found.dtype, found.shape) != (digest.dtype, digest.shape):
+            raise Mismatch(f"{name} is {found.dtype}{list(found.shape)} and was saved as {digest.dtype}{list(digest.shape)}")
+
+
+def _sha256(data: memoryview) -> str:
+    """Hash the parts on all cores, then the parts' digests: hashlib lets go of the interpreter's lock."""
+    parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+    if len(parts) <= 1:
+        return hashlib.sha256(data).hexdigest()
+    with ThreadPoolExecutor() as pool:
+        hashes = pool.map(lambda part: hashlib.sha256(part).digest(), parts)
+        return hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMED_AT_MOST])
+    return shown if len(names) <= _NAMED_AT_MOST else f"{shown} and {len(names) - _NAMED_AT_MOST} more"

@@ -1,0 +1,101 @@
+"""The ranks of one job, as the worker needs them: a barrier, an agreement, a way to end together."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+
+class World:
+    """A world of one rank, which needs no MPI."""
+
+    rank = 0
+    size = 1
+    local_rank = 0
+
+    def barrier(self) -> None:
+        """Return when every rank has come here."""
+
+    def maximum(self, value: int) -> int:
+        """Return the largest of the ranks' values, on every rank."""
+        return value
+
+    def total(self, value: int) -> int:
+        """Return the sum of the ranks' values, on every rank."""
+        return value
+
+    def rendezvous(self) -> tuple[str, int] | None:
+        """Return a host and free port of rank 0 for a framework's own process group; None in a world of one."""
+        return None
+
+    def fail(self) -> None:
+        """End the other ranks after a failure on this one: they wait in a barrier that it will not reach."""
+
+    def leave(self) -> None:
+        """End this process once every rank is done."""
+
+
+class MpiWorld(World):
+    """The ranks that an MPI launcher started."""
+
+    def __init__(self) -> None:
+        # Not at the module's top: importing mpi4py starts MPI, also in the children of a method that forks.
+        from mpi4py import MPI
+
+        self._mpi: Any = MPI
+        self._world = MPI.COMM_WORLD
+        self._node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.rank = self._world.Get_rank()
+        self.size = self._world.Get_size()
+        self.local_rank = self._node.Get_rank()
+
+    def barrier(self) -> None:
+        self._world.Barrier()
+
+    def maximum(self, value: int) -> int:
+        return int(self._world.allreduce(value, op=self._mpi.MAX))
+
+    def total(self, value: int) -> int:
+        return int(self._world.allreduce(value, op=self._mpi.SUM))
+
+    def rendezvous(self) -> tuple[str, int] | None:
+        address = (_reachable_address(), _free_port()) if self.rank == 0 else None
+        found: tuple[str, int] = self._world.bcast(address)
+        return found
+
+    def fail(self) -> None:
+        self._world.Abort(1)
+
+    def leave(self) -> None:
+        self._world.Barrier()
+        self._mpi.Finalize()
+        # Communication threads of a framework that are still joinable abort a normal exit now and then.
+        os._exit(0)
+
+
+def join(size: int) -> World:
+    """Return the world that the job asks for; RuntimeError when the launcher started another number of ranks."""
+    if size == 1:
+        return World()
+    world = MpiWorld()
+    if world.size != size:
+        raise RuntimeError(f"the job is for {size} ranks and the launcher started {world.size}")
+    return world
+
+
+def _reachable_address() -> str:
+    """This host's name where it resolves, else loopback, which is right only for ranks of one machine."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return "127.0.0.1"
+    return name
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+    return port

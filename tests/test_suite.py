@@ -1,0 +1,266 @@
+"""From suites to cases: sweeps, narrowing, options and everything that can be misspelt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workloads
+from harness.driver import catalog, suite
+from harness.driver.catalog import FrameworkEntry
+from harness.driver.errors import UsageError
+from harness.driver.suite import PlannedCase, Suite
+
+HEAD = """
+[framework]
+class = "adapters.toy.framework:Toy"
+devices = ["cpu"]
+packages = []
+"""
+
+METHOD = """
+[methods.{name}]
+class = "adapters.toy.{name}:{name}"
+covers = "full"
+format = "zip"
+description = "a method"
+{traits}
+"""
+
+SWEEP = """
+description = "a test"
+[[sweep]]
+workload = "llm-slice"
+preset = "small"
+precision = "float32"
+method = "all"
+samples = 2
+"""
+
+
+def _framework(folder: Path, name: str, methods: dict[str, str], head: str = HEAD) -> FrameworkEntry:
+    path = folder / name / "adapter.toml"
+    path.parent.mkdir(parents=True)
+    path.write_text(head + "".join(METHOD.format(name=method, traits=traits) for method, traits in methods.items()))
+    return catalog.read(path)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> FrameworkEntry:
+    """Return a framework with a method of each kind."""
+    methods = {
+        "plain": "default = true\noptions = { crc = true, level = 1.5, codec = 'none' }",
+        "quick": "fast = true\nown_process = true\nexpected_failure = 'boom'",
+        "slow": "rank_local = true\noptions = { crc = true }",
+        "liar": "test_double = true",
+    }
+    return _framework(tmp_path / "adapters", "toy", methods)
+
+
+def _suite(folder: Path, text: str) -> Suite:
+    (folder / "test.toml").write_text(text)
+    return suite.load("test", folder)
+
+
+def _sweeps(*sweeps: dict[str, Any]) -> str:
+    """Return a suite's text: one sweep over SWEEP's values for each dictionary."""
+    defaults: dict[str, Any] = {
+        "workload": "llm-slice",
+        "preset": "small",
+        "precision": "float32",
+        "method": "all",
+        "samples": 2,
+    }
+    tables = [{**defaults, **sweep} for sweep in sweeps]
+    lines = ["\n".join(["[[sweep]]", *(f"{key} = {value!r}" for key, value in table.items())]) for table in tables]
+    return "\n".join(["description = 'a test'", *lines])
+
+
+def _methods(planned: list[PlannedCase]) -> list[str]:
+    return [item.case.method for item in planned]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('preset = "small"', 'pre_set = "small"', r"sweep\.0: unknown key 'pre_set'; did you mean 'preset'\?"),
+        ("[[sweep]]", "[[sweeps]]", r"unknown key 'sweeps'; did you mean 'sweep'\?"),
+        ('"llm-slice"', '"llm_slice"', r"sweep\.0: unknown workload 'llm_slice'; did you mean 'llm-slice'\?"),
+        ('"small"', '["small", "smal"]', r"sweep\.0: unknown preset 'smal' of workload llm-slice; did you mean 'small'\?"),
+        ('"float32"', '["float32", "float23"]', r"sweep\.0: unknown precision 'float23'; did you mean 'float32'\?"),
+        ("samples = 2", "samples = 0", r"sweep\.0\.samples: .*greater than or equal to 1, not 0"),
+        ("samples = 2", 'samples = "2"', r"sweep\.0\.samples: .*not '2'"),
+        ("samples = 2", "", r"sweep\.0\.samples: field required"),
+        ("samples = 2", "samples = 2\nworld = [1, 0]", r"sweep\.0\.world\.1: .*not 0"),
+        ("samples = 2", "samples = 2\nworld = true", r"sweep\.0\.world\.0: .*not True"),
+        ("samples = 2", "samples = 2\ndropout = 1.0", r"sweep\.0\.dropout\.0: .*less than 1"),
+        ("samples = 2", "samples = 2\nwarmups = -1", r"sweep\.0\.warmups: "),
+        ('method = "all"', "method = []", r"sweep\.0\.method: "),
+        ('method = "all"', "method = [3]", r"sweep\.0\.method\.0: .*not 3"),
+        ('description = "a test"', "", "description: field required"),
+    ],
+)
+def test_a_broken_suite_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected) as caught:
+        _suite(tmp_path, SWEEP.replace(old, new, 1))
+    assert str(tmp_path / "test.toml") in str(caught.value)
+
+
+def test_an_unknown_suite_is_named(tmp_path: Path) -> None:
+    (tmp_path / "smoke.toml").write_text(SWEEP)
+    with pytest.raises(UsageError, match=r"unknown suite 'smok'; did you mean 'smoke'\?"):
+        suite.load("smok", tmp_path)
+
+
+def test_a_case_carries_what_its_method_and_sweep_declare(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"method": "slow", "dropout": 0.25, "samples": 5, "warmups": 0, "repeats": 7, "processes": 3})
+    [item] = suite.plan(_suite(tmp_path, text), [toy])
+    case = item.case
+    assert (case.framework, case.framework_path) == ("toy", "adapters.toy.framework:Toy")
+    assert (case.method, case.method_path, case.options) == ("slow", "adapters.toy.slow:slow", {"crc": True})
+    assert (case.workload, case.preset, case.precision, case.dropout) == ("llm-slice", "small", "float32", 0.25)
+    assert (case.covers, case.rank_local, case.device, case.world, case.launcher) == ("full", True, "cpu", 1, "local")
+    assert (item.samples, item.warmups, item.repeats, item.processes) == (5, 0, 7, 3)
+    assert (item.own_process, item.expected_failure) == (False, None)
+
+
+def test_lists_multiply_out(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"method": ["plain", "quick"], "world": [1, 2], "dropout": [0, 0.1]})
+    planned = suite.plan(_suite(tmp_path, text), [toy])
+    assert len({item.case.id for item in planned}) == len(planned) == 8
+    assert {(item.case.world, item.case.launcher) for item in planned} == {(1, "local"), (2, "mpirun")}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("all", ["plain", "quick", "slow"]),
+        ("default", ["plain"]),
+        ("fast", ["quick"]),
+        (["fast", "default", "plain"], ["plain", "quick"]),
+        (["all", "liar"], ["plain", "quick", "slow", "liar"]),
+    ],
+)
+def test_traits_mean_methods_but_never_test_doubles(
+    tmp_path: Path, toy: FrameworkEntry, wanted: str | list[str], expected: list[str]
+) -> None:
+    assert _methods(suite.plan(_suite(tmp_path, _sweeps({"method": wanted})), [toy])) == expected
+
+
+def test_a_case_of_two_sweeps_is_planned_once(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"method": "plain", "samples": 4}, {"method": "all", "samples": 2})
+    planned = suite.plan(_suite(tmp_path, text), [toy])
+    assert [(item.case.method, item.samples) for item in planned] == [("plain", 4), ("quick", 2), ("slow", 2)]
+
+
+def test_a_precision_that_one_of_several_workloads_lacks_is_left_out(
+    tmp_path: Path, toy: FrameworkEntry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "precisions", lambda name: ("float32", "bf16-mixed") if name == "llm-slice" else ("float32",))
+    text = _sweeps({"workload": ["llm-slice", "resnet50"], "precision": ["float32", "bf16-mixed"], "method": "plain"})
+    cases = [item.case for item in suite.plan(_suite(tmp_path, text), [toy])]
+    assert [(case.workload, case.precision) for case in cases] == [
+        ("llm-slice", "float32"),
+        ("llm-slice", "bf16-mixed"),
+        ("resnet50", "float32"),
+    ]
+
+
+def test_a_workload_without_any_of_the_precisions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "precisions", lambda name: ("bf16-mixed",) if name == "llm-slice" else ("float32",))
+    with pytest.raises(UsageError, match="unknown precision 'bf16-mixed' of workload resnet50"):
+        _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "precision": "bf16-mixed"}))
+
+
+def test_workloads_narrow(tmp_path: Path, toy: FrameworkEntry) -> None:
+    suite_ = _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "method": "plain"}))
+    [item] = suite.plan(suite_, [toy], workloads=["resnet50"])
+    assert item.case.workload == "resnet50"
+    with pytest.raises(
+        UsageError, match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)"
+    ):
+        suite.plan(suite_, [toy], workloads=["candle-mlp"])
+    with pytest.raises(UsageError, match=r"unknown workload 'resnet-50'; did you mean 'resnet50'\?"):
+        suite.plan(suite_, [toy], workloads=["resnet-50"])
+
+
+def test_methods_narrow_to_the_sweeps_that_list_them(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"method": "all"}, {"method": "default", "preset": "middle"})
+    planned = suite.plan(_suite(tmp_path, text), [toy], methods=["quick"])
+    assert [(item.case.method, item.case.preset) for item in planned] == [("quick", "small")]
+
+
+def test_a_method_that_no_sweep_lists_is_added(tmp_path: Path, toy: FrameworkEntry) -> None:
+    suite_ = _suite(tmp_path, _sweeps({"method": "default"}))
+    assert _methods(suite.plan(suite_, [toy], methods=["liar", "slow"])) == ["slow", "liar"]
+    assert _methods(suite.plan(suite_, [toy], methods=["fast"])) == ["quick"]
+
+
+def test_a_method_of_one_framework_is_left_out_of_the_others(tmp_path: Path, toy: FrameworkEntry) -> None:
+    other = _framework(tmp_path / "adapters", "other", {"npz": "default = true"})
+    planned = suite.plan(_suite(tmp_path, _sweeps({})), [toy, other], methods=["npz"])
+    assert [(item.case.framework, item.case.method) for item in planned] == [("other", "npz")]
+
+
+def test_worlds_replace_the_suites(tmp_path: Path, toy: FrameworkEntry) -> None:
+    planned = suite.plan(_suite(tmp_path, _sweeps({"method": "plain"})), [toy], worlds=[2, 4])
+    assert [item.case.world for item in planned] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("wishes", "expected"),
+    [
+        (
+            {"methods": ["plian"]},
+            r"unknown method 'plian' in framework toy; did you mean 'plain'\? \(known: liar, plain, quick, slow\)",
+        ),
+        ({"device": "cuda"}, r"unknown device 'cuda' in framework toy \(known: cpu\)"),
+        ({"launcher": "mpiexec"}, r"unknown launcher 'mpiexec'.*\(known: local, mpirun, slurm\)"),
+        ({"worlds": [1, 0]}, "a world has at least 1 rank, not 0"),
+        ({"launcher": "local", "worlds": [2]}, "launcher 'local' starts one process"),
+        ({"options": {"crx": False}}, r"unknown option 'crx' of the selected methods; did you mean 'crc'\?"),
+        ({"options": {"codec": "zip"}, "methods": ["slow"]}, "unknown option 'codec' of the selected methods"),
+        ({"options": {"crc": "off"}}, "option 'crc' of method 'plain' takes a bool such as true, not 'off'"),
+        ({"options": {"crc": 0}}, "option 'crc' of method 'plain' takes a bool"),
+    ],
+)
+def test_a_wrong_wish_is_refused(tmp_path: Path, toy: FrameworkEntry, wishes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        suite.plan(_suite(tmp_path, SWEEP), [toy], **wishes)
+
+
+def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(tmp_path: Path, toy: FrameworkEntry) -> None:
+    with pytest.raises(UsageError, match="unknown method 'plane' in framework toy"):
+        suite.plan(_suite(tmp_path, _sweeps({"method": "plane"})), [toy])
+
+
+def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
+    plain = _framework(tmp_path / "adapters", "plain", {"npz": "default = true"})
+    with pytest.raises(UsageError, match="suite test has nothing to run for framework plain"):
+        suite.plan(_suite(tmp_path, _sweeps({"method": "fast"})), [plain])
+
+
+def test_options_show_in_the_name_of_the_methods_that_have_them(tmp_path: Path, toy: FrameworkEntry) -> None:
+    planned = suite.plan(_suite(tmp_path, SWEEP), [toy], options={"level": 2, "crc": False})
+    assert _methods(planned) == ["plain[crc=false,level=2.0]", "quick", "slow[crc=false]"]
+    assert planned[0].case.options == {"crc": False, "level": 2.0, "codec": "none"}
+
+
+def test_options_are_read_as_toml_values_and_bare_words() -> None:
+    parsed = suite.parse_options(["crc=false", "level=2", "codec=zstd", "name='a=b'", "empty="])
+    assert parsed == {"crc": False, "level": 2, "codec": "zstd", "name": "a=b", "empty": ""}
+
+
+@pytest.mark.parametrize("pair", ["crc", "=1", ""])
+def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
+    with pytest.raises(UsageError, match="an option reads KEY=VALUE"):
+        suite.parse_options([pair])
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_the_suites_of_this_repository_plan(name: str) -> None:
+    planned = suite.plan(suite.load(name), list(catalog.frameworks().values()))
+    assert {item.case.workload for item in planned} == set(workloads.names())
+    assert all(item.samples * item.processes >= 6 for item in planned) or name == "smoke"

@@ -1,0 +1,8 @@
+"""What to train: neutral definitions of architecture, sizes, optimizer, precision and data. Standard library and numpy only."""
+
+from workloads.datasets import Batch
+from workloads.registry import load, names, precisions, presets
+from workloads.roles import LeafSpec, Role
+from workloads.workload import Workload
+
+__all__ = ["Batch", "LeafSpec", "Role", "Workload", "load", "names", "precisions", "presets"]

@@ -1,0 +1,76 @@
+"""Whole decoder layers of Llama-3-8B shape (Grattafiori et al. 2024) between a byte-level embedding and an untied head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workloads.datasets import TEXT_TOKENS, LibraryText
+from workloads.layers import Attention, Dense, Dropout, Embedding, Layer, Normal, Residual, RmsNorm, Sequential, SwiGlu
+from workloads.optimizers import Adam
+from workloads.workload import BF16_MIXED, FLOAT32, Workload
+
+NAME = "llm-slice"
+PRECISIONS = (FLOAT32, BF16_MIXED)
+INITIAL = Normal(0.02)
+ROTARY_THETA = 500_000.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The free numbers of the architecture, and the bytes in one example."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    feed_forward: int
+    sequence: int
+
+
+PRESETS = {
+    "small": Shape(layers=2, width=64, heads=4, kv_heads=2, feed_forward=224, sequence=32),
+    "middle": Shape(layers=2, width=1024, heads=8, kv_heads=2, feed_forward=3584, sequence=32),
+    "full": Shape(layers=1, width=4096, heads=32, kv_heads=8, feed_forward=14_336, sequence=32),
+}
+
+
+def make(preset: str, precision: str, dropout: float) -> Workload:
+    """Return the workload."""
+    shape = PRESETS[preset]
+    return Workload(
+        name=NAME,
+        preset=preset,
+        precision=precision,
+        dropout=dropout,
+        model=_model(shape, dropout),
+        optimizer=Adam(learning_rate=3e-4),
+        loss="cross-entropy",
+        batch_size=4,
+        data=LibraryText(shape.sequence),
+    )
+
+
+def _model(shape: Shape, dropout: float) -> Layer:
+    return Sequential(
+        (
+            ("embedding", Embedding(TEXT_TOKENS, shape.width, INITIAL)),
+            *((f"layer{number}", _decoder_layer(shape, dropout)) for number in range(shape.layers)),
+            ("norm", RmsNorm(shape.width)),
+            ("head", Dense(shape.width, TEXT_TOKENS, INITIAL, bias=False)),
+        )
+    )
+
+
+def _decoder_layer(shape: Shape, dropout: float) -> Layer:
+    attention = Attention(shape.width, shape.heads, shape.kv_heads, ROTARY_THETA, INITIAL)
+    feed_forward = SwiGlu(shape.width, shape.feed_forward, INITIAL)
+    return Sequential(
+        (
+            ("attention", _branch(attention, shape.width, dropout)),
+            ("feed_forward", _branch(feed_forward, shape.width, dropout)),
+        )
+    )
+
+
+def _branch(layer: Layer, width: int, dropout: float) -> Layer:
+    return Residual(Sequential((("norm", RmsNorm(width)), ("layer", layer), ("dropout", Dropout(dropout)))))
