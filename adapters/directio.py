@@ -7,6 +7,7 @@ at rates that differ from buffer to buffer.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -27,14 +28,16 @@ def round_up(size_bytes: int, multiple: int = ALIGNMENT) -> int:
 
 def aligned_buffer(size_bytes: int) -> memoryview:
     """Return zeroed writable memory, aligned to huge pages and backed by them where the kernel has some."""
-    mapping = mmap.mmap(-1, round_up(max(size_bytes, 1), HUGE_PAGE_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room_bytes = round_up(max(size_bytes, 1), HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES  # kernels before 6.7 align to small pages alone
+    mapping = mmap.mmap(-1, room_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             mapping.madvise(mmap.MADV_HUGEPAGE)
         except OSError as error:  # a kernel without transparent huge pages: ordinary pages do
             if error.errno != errno.EINVAL:
                 raise
-    return memoryview(mapping)[:size_bytes]
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % HUGE_PAGE_BYTES
+    return memoryview(mapping)[start : start + size_bytes]
 
 
 def open_for_write(path: Path, direct: bool = True) -> int:
@@ -52,6 +55,7 @@ def write_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_by
 
     A buffer that holds everything is written once, in order; a smaller one (a whole number of blocks) is repeated.
     """
+    _check_ring(buffer, total_bytes, block_bytes)
 
     def write(offset: int, length: int) -> None:
         start = offset % len(buffer)
@@ -62,6 +66,7 @@ def write_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_by
 
 def read_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int) -> None:
     """Read `total_bytes` from the file's start with `depth` requests in flight, filling `buffer` round and round."""
+    _check_ring(buffer, total_bytes, block_bytes)
 
     def read(offset: int, length: int) -> None:
         start = offset % len(buffer)
@@ -94,6 +99,12 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _check_ring(buffer: memoryview, total_bytes: int, block_bytes: int) -> None:
+    """A block across the end of a buffer that is used again would be cut short, and nobody would notice."""
+    if len(buffer) < total_bytes and len(buffer) % block_bytes:
+        raise ValueError(f"{len(buffer)} bytes are no whole number of blocks of {block_bytes} bytes, and are to be used again")
 
 
 def _run(transfer: Transfer, total_bytes: int, block_bytes: int, depth: int) -> None:

@@ -148,7 +148,7 @@ def main() -> None:
     try:
         app()
     except UsageError as error:
-        err.print(f"[red]ckptbench:[/] {escape(str(error))}", highlight=False)
+        err.print(f"[red]ckptbench:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -166,16 +166,14 @@ def _measure(run: store.Run, environments: Environments, directory: Path, timeou
             bar.advance(task, event.steps)
             if event.text and not event.detail:
                 bar.update(task, description=escape(event.text[:60]))
-                bar.console.print(escape(event.text), highlight=False)
+                bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
 
-        session = Session(
-            run, environments, directory / run.name, packages, preflight.direct_io(directory), timeout_s, on_event
-        )
+        session = Session(run, environments, directory / run.name, packages, preflight.direct_io(directory), timeout_s, on_event)
         bar.advance(task, session.progress.steps_done(run.plan))
         try:
             session.measure()
         except KeyboardInterrupt:
-            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False)
+            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
             raise
 
 
@@ -184,7 +182,7 @@ def _show(run: store.Run, form: str) -> list[Row]:
         [Wanted(item.case, item.samples * item.processes, item.processes, _is_default(item)) for item in run.plan], run.records
     )
     for damage in run.damages:
-        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False)
+        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
     if form == "table":
         _print_tables(run, found)
     else:

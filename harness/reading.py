@@ -39,7 +39,7 @@ def parse(line: str) -> Record:
     if not isinstance(fields, dict):
         raise InvalidLine("not a JSON object")
     schema = fields.pop("schema", None)
-    if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:  # true is an int to isinstance
         raise InvalidLine(f"schema {schema!r} is not one that this version reads (1 to {SCHEMA})")
     try:
         return _RECORD.validate_json(json.dumps(fields), strict=True)
@@ -53,9 +53,10 @@ def read(file: Path) -> tuple[list[Record], list[Damage]]:
     """Return a file's records in order, and its damaged lines."""
     records: list[Record] = []
     damages: list[Damage] = []
-    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
-        try:
-            records.append(parse(line))
-        except InvalidLine as error:
-            damages.append(Damage(file, number, str(error)))
+    with file.open(errors="replace") as lines:  # by newlines alone: splitlines() ends lines at form feeds and the like too
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(parse(line.rstrip("\n")))
+            except InvalidLine as error:
+                damages.append(Damage(file, number, str(error)))
     return records, damages

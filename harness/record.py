@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 SCHEMA = 1
 SCHEMA_HISTORY = {
-    1: "first schema: worker, calibration, overhead, state, save, load, verified, syscalls and failure records",
+    1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -191,6 +191,17 @@ class LoadRecord:
 
 
 @dataclass(frozen=True)
+class KeptRecord:
+    """A save that overlapped a training step came to its end, and its checkpoint waits for the process that loads it."""
+
+    kind: Literal["kept"]
+    case: str
+    process: int
+    rank: int
+    leaves: int
+
+
+@dataclass(frozen=True)
 class VerifiedRecord:
     """The consistency pass held: the file of a save that overlapped a training step restored exactly the saved step."""
 
@@ -245,6 +256,7 @@ Record = (
     | StateRecord
     | SaveRecord
     | LoadRecord
+    | KeptRecord
     | VerifiedRecord
     | SyscallsRecord
     | FailureRecord

@@ -178,9 +178,7 @@ def test_workloads_narrow(tmp_path: Path, toy: FrameworkEntry) -> None:
     suite_ = _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "method": "plain"}))
     [item] = suite.plan(suite_, [toy], workloads=["resnet50"])
     assert item.case.workload == "resnet50"
-    with pytest.raises(
-        UsageError, match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)"
-    ):
+    with pytest.raises(UsageError, match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)"):
         suite.plan(suite_, [toy], workloads=["candle-mlp"])
     with pytest.raises(UsageError, match=r"unknown workload 'resnet-50'; did you mean 'resnet50'\?"):
         suite.plan(suite_, [toy], workloads=["resnet-50"])

@@ -316,9 +316,7 @@ def test_a_file_kept_by_another_link(trace: Trace) -> None:
 
 
 def test_its_flush_is_seen_too(trace: Trace) -> None:
-    save = (
-        "fd = os.open(at('t'), os.O_CREAT | os.O_WRONLY); os.link(at('t'), at('m')); os.unlink(at('t')); os.write(fd, b'x'); "
-    )
+    save = "fd = os.open(at('t'), os.O_CREAT | os.O_WRONLY); os.link(at('t'), at('m')); os.unlink(at('t')); os.write(fd, b'x'); "
     assert verdicts(trace(save + "os.fsync(fd); flush(root)")) == ("at return", "at return")
 
 

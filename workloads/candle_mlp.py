@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import dataclass
 
 from workloads.datasets import Expression
 from workloads.layers import Dense, Dropout, Layer, Normal, Relu, Sequential
@@ -12,26 +13,36 @@ from workloads.workload import FLOAT32, Workload
 
 NAME = "candle-mlp"
 PRECISIONS = (FLOAT32,)
-PRESETS = {  # the widths of the layers, from the genes to the genes
-    "small": (483, 64, 16, 64, 483),
-    "middle": (15_120, 500, 150, 500, 15_120),
-    "full": (60_483, 2_000, 600, 2_000, 60_483),
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The free numbers: widths of the layers, from the genes to the genes, and the learning rate that width bears."""
+
+    widths: tuple[int, ...]
+    learning_rate: float
+
+
+PRESETS = {
+    "small": Shape((483, 64, 16, 64, 483), learning_rate=1e-3),
+    "middle": Shape((15_120, 500, 150, 500, 15_120), learning_rate=1e-4),
+    "full": Shape((60_483, 2_000, 600, 2_000, 60_483), learning_rate=2e-5),
 }
 
 
 def make(preset: str, precision: str, dropout: float) -> Workload:
     """Return the workload."""
-    widths = PRESETS[preset]
+    shape = PRESETS[preset]
     return Workload(
         name=NAME,
         preset=preset,
         precision=precision,
         dropout=dropout,
-        model=_model(widths, dropout),
-        optimizer=Adam(learning_rate=1e-3),
+        model=_model(shape.widths, dropout),
+        optimizer=Adam(shape.learning_rate),
         loss="mean-squared-error",
         batch_size=8,
-        data=Expression(genes=widths[0]),
+        data=Expression(genes=shape.widths[0]),
     )
 
 

@@ -207,8 +207,8 @@ class RmsNorm(Layer):
     def own_parameters(self) -> tuple[Variable, ...]:
         """The scale, first around one.
 
-        Not at one: bfloat16 rounds the first small steps away from there, so states of different seeds would share these weights
-        and a load that leaves them out would go unseen.
+        Not at one: bfloat16 rounds the first small steps away from there, so states of different seeds would share these
+        weights, and a load that leaves them out would go unseen.
         """
         return (Variable("weight", (self.features,), Uniform(0.9, 1.1)),)
 

@@ -17,7 +17,7 @@ ROTARY_THETA = 500_000.0
 
 @dataclass(frozen=True)
 class Shape:
-    """The free numbers of the architecture, and the bytes in one example."""
+    """The free numbers of the architecture, the bytes in one example and the learning rate that the width bears."""
 
     layers: int
     width: int
@@ -25,12 +25,13 @@ class Shape:
     kv_heads: int
     feed_forward: int
     sequence: int
+    learning_rate: float
 
 
 PRESETS = {
-    "small": Shape(layers=2, width=64, heads=4, kv_heads=2, feed_forward=224, sequence=32),
-    "middle": Shape(layers=2, width=1024, heads=8, kv_heads=2, feed_forward=3584, sequence=32),
-    "full": Shape(layers=1, width=4096, heads=32, kv_heads=8, feed_forward=14_336, sequence=32),
+    "small": Shape(layers=2, width=64, heads=4, kv_heads=2, feed_forward=224, sequence=32, learning_rate=1e-3),
+    "middle": Shape(layers=1, width=1024, heads=8, kv_heads=2, feed_forward=3584, sequence=32, learning_rate=1e-4),
+    "full": Shape(layers=1, width=4096, heads=32, kv_heads=8, feed_forward=14_336, sequence=32, learning_rate=2e-5),
 }
 
 
@@ -43,7 +44,7 @@ def make(preset: str, precision: str, dropout: float) -> Workload:
         precision=precision,
         dropout=dropout,
         model=_model(shape, dropout),
-        optimizer=Adam(learning_rate=3e-4),
+        optimizer=Adam(shape.learning_rate),
         loss="cross-entropy",
         batch_size=4,
         data=LibraryText(shape.sequence),

@@ -19,8 +19,7 @@ class Definition:
 
 
 DEFINITIONS = {
-    module.NAME: Definition(tuple(module.PRESETS), module.PRECISIONS, module.make)
-    for module in (resnet50, candle_mlp, llm_slice)
+    module.NAME: Definition(tuple(module.PRESETS), module.PRECISIONS, module.make) for module in (resnet50, candle_mlp, llm_slice)
 }
 
 

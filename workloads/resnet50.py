@@ -51,7 +51,7 @@ def make(preset: str, precision: str, dropout: float) -> Workload:
         precision=precision,
         dropout=dropout,
         model=_model(PRESETS[preset], dropout),
-        optimizer=Sgd(learning_rate=0.02, momentum=0.9, weight_decay=1e-4),
+        optimizer=Sgd(learning_rate=0.005, momentum=0.9, weight_decay=1e-4),
         loss="cross-entropy",
         batch_size=16,
         data=Digits(),

@@ -31,7 +31,7 @@ class Measured:
     states: dict[str, StateRecord] = field(default_factory=dict)
     syscalls: dict[str, SyscallsRecord] = field(default_factory=dict)
     failures: dict[str, list[FailureRecord]] = field(default_factory=dict)
-    verified: dict[str, set[int]] = field(default_factory=dict)  # case -> processes
+    verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)  # case -> (process, rank)
     overheads: list[OverheadRecord] = field(default_factory=list)
     workers: list[WorkerRecord] = field(default_factory=list)
 
@@ -51,7 +51,7 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
             case FailureRecord():
                 found.failures.setdefault(record.case, []).append(record)
             case VerifiedRecord():
-                found.verified.setdefault(record.case, set()).add(record.process)
+                found.verified.setdefault(record.case, set()).add((record.process, record.rank))
             case OverheadRecord():
                 found.overheads.append(record)
             case WorkerRecord():

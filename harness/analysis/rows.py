@@ -121,7 +121,7 @@ def _row(item: Wanted, found: Measured) -> Row:
         return row  # wrong bytes yield no number
     _add_saves(row, found.saves[found.saves["case"] == case.id], item.samples)
     _add_loads(row, found.loads[found.loads["case"] == case.id], item.samples)
-    row.verified = len(found.verified.get(case.id, ())) >= item.processes
+    row.verified = len(found.verified.get(case.id, ())) >= item.processes * case.world
     if row.durable_s is None or row.load_s is None:
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
     return row

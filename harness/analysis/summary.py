@@ -8,6 +8,7 @@ from harness.analysis import statistics
 from harness.analysis.frame import Measured
 from harness.analysis.rows import Row
 from harness.analysis.statistics import Estimate
+from harness.analysis.tables import duration
 
 
 def meaning(rows: Sequence[Row]) -> str:
@@ -37,36 +38,33 @@ def notes(rows: Sequence[Row], found: Measured) -> list[str]:
     said = [_samples_note(measured)] if measured else []
     said += _overhead_note(found)
     if any(row.ceiling_direct is False for row in measured):
-        said.append(
-            "The scratch directory takes no direct I/O: ceilings went through the page cache and say little about a disk."
-        )
+        said.append("The scratch directory takes no direct I/O: ceilings went through the page cache and say little about a disk.")
     if any(row.backing == "unknown" for row in measured):
         said.append("Memory backing could not be shown for some samples: their times may include the host handing memory back.")
     doubtful = [row.method for row in measured if row.above_ceiling]
     if doubtful:
-        said.append(
-            f"* {_listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method."
-        )
+        said.append(f"* {_listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method.")
     return said
 
 
 def _fastest(rows: Sequence[Row]) -> str:
     full = [row for row in rows if row.covers == "full"] or list(rows)
     best = min(full, key=lambda row: row.durable_s.value if row.durable_s else float("inf"))
-    assert best.durable_s is not None
-    text = f"{best.method} makes a verified {best.covers} checkpoint durable fastest, in {best.durable_s.value:.2g} s"
+    text = f"{best.method} makes a verified {best.covers} checkpoint durable fastest, in {duration(best.durable_s)}"
     gain = compared_with_default(best, rows)
     if gain is None:
         return text + (", and it is the default." if best.default else ".")
     if gain.low > 1:
         return f"{text}: {gain.value:.1f} times ({gain.low:.1f} to {gain.high:.1f}) as fast as the default."
+    if gain.high < 1:
+        default = next(row for row in rows if row.default and row.framework == best.framework)
+        return f"{text}: the default, {default.method}, is faster and covers less ({default.covers})."
     return f"{text}, which cannot be told from the default's time."
 
 
 def _least_stall(rows: Sequence[Row]) -> str:
     best = min(rows, key=lambda row: row.stall_s.value if row.stall_s else float("inf"))
-    assert best.stall_s is not None
-    return f"Training stands still least with {best.method}: {best.stall_s.value:.2g} s a checkpoint."
+    return f"Training stands still least with {best.method}: {duration(best.stall_s)} a checkpoint."
 
 
 def _unsafe(rows: Sequence[Row]) -> str:

@@ -52,11 +52,8 @@ def duration(estimate: Estimate | None) -> str:
     """A duration to three digits, in seconds or milliseconds."""
     if estimate is None:
         return "–"
-    return (
-        f"{estimate.value:#.3g} s".replace(". ", " ")
-        if estimate.value >= 1
-        else f"{1e3 * estimate.value:#.3g} ms".replace(". ", " ")
-    )
+    value, unit = (estimate.value, "s") if estimate.value >= 0.9995 else (1e3 * estimate.value, "ms")
+    return f"{value:#.3g} {unit}" if value < 99.95 else f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
 
 
 def share(estimate: Estimate | None) -> str:
@@ -67,8 +64,8 @@ def share(estimate: Estimate | None) -> str:
 def size(count: float) -> str:
     """A number of bytes in decimal units."""
     for unit, name in _UNITS:
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
+        if count >= 0.9995 * unit:
+            return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:.0f} {name}"
     return f"{count:.0f} B"
 
 

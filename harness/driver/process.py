@@ -67,9 +67,7 @@ class Follower:
         return [read_mark(self._folder, rank) for rank in range(self._world)]
 
 
-def run(
-    command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float
-) -> Ending:
+def run(command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
     kills_before = _oom_kills()
     with log.open("wb") as output:

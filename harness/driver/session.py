@@ -6,6 +6,7 @@ of every case; another, which has not saved, loads them. A worker that breaks co
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,6 @@ from harness.driver.launch import Launch
 from harness.driver.progress import Direction, Progress
 from harness.driver.store import Run
 from harness.driver.suite import PlannedCase
-from harness.driver.syscalls import SystemCalls
 from harness.reading import InvalidLine
 from harness.record import CalibrationRecord, FailureRecord, LoadRecord, Record, SaveRecord, SyscallsRecord
 from harness.worker.folders import Folders
@@ -34,7 +34,7 @@ _SLOWEST_START_S = 120.0
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that share one worker process: one framework, workload, device and world."""
+    """Cases that share one worker process: one framework, device, world and launcher."""
 
     items: tuple[PlannedCase, ...]
 
@@ -51,10 +51,10 @@ class Unit:
     @property
     def title(self) -> str:
         """The unit in a few words."""
-        case = self.case
-        precision = "" if case.precision == "float32" else f" {case.precision}"
-        world = "" if case.world == 1 else f" on {case.world} ranks"
-        return f"{case.framework} {case.workload} {case.preset}{precision}{world}"
+        methods = sorted({item.case.method for item in self.items})
+        named = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
+        world = "" if self.case.world == 1 else f" on {self.case.world} ranks"
+        return f"{self.case.framework} {named}{world}"
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Session:
         found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
         if not found:
             self._on_event(Event("calibrating: how fast this directory takes direct writes and reads"))
-            size_bytes = min(max(state_bytes(unit.case) for unit in units), CALIBRATION_BYTES_AT_MOST)
+            size_bytes = min(max(state_bytes(item.case) for item in self._run.plan), CALIBRATION_BYTES_AT_MOST)
             job = Job(
                 name=self._name("calibrate", 0),
                 role="calibrate",
@@ -173,26 +173,17 @@ class Session:
         if not cases:
             return
         self._on_event(Event(f"{unit.title}: system calls"))
-        found = self._watched(cases, storage, refuse_rings=False)
-        # A ring that only waits for the network hides nothing; where it is refused, its owner does without and all writes show.
-        hidden = [case for case in cases if "io_uring" in found[case.id].reason]
-        if hidden:
-            found |= self._watched(hidden, storage, refuse_rings=True)
-        for case in cases:
-            if case.id not in self.progress.failed:
-                self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found[case.id])))
-
-    def _watched(self, cases: Sequence[Case], storage: Storage, refuse_rings: bool) -> dict[str, SystemCalls]:
-        """One save of each case, analysed by case; "unknown" with the reason where tracing is not possible."""
         reason = syscalls.available()
+        log = self._run.jobs / "strace.log"
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
-            log = self._run.jobs / "strace.log"
             job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), tasks, storage=storage)
-            reason = self._run_job(job, tracer=syscalls.command(log, refuse_rings=refuse_rings)).reason
-        if reason:
-            return {case.id: syscalls.unknown(reason) for case in cases}
-        return {case.id: syscalls.analyse(log, case.id, self._scratch / "trial") for case in cases}
+            # A ring that an event loop only waits with would hide nothing, but the log cannot tell: refused, its owner does without.
+            reason = self._run_job(job, tracer=syscalls.command(log, refuse_rings=True)).reason
+        for case in cases:
+            if case.id not in self.progress.failed:
+                found = syscalls.unknown(reason) if reason else syscalls.analyse(log, case.id, self._scratch / "trial")
+                self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found)))
 
     def _run_job(self, job: Job, interpreter: Path | None = None, tracer: list[str] | None = None) -> process.Ending:
         """Run one worker process (or one a rank) and take in what it writes."""
@@ -281,21 +272,26 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     groups: dict[tuple[object, ...], list[PlannedCase]] = {}
     for item in plan:
         case = item.case
-        alone = case.id if item.own_process else ""
-        key = (case.framework, case.workload, case.preset, case.precision, case.dropout, case.device, case.world, case.launcher)
-        groups.setdefault((*key, alone), []).append(item)
+        alone = case.method if item.own_process else ""
+        groups.setdefault((case.framework, case.device, case.world, case.launcher, alone), []).append(item)
     return [unit for items in groups.values() for unit in _split(items)]
 
 
 def state_bytes(case: Case) -> int:
     """The bytes of one rank's state, before the few that a framework adds."""
-    return workloads.load(case.workload, case.preset, case.precision, case.dropout).state_bytes
+    return _state_bytes(case.workload, case.preset, case.precision)
+
+
+@functools.cache
+def _state_bytes(workload: str, preset: str, precision: str) -> int:
+    return workloads.load(workload, preset, precision).state_bytes
 
 
 def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
     """What a run takes at its fullest: a unit's kept checkpoints, one more under test, and the ceilings' two files."""
-    fullest = max((len(unit.items) + 3) * state_bytes(unit.case) for unit in group(plan))
-    return fullest + fullest // 10 + 2 * CALIBRATION_BYTES_AT_MOST
+    kept = max(sum(state_bytes(item.case) for item in unit.items) for unit in group(plan))
+    at_work = 3 * max(state_bytes(item.case) for item in plan)
+    return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
 
 
 def steps(plan: Sequence[PlannedCase]) -> int:
@@ -304,9 +300,13 @@ def steps(plan: Sequence[PlannedCase]) -> int:
 
 
 def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
-    at_once = max(1, _KEPT_BYTES_AT_MOST // max(1, state_bytes(items[0].case)))
-    for start in range(0, len(items), at_once):
-        yield Unit(tuple(items[start : start + at_once]))
+    together: list[PlannedCase] = []
+    for item in items:
+        if together and sum(state_bytes(other.case) for other in [*together, item]) > _KEPT_BYTES_AT_MOST:
+            yield Unit(tuple(together))
+            together = []
+        together.append(item)
+    yield Unit(tuple(together))
 
 
 def _patience_s(job: Job) -> float:

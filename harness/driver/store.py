@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,15 @@ class Run:
         self.folder = folder
         self.name = folder.name
         self._file = folder / RECORDS
-        self._file.touch()
         self.records, self.damages = read(self._file)
-        self._lines = set(self._file.read_text(errors="replace").splitlines())
-        self._descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND)
-        if not self._ends_with_newline():
-            os.write(self._descriptor, b"\n")
+        content = self._file.read_text(errors="replace")
+        self._lines = set(content.splitlines())
+        self._torn = not content.endswith("\n") and content != ""
+
+    @cached_property
+    def _descriptor(self) -> int:
+        """Opened for the first lock or line: a run that is only looked at may lie where nothing can be written."""
+        return os.open(self._file, os.O_WRONLY | os.O_APPEND)
 
     @property
     def manifest(self) -> Manifest:
@@ -93,16 +97,18 @@ class Run:
 
     def close(self) -> None:
         """Let go of the file."""
-        os.close(self._descriptor)
+        if "_descriptor" in vars(self):
+            os.close(self._descriptor)
+            del self._descriptor
 
     def _append_line(self, line: str) -> None:
-        """One write for the whole line: a killed driver leaves none in two."""
-        os.write(self._descriptor, (line + "\n").encode())
+        """One write for the whole line: a killed driver leaves none in two. A full disk may, and then the next begins anew."""
+        data = ("\n" * self._torn + line + "\n").encode()
+        self._torn = True
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+        self._torn = False
         self._lines.add(line)
-
-    def _ends_with_newline(self) -> bool:
-        content = self._file.read_bytes()
-        return not content or content.endswith(b"\n")
 
 
 def create(results: Path, suite: str, command: Sequence[str], plan: Sequence[PlannedCase], manifest: Manifest) -> Run:
@@ -114,18 +120,19 @@ def create(results: Path, suite: str, command: Sequence[str], plan: Sequence[Pla
     header = {"suite": suite, "command": list(command), "cases": [asdict(item) for item in plan]}
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
     (folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
+    (folder / RECORDS).touch()
     return Run(folder)
 
 
 def find(results: Path, name: str) -> Path:
     """Return the folder of the run called `name`, or of the newest for "latest". Raises UsageError naming those that exist."""
     known = {folder.name: folder for folder in folders(results)}
+    if name != LATEST and (Path(name) / RECORDS).is_file():
+        return Path(name)
     if not known:
         raise UsageError(f"there are no runs in {results} yet")
     if name == LATEST:
         return max(known.values(), key=lambda folder: (re.sub(r"\D", "", folder.name[:15]), folder.stat().st_mtime))
-    if (Path(name) / RECORDS).is_file():
-        return Path(name)
     if name not in known:
         raise nearest("run", name, sorted(known))
     return known[name]

@@ -232,9 +232,7 @@ def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
     return [sweep.model_copy(update={"workload": names_}) for sweep, names_ in kept if names_]
 
 
-def _cells(
-    framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]
-) -> Iterator[_Cell]:
+def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds):
             for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
@@ -250,9 +248,7 @@ def _methods(framework: FrameworkEntry, sweep: Sweep, listed: Sequence[str], req
     """Return the sweep's methods narrowed to the requested ones, and the requested ones that the suite does not list at all."""
     if not requested:
         return _selected(framework, sweep.method)
-    return [
-        method for method in _selected(framework, requested) if _matches(method, sweep.method) or not _matches(method, listed)
-    ]
+    return [method for method in _selected(framework, requested) if _matches(method, sweep.method) or not _matches(method, listed)]
 
 
 def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEntry]:

@@ -10,23 +10,28 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import workloads
-from adapters.base import DirectIo, Framework, Method, Pending, Place
-from harness.case import Job, Storage, Task, job_from_json
-from harness.record import OverheadRecord, Status, WorkerRecord
+from adapters.base import DirectIo, Framework, Method, Place
+from harness.case import Case, Job, Storage, Task, job_from_json
+from harness.record import OverheadRecord, WorkerRecord
 from harness.worker import storage, usage, verify
 from harness.worker.backing import Backer
-from harness.worker.bench import Bench, Fence, describe, measure_copies, state_record
+from harness.worker.bench import Bench, Fence, describe, measure_copies, no_old_garbage, state_record
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
 from harness.worker.output import DONE, Output
 from harness.worker.trial import EmptyMethod, LoadTrial, SaveTrial, Trial, marked_save, timed_save
 from harness.worker.world import World, join
+
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
+TrialT = TypeVar("TrialT", bound=Trial)
+Entries = list[tuple[int, Task]]  # tasks with their index in the job
 
 
 class Unsupported(Exception):
@@ -60,18 +65,15 @@ def run_calibration(job: Job, output: Output) -> None:
 
 
 def run_tasks(job: Job, world: World, output: Output) -> None:
-    """Build the state once and take every task's samples on it, the methods interleaved."""
+    """Take the tasks of one state after the other, the methods of each interleaved. A failure costs what it concerns."""
     try:
-        bench = prepare(job, world, output)
+        bench = start(job, world, output)
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
-        status: Status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        for task in job.tasks:
-            output.fail(task.case.id, str(error) if status == "unsupported" else describe(error), status)
-        world.fail()
+        _fail(output, world, job.tasks, error)
         return
     try:
-        {"save": run_saves, "load": run_loads, "trace": run_traces}[job.role](bench)
+        for entries in _by_state(job.tasks):
+            _run_state(bench, entries)
     finally:
         output.task(-1)
         output.enter("stop")
@@ -80,8 +82,8 @@ def run_tasks(job: Job, world: World, output: Output) -> None:
         bench.framework.stop()
 
 
-def prepare(job: Job, world: World, output: Output) -> Bench:
-    """Start the framework, build and train the state, and measure what the harness itself costs."""
+def start(job: Job, world: World, output: Output) -> Bench:
+    """Start the framework and make the surroundings of the trials."""
     case = job.tasks[0].case
     assert job.storage is not None
     folders = Folders(Path(job.scratch))
@@ -100,27 +102,43 @@ def prepare(job: Job, world: World, output: Output) -> Bench:
     output.enter("start")
     framework.start(place)
     output.write(worker_record(job, world, case.device))
-    output.enter("build")
-    workload = workloads.load(case.workload, case.preset, case.precision, case.dropout)
-    reason = framework.unsupported(workload, case.device)
-    if reason:
-        raise Unsupported(reason)
-    saving = job.role != "load"
-    state = framework.build(workload, job.seed if saving else job.seed + 1)
-    start = usage.begin()
-    ceiling = Ceiling(job.storage, folders.ceilings, world)
-    bench = Bench(job, world, output, place, framework, workload, state, ceiling, Backer(), folders)
+    bench = Bench(job, world, output, place, framework, Ceiling(job.storage, folders.ceilings, world), Backer(), folders)
     bench.watch_threads()
-    if job.role == "save":
-        output.enter("overhead")
-        measure_overhead(bench, start)
-    output.enter("train")
-    bench.train(_STEPS_BEFORE_SAVING if saving else 0)
     return bench
 
 
-def measure_overhead(bench: Bench, start: usage.Reading) -> None:
-    """Record what an empty method costs, and the memory that ceilings and digests take beside the state."""
+def _run_state(bench: Bench, entries: Entries) -> None:
+    """Build a state and do the tasks that share it."""
+    bench.output.task(-1)
+    try:
+        build(bench, entries[0][1].case)
+        if bench.job.role == "save":
+            bench.output.enter("overhead")
+            bench.output.write(measure_overhead(bench))
+    except (Exception, SystemExit) as error:
+        _fail(bench.output, bench.world, [task for _, task in entries], error)
+    else:
+        {"save": run_saves, "load": run_loads, "trace": run_traces}[bench.job.role](bench, entries)
+    bench.drop_state()
+
+
+def build(bench: Bench, case: Case) -> None:
+    """Build the state of a case, and train it where it is going to be saved. A load's target gets its steps before each load."""
+    bench.output.enter("build")
+    workload = workloads.load(case.workload, case.preset, case.precision, case.dropout)
+    reason = bench.framework.unsupported(workload, case.device)
+    if reason:
+        raise Unsupported(reason)
+    saving = bench.job.role != "load"
+    bench.adopt(workload, bench.job.seed if saving else bench.job.seed + 1)
+    if saving:
+        bench.output.enter("train")
+        bench.train(_STEPS_BEFORE_SAVING)
+
+
+def measure_overhead(bench: Bench) -> OverheadRecord:
+    """What an empty method costs, and the memory that the ceilings' ring and the digests take beside the state."""
+    begin = usage.begin()
     method = EmptyMethod(bench.place, bench.framework, {})
     path = bench.fresh(bench.folders.trial)
     costs_ns = []
@@ -129,94 +147,105 @@ def measure_overhead(bench: Bench, start: usage.Reading) -> None:
         costs_ns.append(phases.save_ns + phases.staged_ns + phases.finished_ns)
     bench.ceiling.write_ns(1 << 20)
     verify.digests(bench.framework.leaves(bench.state))
-    bench.output.write(
-        OverheadRecord(
-            kind="overhead",
-            job=bench.job.name,
-            process=bench.job.process,
-            rank=bench.world.rank,
-            empty_save_ns=tuple(costs_ns),
-            harness_peak_bytes=usage.since(start).peak_rss_bytes,
-        )
+    return OverheadRecord(
+        kind="overhead",
+        job=bench.job.name,
+        process=bench.job.process,
+        rank=bench.world.rank,
+        empty_save_ns=tuple(costs_ns),
+        harness_peak_bytes=bench.ceiling.peak_bytes + usage.since(begin).peak_rss_bytes,
     )
 
 
-def run_saves(bench: Bench) -> None:
+def run_saves(bench: Bench, entries: Entries) -> None:
     """Take every task's saves in turn, then leave one checkpoint of each for the loading process."""
     copies_ns = measure_copies(bench)
 
-    def make(task: Task, method_class: type[Method[Any]]) -> Trial:
+    def make(task: Task) -> SaveTrial:
         record = state_record(bench, task.case, copies_ns)
         bench.output.write(record)
-        return SaveTrial(bench, task, method_class, record.covered_bytes)
+        return SaveTrial(bench, task, _method_class(task), record.covered_bytes)
 
-    trials = _attempt_each(bench, list(enumerate(bench.job.tasks)), lambda task: make(task, _method_class(task)))
+    trials = _attempt(bench, entries, make)
     trials = _interleave(bench, trials, Fence(bench, "write"))
-    _attempt_each(bench, trials, lambda trial: trial.keep())
+    _attempt(bench, trials, SaveTrial.keep)
 
 
-def run_loads(bench: Bench) -> None:
+def run_loads(bench: Bench, entries: Entries) -> None:
     """Take every task's loads in turn."""
 
-    def make(task: Task) -> Trial:
+    def make(task: Task) -> LoadTrial:
         size_bytes = state_record(bench, task.case, (0, 0)).covered_bytes
         return LoadTrial(bench, task, _method_class(task), size_bytes)
 
-    trials = _attempt_each(bench, list(enumerate(bench.job.tasks)), make)
-    _interleave(bench, trials, Fence(bench, "read"))
+    _interleave(bench, _attempt(bench, entries, make), Fence(bench, "read"))
 
 
-def run_traces(bench: Bench) -> None:
-    """Save once unseen and once with every instant marked, for the tracer around this process."""
+def run_traces(bench: Bench, entries: Entries) -> None:
+    """Save once with every instant marked, for the tracer around this process."""
 
     def trace(task: Task) -> None:
         method = bench.method(task.case, _method_class(task))
-        bench.output.enter("save")
-        _finish(method.save(bench.state, bench.fresh(bench.folders.trial)))
         marked_save(bench, method, task.case, bench.fresh(bench.folders.trial))
         bench.output.enter("close")
         method.close()
         storage.remove_tree(bench.folders.trial)
 
-    _attempt_each(bench, list(enumerate(bench.job.tasks)), trace)
+    _attempt(bench, entries, trace)
 
 
-def _interleave(bench: Bench, trials: list[tuple[int, Any]], fence: Fence) -> list[tuple[int, Any]]:
-    """Take one sample of each trial after the other until none wants more; returns those that did not fail."""
-    first = 0
-    while any(trial.wants_more for _, trial in trials):
-        order = trials[first:] + trials[:first]
-        order = _attempt_each(bench, order, lambda trial: trial.sample(fence) if trial.wants_more else None, keep=True)
-        first = (first + 1) % max(1, len(order))  # another method opens each round
-        trials = sorted(order, key=lambda entry: entry[0])
-        if bench.job.role == "save":
-            bench.output.enter("train")
-            bench.train()
+def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence) -> list[tuple[int, TrialT]]:
+    """Take one sample of each trial after the other until none wants more; returns those that did not fail.
+
+    Another method opens each round, and the state moves on between rounds.
+    """
+
+    def sample(trial: TrialT) -> TrialT:
+        if trial.wants_more:
+            trial.sample(fence)
+        return trial
+
+    with no_old_garbage():
+        while any(trial.wants_more for _, trial in trials):
+            trials = _attempt(bench, [*trials[1:], *trials[:1]], sample)
+            if bench.job.role == "save":
+                bench.output.enter("train")
+                bench.train()
     return trials
 
 
-def _attempt_each(
-    bench: Bench, entries: list[tuple[int, Any]], action: Callable[[Any], Any], keep: bool = False
-) -> list[tuple[int, Any]]:
-    """Act on each (task index, thing); a failure becomes a record and drops the thing, and the others go on.
-
-    Returns (task index, result), or with `keep` the things themselves. With several ranks a failure ends the job: the other
-    ranks wait in a barrier.
-    """
+def _attempt(bench: Bench, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]) -> list[tuple[int, ResultT]]:
+    """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
     done = []
     for index, entry in entries:
         bench.output.task(index)
         try:
-            result = action(entry)
+            done.append((index, action(entry)))
         except (Exception, SystemExit) as error:
-            traceback.print_exc()
-            bench.output.fail(bench.job.tasks[index].case.id, describe(error))
-            bench.world.fail()
+            _fail(bench.output, bench.world, [bench.job.tasks[index]], error)
             bench.thread_errors.clear()
             storage.remove_tree(bench.folders.trial)
-        else:
-            done.append((index, entry if keep else result))
     return done
+
+
+def _fail(output: Output, world: World, tasks: Sequence[Task], error: BaseException) -> None:
+    """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
+    traceback.print_exception(error)
+    for task in tasks:
+        if isinstance(error, Unsupported):
+            output.fail(task.case.id, str(error), "unsupported")
+        else:
+            output.fail(task.case.id, describe(error))
+    world.fail()
+
+
+def _by_state(tasks: Sequence[Task]) -> list[Entries]:
+    """The tasks with their indices, those of one state together."""
+    groups: dict[tuple[object, ...], Entries] = {}
+    for index, task in enumerate(tasks):
+        case = task.case
+        groups.setdefault((case.workload, case.preset, case.precision, case.dropout), []).append((index, task))
+    return list(groups.values())
 
 
 def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
@@ -255,11 +284,6 @@ def _load_class(path: str) -> Any:
 
 def _direct_io(settings: Storage) -> DirectIo:
     return DirectIo(settings.direct, settings.write_block_bytes, settings.write_depth)
-
-
-def _finish(pending: Pending) -> None:
-    pending.staged()
-    pending.finished()
 
 
 if __name__ == "__main__":

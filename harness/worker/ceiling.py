@@ -45,7 +45,9 @@ class Ceiling:
         self.storage = storage
         self._folder = folder
         self._world = world
+        before = usage.begin()
         self._ring = random_ring()
+        self.peak_bytes = usage.since(before).peak_rss_bytes
 
     def write_ns(self, total_bytes: int) -> int:
         """Time to make `total_bytes` durable in new files: write, fsync of file and directory. The last rank's time."""

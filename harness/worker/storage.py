@@ -46,10 +46,10 @@ def sync_tree(path: Path) -> None:
     if path.is_dir():
         for folder, _, names in os.walk(path):
             for name in names:
-                _sync_file(os.path.join(folder, name))
+                _sync_file(Path(folder, name))
             sync_directory(Path(folder))
-    elif path.exists():
-        _sync_file(str(path))
+    else:
+        _sync_file(path)
     sync_directory(path.parent)
 
 
@@ -154,7 +154,9 @@ def _name(file: Path, root: Path) -> str:
     return file.name if file == root else str(file.relative_to(root))
 
 
-def _sync_file(path: str) -> None:
+def _sync_file(path: Path) -> None:
+    if not path.is_file():  # a link to nowhere, a socket, a pipe (whose opening would wait for ever), or nothing at all
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ from typing import Any
 from adapters.base import Method, Pending
 from harness.case import Case, Task
 from harness.marks import mark
-from harness.record import CacheState, LoadRecord, SaveRecord, VerifiedRecord
+from harness.record import CacheState, KeptRecord, LoadRecord, SaveRecord, VerifiedRecord
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
 from harness.worker.clock import now_ns
 
-_LATE_WORK_WAIT_S = 0.2
+_LATE_WORK_WAIT_S = 0.1
 _RESIDENT_AT_MOST = 0.001
 _READ_AT_LEAST = 0.99
 
@@ -53,7 +54,7 @@ class EmptyMethod(Method[Any]):
         return None
 
 
-class Trial:
+class Trial(ABC):
     """One case in this process, and how many samples of it are still wanted."""
 
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
@@ -70,6 +71,10 @@ class Trial:
     def wants_more(self) -> bool:
         """Whether another sample is due."""
         return self._samples_left > 0
+
+    @abstractmethod
+    def sample(self, fence: Fence) -> None:
+        """Take one sample, between two ceilings."""
 
     def count(self, warmup: bool, disturbed: bool) -> None:
         """Book a sample: a disturbed one is taken again while repeats are left."""
@@ -90,7 +95,6 @@ class SaveTrial(Trial):
         self.method = bench.method(self.case, method_class)
 
     def sample(self, fence: Fence) -> None:
-        """Take one sample, between two ceilings."""
         bench = self.bench
         warmup = self._warmups_left > 0
         bench.output.enter("prepare")
@@ -158,6 +162,7 @@ class SaveTrial(Trial):
         expected = bench.folders.digests(self.case, bench.world.rank)
         expected.parent.mkdir(exist_ok=True)
         verify.write_digests(expected, saved)
+        bench.output.write(KeptRecord("kept", self.case.id, bench.job.process, bench.world.rank, len(saved)))
 
     def close(self) -> None:
         """Give back what the method holds."""
@@ -198,7 +203,7 @@ class LoadTrial(Trial):
         bench.output.enter("verify")
         bench.raise_thread_errors()
         loaded = verify.digests(bench.framework.leaves(bench.state))
-        verify.check_restored(self.saved, loaded, bench.scope(self.case))
+        self._check(loaded)
         file_bytes = sum(file.bytes for file in storage.inventory(self.path))
         read_bytes = bench.world.total(used.read_bytes)
         cache = cache_state(resident, read_bytes, file_bytes, bench.ceiling.storage.counts_device_reads)
@@ -227,6 +232,14 @@ class LoadTrial(Trial):
             )
         )
         self.count(warmup, is_disturbed(ceilings))
+
+    def _check(self, loaded: verify.Digests) -> None:
+        """Raise Mismatch unless the load restored what the method declares, on all ranks together."""
+        scope = self.bench.scope(self.case)
+        verify.check_restored(self.saved, loaded, scope)
+        ranks = self.bench.world.total(int(verify.restored_rank_locals(self.saved, loaded, scope)))
+        if ranks == self.bench.world.size:
+            raise verify.Mismatch("the method declares one rank's view of rank-local leaves but restored every rank's own")
 
     def _make_target(self) -> None:
         """Have a state that differs from the saved one in every leaf.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -12,7 +14,7 @@ from pathlib import Path
 from adapters.base import Coverage, Leaf, RankLocal
 
 _NAMED_AT_MOST = 4
-_PART_BYTES = 8 << 20
+_PART_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -40,23 +42,19 @@ class Scope:
 
     covers: Coverage
     rank_local: bool
-    rank: int
     world: int
 
     def covered(self, digest: Digest) -> bool:
         """Whether a load must restore the leaf."""
-        if digest.role not in self.covers.roles:
-            return False
-        return not self._belongs_to_another_rank(digest)
+        return digest.role in self.covers.roles and not self.one_view(digest)
 
     def untouched(self, digest: Digest) -> bool:
-        """Whether a load must not restore the leaf. Rank 0's own leaves may come back where only its view is saved."""
-        if digest.role not in self.covers.roles:
-            return True
-        return self._belongs_to_another_rank(digest) and self.rank > 0
+        """Whether a load must not restore the leaf."""
+        return digest.role not in self.covers.roles
 
-    def _belongs_to_another_rank(self, digest: Digest) -> bool:
-        return self.world > 1 and digest.rank_local and not self.rank_local
+    def one_view(self, digest: Digest) -> bool:
+        """Whether the checkpoint holds one rank's value of the leaf, whichever's: that rank gets it back, the others do not."""
+        return digest.role in self.covers.roles and self.world > 1 and digest.rank_local and not self.rank_local
 
 
 def digests(leaves: Iterable[Leaf]) -> Digests:
@@ -95,6 +93,12 @@ def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
         raise Mismatch(f"the method declares '{scope.covers}' but restored more: {_listed(extra)}")
 
 
+def restored_rank_locals(saved: Digests, loaded: Digests, scope: Scope) -> bool:
+    """Whether this rank got back every leaf of its own that the method says it saves one view of; False where it has none."""
+    own = [name for name, digest in saved.items() if scope.one_view(digest)]
+    return bool(own) and all(loaded[name].sha256 == saved[name].sha256 for name in own)
+
+
 def write_digests(path: Path, found: Digests) -> None:
     """Keep digests for the process that will load."""
     path.write_text(json.dumps({name: asdict(digest) for name, digest in found.items()}))
@@ -102,9 +106,7 @@ def write_digests(path: Path, found: Digests) -> None:
 
 def read_digests(path: Path) -> Digests:
     """Return what `write_digests` kept."""
-    return {
-        name: Digest(**(fields | {"shape": tuple(fields["shape"])})) for name, fields in json.loads(path.read_text()).items()
-    }
+    return {name: Digest(**(fields | {"shape": tuple(fields["shape"])})) for name, fields in json.loads(path.read_text()).items()}
 
 
 def _check_same_structure(saved: Digests, other: Digests) -> None:
@@ -125,9 +127,13 @@ def _sha256(data: memoryview) -> str:
     parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
     if len(parts) <= 1:
         return hashlib.sha256(data).hexdigest()
-    with ThreadPoolExecutor() as pool:
-        hashes = pool.map(lambda part: hashlib.sha256(part).digest(), parts)
-        return hashlib.sha256(b"".join(hashes)).hexdigest()
+    hashes = _pool().map(lambda part: hashlib.sha256(part).digest(), parts)
+    return hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count())
 
 
 def _listed(names: list[str]) -> str:

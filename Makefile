@@ -1,0 +1,47 @@
+# `make bench FRAMEWORK=pytorch` and `make test` do all of their own set-up. Nothing else has to be installed by hand.
+
+PYTHON ?= python3
+FRAMEWORK ?= pytorch
+SUITE ?= bench
+ARGS ?=
+
+HARNESS := .venvs/harness
+BIN := $(HARNESS)/bin
+FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
+
+.PHONY: setup bench test test-fast test-frameworks check format figures regress clean
+
+setup: $(HARNESS)/.complete
+
+# The stamp comes last: an interrupted installation is made anew.
+$(HARNESS)/.complete: pyproject.toml
+	$(PYTHON) -m venv --clear $(HARNESS)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+bench: setup
+	$(BIN)/ckptbench run $(SUITE) --framework $(FRAMEWORK) $(ARGS)
+
+# The driver and the worker with `raw`, then every framework's conformance in its own environment.
+test: test-fast test-frameworks
+
+test-fast: setup
+	$(BIN)/pytest $(ARGS)
+
+test-frameworks: setup
+	$(BIN)/ckptbench env create $(FRAMEWORKS)
+	for framework in $(FRAMEWORKS); do \
+		.venvs/$$framework/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance/test_$$framework.py || exit 1; \
+	done
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venvs .scratch build *.egg-info

@@ -1,0 +1,1 @@
+"""PyTorch: the neutral workloads as modules, and one module per checkpoint mechanism."""

@@ -1,0 +1,171 @@
+"""PyTorch's training state, made, trained and inspected."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.utils.deterministic
+from torch import Tensor, nn
+from torch.nn import functional
+
+from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.pytorch.state import State, new_module
+from workloads import Role, Workload
+
+PINNED_BYTES = 64 << 20
+ROLES = {
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "optimizer": Role.OPTIMIZER,
+    "rng": Role.RNG,
+    "position": Role.POSITION,
+}
+
+
+class PyTorch(Framework[State]):
+    """Plain PyTorch: one process per rank, replicated data-parallel training."""
+
+    def start(self, place: Place) -> None:
+        """Choose the device, make the run deterministic and join the process group."""
+        super().start(place)
+        self.device = _device(place)
+        _be_deterministic()
+        if place.rendezvous is not None:
+            host, port = place.rendezvous
+            backend = "cpu:gloo,cuda:nccl" if place.device == "cuda" else "gloo"
+            dist.init_process_group(backend, f"tcp://{host}:{port}", rank=place.rank, world_size=place.world)
+
+    def build(self, workload: Workload, seed: int) -> State:
+        """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
+        rng_seed = int(np.random.SeedSequence((seed, self.place.rank)).generate_state(1)[0])
+        return State(workload, new_module(workload, seed, self.device), _rng(rng_seed, self.device))
+
+    def gradients(self, state: State) -> None:
+        """Run forward and backward on the batch at the state's position."""
+        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        inputs, targets = (torch.from_numpy(array).to(self.device) for array in (batch.inputs, batch.targets))
+        state.model.zero_grad()
+        with state.own_rng():
+            loss = _loss(state.workload, state.model(inputs), targets)
+            loss.backward()
+        state.loss = loss.detach()
+
+    def update(self, state: State) -> None:
+        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+        if state.workload.master_weights:
+            _cast_gradients(state.model, state.trained)
+        if self.place.world > 1:
+            _average_gradients(state.trained, self.place.world)
+        state.optimizer.step()
+        if state.workload.master_weights:
+            state.write_back()
+        state.step += 1
+
+    def loss(self, state: State) -> float:
+        """Return the loss of the last `gradients` call on this rank's batch."""
+        return state.loss.item()
+
+    def leaves(self, state: State) -> Iterator[Leaf]:
+        """Yield the state's tensors, on the host without a copy."""
+        for name, tensor in state.tensors().items():
+            role = ROLES[name.partition("/")[0]]
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            yield Leaf(name, role, dtype, tuple(tensor.shape), _host_bytes(tensor), self._placement(name, role))
+
+    def synchronize(self, state: State) -> None:
+        """Return when the device has nothing left to do."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def copy_to_host(self, state: State) -> int:
+        """Copy what is on the GPU through one pinned buffer, and return the bytes."""
+        on_device = [_bytes(tensor) for tensor in state.tensors().values() if tensor.is_cuda]
+        for part in (part for tensor in on_device for part in tensor.split(PINNED_BYTES)):
+            self._pinned[: part.numel()].copy_(part, non_blocking=True)
+        self.synchronize(state)
+        return sum(tensor.numel() for tensor in on_device)
+
+    def stop(self) -> None:
+        """Leave the process group once every rank has come here."""
+        if dist.is_initialized():
+            dist.barrier()  # a rank that tears its connections down early aborts the others
+            dist.destroy_process_group()
+
+    @staticmethod
+    def unsupported(workload: Workload, device: str) -> str | None:
+        """Say why the state cannot be held on the device, or None."""
+        if device == "cuda" and not torch.cuda.is_available():
+            return f"PyTorch {torch.__version__} finds no CUDA device"
+        return None
+
+    @functools.cached_property
+    def _pinned(self) -> Tensor:
+        return torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
+
+    def _placement(self, name: str, role: Role) -> Placement:
+        counter = name.endswith("num_batches_tracked")  # every rank has run the same number of batches
+        own = role in (Role.BUFFER, Role.RNG) and not counter
+        return RankLocal() if own and self.place.world > 1 else Replicated()
+
+
+def _device(place: Place) -> torch.device:
+    if place.device != "cuda":
+        return torch.device(place.device)
+    device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _be_deterministic() -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be there before cuBLAS starts
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    # The deterministic mode also fills every new tensor, which would slow down the buffers that saves and loads allocate.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def _rng(seed: int, device: torch.device) -> dict[str, Tensor]:
+    states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.Generator(device).manual_seed(seed).get_state()
+    return states
+
+
+def _loss(workload: Workload, outputs: Tensor, targets: Tensor) -> Tensor:
+    if workload.loss == "mean-squared-error":
+        return functional.mse_loss(outputs, targets)
+    return functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten().long())
+
+
+def _cast_gradients(model: nn.Module, trained: nn.Module) -> None:
+    for low, master in zip(model.parameters(), trained.parameters(), strict=True):
+        assert low.grad is not None
+        master.grad = low.grad.float()
+
+
+def _average_gradients(module: nn.Module, world: int) -> None:
+    """Average over the ranks with one flat all-reduce.
+
+    DistributedDataParallel rebuilds its buckets after the first step, which changes the order of the sums: from four ranks on,
+    a resumed run would then differ bitwise from an uninterrupted one.
+    """
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= world
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
+
+
+def _host_bytes(tensor: Tensor) -> memoryview:
+    return memoryview(_bytes(tensor).cpu().numpy())

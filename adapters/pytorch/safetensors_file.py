@@ -1,0 +1,24 @@
+"""One safetensors file of all tensors under their canonical names, by rank 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from adapters.base import Method, Pending
+from adapters.pytorch.state import State
+
+
+class Safetensors(Method[State]):
+    """The format holds tensors only, so the random generators and the position are saved as tensors."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write one file."""
+        if self.place.rank == 0:
+            save_file(state.tensors(), path)
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Map the file and copy out of the mapping, which ends with the copy."""
+        state.restore_tensors(load_file(path))

@@ -1,0 +1,220 @@
+"""The PyTorch adapter keeps the contract. Runs in PyTorch's environment, and is skipped in any other."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import workloads  # noqa: E402
+from adapters.base import DirectIo, Leaf, Method, Place  # noqa: E402
+from adapters.pytorch.framework import PyTorch  # noqa: E402
+from adapters.pytorch.state import State  # noqa: E402
+from workloads import Role, Workload  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/pytorch/adapter.toml").read_text())["methods"]
+SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+
+
+@pytest.fixture(params=SMALL, ids="-".join)
+def workload(request: pytest.FixtureRequest) -> Workload:
+    name, precision = request.param
+    return workloads.load(name, "small", precision)
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Iterator[PyTorch]:
+    framework = PyTorch()
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest, framework: PyTorch) -> Method[State]:
+    return make(request.param, framework)
+
+
+def make(name: str, framework: PyTorch) -> Method[State]:
+    module, _, attribute = METHODS[name]["class"].partition(":")
+    return getattr(importlib.import_module(module), attribute)(framework.place, framework, METHODS[name].get("options", {}))
+
+
+@contextmanager
+def opened(method: Method[State], state: State) -> Iterator[None]:
+    method.open(state)
+    try:
+        yield
+    finally:
+        method.close()
+
+
+def train(framework: PyTorch, state: State, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        framework.gradients(state)
+        losses.append(framework.loss(state))
+        framework.update(state)
+    return losses
+
+
+def trained(framework: PyTorch, workload: Workload, seed: int, steps: int) -> State:
+    state = framework.build(workload, seed)
+    train(framework, state, steps)
+    return state
+
+
+def digests(framework: PyTorch, state: State) -> dict[str, str]:
+    return {leaf.name: hashlib.sha256(leaf.data).hexdigest() for leaf in framework.leaves(state)}
+
+
+def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
+    return leaf.name, leaf.role, leaf.dtype, leaf.shape
+
+
+def test_the_leaves_are_those_of_the_workload(framework: PyTorch, workload: Workload) -> None:
+    leaves = [spec(leaf) for leaf in framework.leaves(framework.build(workload, 1))]
+    expected = {(leaf.name, leaf.role, leaf.dtype, leaf.shape) for leaf in workload.leaf_specs()}
+    added = {name for name, *_ in leaves} - {name for name, *_ in expected}
+    assert expected <= set(leaves)
+    assert len({name for name, *_ in leaves}) == len(leaves)
+    assert all(
+        name in ("rng/cpu", "position/step") or name.startswith("optimizer/step/") or name.endswith("num_batches_tracked")
+        for name in added
+    )
+
+
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: PyTorch, workload: Workload) -> None:
+    sizes = {"uint8": 1, "bfloat16": 2, "float32": 4, "int64": 8}
+    for leaf in framework.leaves(framework.build(workload, 1)):
+        assert leaf.data.format == "B"
+        assert leaf.data.nbytes == sizes[leaf.dtype] * torch.Size(leaf.shape).numel()
+
+
+def test_a_new_state_has_the_workloads_first_values(framework: PyTorch, workload: Workload) -> None:
+    state = framework.build(workload, 3)
+    for variable in (*workload.parameters, *workload.buffers):
+        assert torch.equal(state.trained.state_dict()[variable.name], torch.from_numpy(workload.initial(variable.name, 3)))
+
+
+def test_the_leaves_do_not_depend_on_the_step(framework: PyTorch, workload: Workload) -> None:
+    state = framework.build(workload, 1)
+    before = [spec(leaf) for leaf in framework.leaves(state)]
+    train(framework, state, 1)
+    assert [spec(leaf) for leaf in framework.leaves(state)] == before
+
+
+def test_every_leaf_differs_between_seeds_and_steps(framework: PyTorch, workload: Workload) -> None:
+    first = digests(framework, trained(framework, workload, 1, 2))
+    second = digests(framework, trained(framework, workload, 2, 3))
+    assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_training_is_repeatable(framework: PyTorch, workload: Workload) -> None:
+    once, again = (digests(framework, trained(framework, workload, 1, 3)) for _ in range(2))
+    assert once == again
+
+
+def test_the_loss_falls(framework: PyTorch, workload: Workload) -> None:
+    losses = train(framework, framework.build(workload, 1), 40)
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_a_load_restores_every_leaf_and_training_goes_on_the_same(
+    framework: PyTorch, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 3)
+    saved = digests(framework, state)
+    with opened(method, state):
+        pending = method.save(state, tmp_path / "checkpoint")
+        pending.staged()
+        pending.finished()
+        train(framework, state, 2)
+        target = trained(framework, workload, 2, 1)
+        method.load(target, tmp_path / "checkpoint")
+    assert digests(framework, target) == saved
+    train(framework, target, 2)
+    assert digests(framework, target) == digests(framework, state)
+
+
+def test_a_state_that_has_taken_no_step_can_be_loaded(
+    framework: PyTorch, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 2)
+    target = framework.build(workload, 2)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        method.load(target, tmp_path / "checkpoint")
+    assert digests(framework, target) == digests(framework, state)
+
+
+def test_training_behind_a_save_does_not_change_it(
+    framework: PyTorch, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 2)
+    target = trained(framework, workload, 2, 1)
+    with opened(method, state):
+        for number in range(3):  # later saves meet what the first has left to be reused
+            saved = digests(framework, state)
+            pending = method.save(state, tmp_path / str(number))
+            framework.gradients(state)
+            pending.staged()
+            framework.update(state)
+            pending.finished()
+            method.load(target, tmp_path / str(number))
+            assert digests(framework, target) == saved
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_failed_save_is_raised(framework: PyTorch, name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make(name, framework)
+    with opened(method, state), pytest.raises(Exception, match=r"file|directory"):
+        method.save(state, tmp_path / "file" / "checkpoint").finished()
+
+
+def test_the_tuned_asynchronous_save_leaves_nothing_behind(framework: PyTorch, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    before = leftovers()
+    method = make("dcp-async-tuned", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+    assert leftovers() <= before
+
+
+def leftovers() -> set[str]:
+    children = (Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split()
+    temporary = Path(tempfile.gettempdir())
+    return {*children, *map(str, temporary.glob("pymp-*")), *map(str, Path("/dev/shm").iterdir())}
+
+
+@pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
+@pytest.mark.parametrize("name", ["torch-save", "safetensors", "dcp", "dcp-async", "dcp-async-tuned"])
+def test_two_ranks_restore_what_they_share(name: str, tmp_path: Path) -> None:
+    mpirun = str(Path(sys.executable).parent / "mpirun")
+    script = str(Path(__file__).parent / "pytorch_ranks.py")
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    command = [mpirun, "--oversubscribe", "-n", "2", sys.executable, script, name, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("equal") == 2

@@ -1,0 +1,112 @@
+"""What the tests share: a scratch directory on a real disk, and runs of real cases in real worker processes."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.rows import Row, Wanted, rows
+from harness.case import Case
+from harness.driver import catalog, manifest, preflight, store
+from harness.driver.environments import Environments
+from harness.driver.session import Session
+from harness.driver.suite import PlannedCase
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A directory whose file system takes direct I/O; the temporary directory may be in memory."""
+    candidates = [Path(tempfile.gettempdir()), ROOT / ".scratch"]
+    (ROOT / ".scratch").mkdir(exist_ok=True)
+    parent = next((path for path in candidates if preflight.direct_io(path) is None), candidates[0])
+    folder = Path(tempfile.mkdtemp(prefix="ckptbench-tests-", dir=parent))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def planned(method: str = "buffered", **changes: object) -> PlannedCase:
+    """A case of the raw adapter on a small state; `changes` go to the case or to the plan."""
+    entry = catalog.frameworks()["raw"].methods[method]
+    case = {
+        "framework": "raw",
+        "framework_path": "adapters.raw.framework:Raw",
+        "workload": "resnet50",
+        "preset": "small",
+        "precision": "float32",
+        "dropout": 0.1,
+        "method": method,
+        "method_path": entry.class_path,
+        "options": dict(entry.options),
+        "covers": entry.covers,
+        "rank_local": entry.rank_local,
+        "device": "cpu",
+        "world": 1,
+        "launcher": "local",
+    }
+    plan = {"samples": 2, "warmups": 1, "repeats": 0, "processes": 1, "own_process": False, "expected_failure": None}
+    for key, value in changes.items():
+        (case if key in case else plan)[key] = value
+    return PlannedCase(case=Case(**case), **plan)
+
+
+def faulty(fault: str, **changes: object) -> PlannedCase:
+    """The test double with a misbehaviour."""
+    item = planned("double", options={"fault": fault, "slowdown": 1.0}, **changes)
+    return replace(item, case=replace(item.case, method=f"double[fault={fault}]"))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run that was measured, and what came of it."""
+
+    run: store.Run
+    rows: list[Row]
+    messages: list[str]
+    scratch: Path
+
+    def row(self, method: str) -> Row:
+        return next(row for row in self.rows if row.method == method)
+
+    def records(self, kind: str) -> list:
+        return [record for record in self.run.records if record.kind == kind]
+
+
+Measure = Callable[..., Measured]
+
+
+@pytest.fixture(scope="session")
+def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
+    """Measure cases in worker processes of this interpreter and return the rows."""
+
+    def run(plan: Sequence[PlannedCase], timeout_s: float = 60, where: Path | None = None) -> Measured:
+        folder = tmp_path_factory.mktemp("results")
+        place = where or scratch
+        made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place))
+        interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
+        messages: list[str] = []
+        session = Session(
+            run=made,
+            environments=interpreters,
+            scratch=place / made.name,
+            packages={"raw": ("numpy",)},
+            not_direct=preflight.direct_io(place),
+            timeout_s=timeout_s,
+            on_event=lambda event: messages.append(event.text),
+        )
+        session.measure()
+        return Measured(made, table_of(made), messages, place / made.name)
+
+    return run
+
+
+def table_of(run: store.Run) -> list[Row]:
+    """The rows of a run's own plan."""
+    return rows([Wanted(item.case, item.samples * item.processes, item.processes) for item in run.plan], run.records)

@@ -1,0 +1,136 @@
+"""Records made up for the tests: believable in every field, and what a test is about changed by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from harness.record import (
+    Backing,
+    CalibrationRecord,
+    Ceilings,
+    FailureRecord,
+    FileEntry,
+    KeptRecord,
+    LoadRecord,
+    OverheadRecord,
+    Record,
+    SaveRecord,
+    StateRecord,
+    SweepPoint,
+    SyscallsRecord,
+    Usage,
+    VerifiedRecord,
+    WorkerRecord,
+)
+
+CASE = "0123456789ab"
+BACKED = Backing("backed", 1 << 28, 5e9, 1)
+USAGE = Usage(100 << 20, 8 << 20, 0, 40_000_000, 10_000_000, 1000, 0, 1 << 20)
+
+
+def ceilings(before_s: float = 0.1, after_s: float | None = None, direct: bool = True) -> Ceilings:
+    return Ceilings(1 << 20, int(before_s * 1e9), int((before_s if after_s is None else after_s) * 1e9), direct)
+
+
+def save(case: str = CASE, **changes: Any) -> SaveRecord:
+    """A save of 0.1 s in each of its four phases, between ceilings of 0.1 s."""
+    tenth = 100_000_000
+    record = SaveRecord(
+        kind="save",
+        case=case,
+        process=0,
+        rank=0,
+        index=0,
+        warmup=False,
+        disturbed=False,
+        save_ns=tenth,
+        staged_ns=tenth,
+        finished_ns=tenth,
+        sync_ns=tenth,
+        ceilings=ceilings(),
+        covered_bytes=1 << 20,
+        file_bytes=1100,
+        files=(FileEntry("a", 1000), FileEntry("b/c", 100)),
+        backing=BACKED,
+        quiet=True,
+        usage=USAGE,
+        started_at_s=1.8e9,
+    )
+    return replace(record, **changes)
+
+
+def load(case: str = CASE, **changes: Any) -> LoadRecord:
+    """A cold load of 0.2 s between ceilings of 0.1 s."""
+    record = LoadRecord(
+        kind="load",
+        case=case,
+        process=0,
+        rank=0,
+        index=0,
+        warmup=False,
+        disturbed=False,
+        load_ns=200_000_000,
+        ceilings=ceilings(),
+        covered_bytes=1 << 20,
+        file_bytes=1100,
+        cache="cold",
+        resident_fraction=0.0,
+        backing=BACKED,
+        quiet=None,
+        usage=USAGE,
+        started_at_s=1.8e9,
+    )
+    return replace(record, **changes)
+
+
+def verified(case: str = CASE, **changes: Any) -> VerifiedRecord:
+    return replace(VerifiedRecord("verified", case, 0, 0, 10, 0), **changes)
+
+
+def failure(case: str = CASE, **changes: Any) -> FailureRecord:
+    return replace(FailureRecord("failure", case, 0, 0, "failed", "save", "it broke"), **changes)
+
+
+def state(case: str = CASE, **changes: Any) -> StateRecord:
+    by_role = {"weight": 600, "optimizer": 400}
+    return replace(StateRecord("state", case, 0, 0, 10, 10, 1000, 1000, by_role, 5_000_000, 0), **changes)
+
+
+def syscalls(case: str = CASE, **changes: Any) -> SyscallsRecord:
+    record = SyscallsRecord(
+        kind="syscalls",
+        case=case,
+        durability="at return",
+        data_durability="at return",
+        reason="",
+        writes=4,
+        write_bytes=1100,
+        write_min_bytes=100,
+        write_median_bytes=300,
+        write_max_bytes=400,
+        direct_writes=1,
+        fsyncs=2,
+        syncs=0,
+        msyncs=0,
+        renames=1,
+        files=2,
+        late_writes=0,
+    )
+    return replace(record, **changes)
+
+
+def one_of_each() -> list[Record]:
+    """A record of every type there is."""
+    return [
+        WorkerRecord("worker", "001-save-0", 0, 0, "3.11.2", {"numpy": "2.4.6"}, "cpu", 4711, 3, 1.8e9),
+        CalibrationRecord("calibration", True, "", 1 << 24, 1 << 20, 2, 4 << 20, 1, True, (SweepPoint("write", 1, 2, 3e9),)),
+        OverheadRecord("overhead", "001-save-0", 0, 0, (700, 600), 90 << 20),
+        state(),
+        save(),
+        load(),
+        KeptRecord("kept", CASE, 0, 0, 10),
+        verified(),
+        syscalls(),
+        failure(),
+    ]

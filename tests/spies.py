@@ -1,0 +1,70 @@
+"""Methods that look at the circumstances of their own measurement and refuse bad ones. Workers import them by class path."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from pathlib import Path
+
+from adapters.base import Pending
+from adapters.raw.files import Buffered
+from adapters.raw.framework import State
+
+
+class Circumstances(Buffered):
+    """Raises when it is called otherwise than the protocol promises."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        assert not path.exists(), "the path exists already"
+        assert list(path.parent.iterdir()) == [], "the parent is not empty"
+        return super().save(state, path)
+
+    def load(self, state: State, path: Path) -> None:
+        assert not gc.isenabled(), "the garbage collector is on inside the clock"
+        assert os.environ.get("CKPTBENCH_SAVED_HERE") is None, "this process has saved"
+        super().load(state, path)
+
+
+class NoCollection(Buffered):
+    """Raises when the garbage collector could run inside a timed save."""
+
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        os.environ["CKPTBENCH_SAVED_HERE"] = "1"
+        self.saves += 1
+        timed = self.saves <= 3 and "TracerPid:\t0\n" in Path("/proc/self/status").read_text()
+        assert not (timed and gc.isenabled()), "the garbage collector is on inside the clock"
+        return super().save(state, path)
+
+
+class Durations(Buffered):
+    """Takes known times: 30 ms in save, 60 ms in staged, 90 ms in finished, and 120 ms in load."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        time.sleep(0.030)
+        super().save(state, path)
+
+        class Slow(Pending):
+            def staged(self) -> None:
+                time.sleep(0.060)
+
+            def finished(self) -> None:
+                time.sleep(0.090)
+
+        return Slow()
+
+    def load(self, state: State, path: Path) -> None:
+        time.sleep(0.120)
+        super().load(state, path)
+
+
+class WeightsOnly(Buffered):
+    """Restores only the leaves of the model; declared as such it is right, declared as more or less it is wrong."""
+
+    def load(self, state: State, path: Path) -> None:
+        kept = {name: leaf.copy() for name, leaf in state.leaves.items() if not name.startswith(("weights/", "buffers/"))}
+        super().load(state, path)
+        for name, leaf in kept.items():
+            state.leaves[name][...] = leaf

@@ -1,0 +1,264 @@
+"""Ceilings: they move the bytes they say, as fast as an independent tool does here and now, and leave nothing behind."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import shutil
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.case import Storage
+from harness.driver import preflight
+from harness.worker import ceiling as ceilings
+from harness.worker import storage, usage
+from harness.worker.ceiling import RING_BYTES, Ceiling, calibrate
+from harness.worker.world import World
+
+MIB = 1 << 20
+PAIRS = 7
+TOTAL_BYTES = 128 * MIB
+BLOCK_BYTES = 4 * MIB
+DEPTH = 2
+
+
+@pytest.fixture
+def place(scratch: Path) -> Iterator[Path]:
+    folder = scratch / "ceilings"
+    folder.mkdir()
+    yield folder
+    storage.remove_tree(folder)
+
+
+@pytest.fixture
+def direct(scratch: Path) -> None:
+    """Skips where files are in memory: there is no device then whose speed could be found."""
+    reason = preflight.direct_io(scratch)
+    if reason is not None:
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for a quiet disk only briefly: other programs may keep this one busy, and no time is looked at here."""
+    monkeypatch.setattr(ceilings, "wait_until_quiet", functools.partial(storage.wait_until_quiet, limit_s=0.05))
+
+
+def cached() -> Storage:
+    """Settings that any file system takes."""
+    return Storage(False, MIB, 1, MIB, 2, counts_device_reads=False)
+
+
+def settings(direct: bool = True) -> Storage:
+    return Storage(direct, BLOCK_BYTES, DEPTH, BLOCK_BYTES, DEPTH, counts_device_reads=True)
+
+
+class Ranks(World):
+    """The first of several ranks, whose others are slower by a second."""
+
+    size = 4
+
+    def maximum(self, value: int) -> int:
+        return value + 1_000_000_000
+
+
+# A ceiling
+
+
+@pytest.mark.parametrize("total", [1, 4096, 3 * MIB + 5, RING_BYTES + MIB])
+def test_a_write_takes_time_and_leaves_no_file(place: Path, total: int) -> None:
+    assert Ceiling(cached(), place, World()).write_ns(total) > 0
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("total", [1, 3 * MIB + 5])
+def test_a_read_takes_time_and_its_file_goes_at_the_end(place: Path, total: int) -> None:
+    ceiling = Ceiling(cached(), place, World())
+    assert ceiling.read_ns(total) > 0
+    assert [file.stat().st_size % 4096 for file in place.iterdir()] == [0]
+    ceiling.close()
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_direct_write_of_an_odd_size_is_rounded_up_to_whole_blocks(place: Path) -> None:
+    before = usage.transferred_bytes()
+    ceiling = Ceiling(settings(), place, World())
+    ceiling.write_ns(3 * MIB + 5)
+    ceiling.read_ns(3 * MIB + 5)
+    read, written = (after - start for after, start in zip(usage.transferred_bytes(), before, strict=True))
+    assert read >= 3 * MIB + 4096
+    assert written >= 2 * (3 * MIB + 4096)
+
+
+@pytest.mark.usefixtures("direct")
+def test_every_read_comes_from_the_device(place: Path) -> None:
+    """Also through the page cache, as where direct I/O is refused: the file is dropped from it first."""
+    ceiling = Ceiling(cached(), place, World())
+    for _ in range(2):
+        before, _ = usage.transferred_bytes()
+        ceiling.read_ns(2 * MIB)
+        after, _ = usage.transferred_bytes()
+        assert after - before >= 2 * MIB
+
+
+def test_a_failed_write_leaves_no_file_either(place: Path) -> None:
+    broken = Storage(False, -1, 1, MIB, 1, counts_device_reads=False)
+    with pytest.raises(ValueError, match="bytes are to be written|blocks|range"):
+        Ceiling(broken, place, World()).write_ns(-1)
+    assert list(place.iterdir()) == []
+
+
+def test_ranks_share_the_bytes_and_the_last_one_gives_the_time(place: Path) -> None:
+    ceiling = Ceiling(cached(), place, Ranks())
+    assert ceiling.write_ns(4 * MIB) > 1_000_000_000
+    assert ceiling.read_ns(4 * MIB + 1) > 1_000_000_000
+    assert [file.stat().st_size for file in place.iterdir()] == [MIB + 4096]
+
+
+def test_ranks_do_not_remove_each_others_files(place: Path) -> None:
+    (place / "ceiling-1-read-4096").touch()
+    Ceiling(cached(), place, World()).close()
+    assert [file.name for file in place.iterdir()] == ["ceiling-1-read-4096"]
+
+
+def test_what_is_written_is_random(place: Path) -> None:
+    """A device or file system that compresses gets no gift."""
+    ring = np.frombuffer(ceilings.random_ring(), dtype=np.uint8)
+    assert len(ring) == RING_BYTES
+    counts = np.bincount(ring, minlength=256)
+    assert counts.min() > 0.98 * RING_BYTES / 256
+    assert counts.max() < 1.02 * RING_BYTES / 256
+    pages = ring[: 16 * MIB].view("V4096")
+    assert len(np.unique(pages)) == len(pages), "no page twice: deduplication gets no gift either"
+    ceilings.write_file(place / "file", memoryview(ring), 8192, cached())
+    assert (place / "file").read_bytes() == ring[:8192].tobytes()
+
+
+def test_a_copy_in_memory_takes_longer_for_more(place: Path) -> None:
+    ceiling = Ceiling(cached(), place, World())
+    small, large = (memoryview(np.ones(size, dtype=np.uint8)) for size in (MIB, RING_BYTES + 5 * MIB))
+    assert ceiling.memory_copy_ns([]) == 0
+    times = [min(ceiling.memory_copy_ns(leaves) for _ in range(3)) for leaves in ([small], [small, large])]
+    assert 0 < times[0] < times[1]
+
+
+# Calibration
+
+
+@pytest.mark.usefixtures("direct", "impatient")
+def test_calibration_tries_every_setting_and_takes_a_good_one(place: Path) -> None:
+    found = calibrate(place, 5 * MIB + 1, not_direct=None)
+    assert (found.direct, found.reason, found.bytes) == (True, "", 5 * MIB + 4096)
+    tried = list(itertools.product((MIB, 4 * MIB, 16 * MIB), (1, 2, 4)))
+    for operation, block_bytes, depth in (
+        ("write", found.write_block_bytes, found.write_depth),
+        ("read", found.read_block_bytes, found.read_depth),
+    ):
+        rates = {(p.block_bytes, p.depth): p.bytes_per_s for p in found.points if p.operation == operation}
+        assert list(rates) == tried
+        assert min(rates.values()) > 0
+        assert rates[block_bytes, depth] >= 0.98 * max(rates.values())
+    assert len(found.points) == 2 * len(tried)
+    assert found.counts_device_reads is True
+    assert list(place.iterdir()) == [], "the sweep's files are gone"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_simpler_setting_is_preferred_to_one_a_little_faster(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Depth first, then the block: only here the speeds are made up, because no device has them to order."""
+    speeds = {(1, 1): 0.90, (4, 1): 0.985, (16, 1): 0.99, (1, 2): 1.0, (4, 4): 0.999}
+
+    def point(operation: str, *where: object) -> ceilings.SweepPoint:
+        block_bytes, depth = where[-2:]
+        return ceilings.SweepPoint(operation, block_bytes, depth, 1e9 * speeds.get((block_bytes // MIB, depth), 0.5))
+
+    monkeypatch.setattr(ceilings._Sweep, "write_point", lambda self, *where: point("write", *where))
+    monkeypatch.setattr(ceilings._Sweep, "read_point", lambda self, *where: point("read", *where))
+    monkeypatch.setattr(ceilings, "write_file", lambda path, *_: path.touch())
+    found = calibrate(place, MIB, not_direct=None)
+    assert (found.write_block_bytes, found.write_depth) == (found.read_block_bytes, found.read_depth) == (4 * MIB, 1)
+    assert found.counts_device_reads is False, "nothing was read: so the kernel counted nothing"
+
+
+def test_without_direct_io_nothing_is_swept_and_the_reason_is_kept(place: Path) -> None:
+    found = calibrate(place, 5 * MIB + 1, not_direct="tmpfs keeps files in memory")
+    assert (found.direct, found.reason) == (False, "tmpfs keeps files in memory")
+    assert (found.points, found.counts_device_reads) == ((), False)
+    through_the_cache = Storage(
+        found.direct, found.write_block_bytes, found.write_depth, found.read_block_bytes, found.read_depth, False
+    )
+    assert Ceiling(through_the_cache, place, World()).write_ns(found.bytes) > 0
+
+
+def test_the_median_of_durations_is_a_whole_number() -> None:
+    assert ceilings.median_ns([1, 2]) == 1
+    assert ceilings.median_ns(iter([5, 1, 3])) == 3
+
+
+# An independent tool
+
+
+def fio_ns(operation: str, path: Path) -> int:
+    """Time that fio needs to write `path` anew and flush it, or to read it; fio rounds it to milliseconds."""
+    argv = [
+        "fio",
+        "--name=ceiling",
+        f"--filename={path}",
+        f"--rw={operation}",
+        f"--size={TOTAL_BYTES}",
+        f"--bs={BLOCK_BYTES}",
+        f"--iodepth={DEPTH}",
+        "--ioengine=libaio" if DEPTH > 1 else "--ioengine=psync",
+        "--direct=1",
+        "--end_fsync=1",
+        "--fallocate=none",
+        "--output-format=json",
+    ]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    (job,) = json.loads(done.stdout)["jobs"]
+    assert (job["error"], job[operation]["io_bytes"]) == (0, TOTAL_BYTES)
+    return int(job[operation]["runtime"]) * 1_000_000
+
+
+def paired_ratios(ours: Callable[[], int], theirs: Callable[[], int]) -> list[float]:
+    """Our time over theirs, the two measured in turn, and each as often first as second."""
+    ratios = []
+    for pair in range(PAIRS):
+        first, second = (ours, theirs) if pair % 2 else (theirs, ours)
+        times = {first: first(), second: second()}
+        ratios.append(times[ours] / times[theirs])
+    return ratios
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("operation", ["write", "read"])
+def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str, record_property: Callable[[str, object], None]) -> None:
+    """One repetition is allowed: a neighbour on the same disk may favour one side for a whole series of a second or two."""
+    ceiling = Ceiling(settings(), place, World())
+
+    def fio() -> int:
+        path = place / "fio" if operation == "write" else next(place.glob("ceiling-0-read-*"))
+        time_ns = fio_ns(operation, path)
+        if operation == "write":
+            path.unlink()
+        return time_ns
+
+    def own() -> int:
+        return ceiling.write_ns(TOTAL_BYTES) if operation == "write" else ceiling.read_ns(TOTAL_BYTES)
+
+    own()  # warms up, and leaves the file that both read
+    for _ in range(2):
+        ratios = paired_ratios(own, fio)
+        record_property(f"{operation}_over_fio", [round(ratio, 3) for ratio in ratios])
+        if 0.85 <= statistics.median(ratios) <= 1.15:
+            break
+    else:
+        pytest.fail(f"the {operation} ceiling takes {statistics.median(ratios):.2f} times as long as fio: {ratios}")

@@ -1,0 +1,60 @@
+"""Every way of being a bad method, as the public test double offers them, becomes a failed row that names what was wrong."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import Measure, Measured, faulty, planned
+
+REASONS = {
+    "no-op-load": ("verify", r"leaves differ from the saved state: weights/"),
+    "one-leaf-missing": ("verify", r"^Mismatch: 1 of \d+ leaves differ from the saved state: weights/classifier"),
+    "load-from-memory": ("verify", r"read \d+ of the checkpoint's \d+ bytes from the device, and none were cached"),
+    "mapped": ("verify", r"rank-0.bin is still mapped after the load"),
+    "wrong-dtype": ("verify", r"is int32\[.*\] and was saved as float32\["),
+    "no-rng": ("verify", r"^Mismatch: 1 of \d+ leaves differ from the saved state: rng/numpy$"),
+    "alias": ("verify", r"leaves differ from the saved state: .*weights/"),
+    "late-buffers": ("verify", r"leaves differ from the saved state: buffers/"),
+    "truncated": ("load", r"EOFError: the file ends at byte \d+, 1 bytes early"),
+    "late-work": ("finished", r"rank-0.bin changed after finished\(\) had returned"),
+    "left-open": ("finished", r"rank-0.bin was still open for writing after finished\(\) had returned"),
+    "stray": ("ceiling", r"left left-behind.tmp beside the checkpoint"),
+    "background-error": ("finished", r"OSError: the double's background work failed"),
+    "lost-error": ("ceiling", r"exception in a background thread: OSError: the double's background work failed"),
+    "raises": ("save", r"RuntimeError: the double was asked to raise"),
+    "exits": ("save", r"the process ended before its work was done"),
+    "killed": ("save", r"killed by SIGKILL"),
+    "hangs": ("save", r"no progress for 3 s, so the process was killed"),
+    "hangs-in-load": ("load", r"no progress for 3 s, so the process was killed"),
+    "out-of-memory": ("save", r"MemoryError"),
+    "rubbish": ("records", r"the worker wrote an invalid record: schema None"),
+}
+
+
+@pytest.fixture(scope="module")
+def run(measure: Measure) -> Measured:
+    """All of them in one run, so that each shows that the others went on."""
+    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=3)
+
+
+@pytest.mark.parametrize("fault", REASONS)
+def test_fault_is_a_failed_row_that_says_what_was_wrong(run: Measured, fault: str) -> None:
+    phase, reason = REASONS[fault]
+    row = run.row(f"double[fault={fault}]")
+    assert (row.status, row.phase) == ("failed", phase), row.reason
+    assert re.search(reason, row.reason), row.reason
+    assert row.durable_s is None, "wrong bytes yield no number"
+    assert not row.verified
+
+
+@pytest.mark.parametrize("method", ["buffered", "double[fault=none]"])
+def test_good_methods_beside_them_are_measured(run: Measured, method: str) -> None:
+    row = run.row(method)
+    assert row.reason == ""
+    assert (row.status, row.verified) == ("ok", True)
+    assert row.samples >= 1
+
+
+def test_scratch_is_clean_after_all_that(run: Measured) -> None:
+    assert not run.scratch.exists()

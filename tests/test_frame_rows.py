@@ -1,0 +1,391 @@
+"""From records to rows: what counts, what is left out, and what a row says where something is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import pytest
+import records
+from conftest import planned
+
+from harness.analysis import statistics
+from harness.analysis.frame import measured
+from harness.analysis.rows import Row, Wanted, rows
+from harness.case import Case
+from harness.record import SCHEMA, Backing, FileEntry, Record, Usage
+
+MS = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Intervals are test_statistics.py's subject: here a coarse one does."""
+    monkeypatch.setattr(statistics, "resampled_medians", partial(statistics.resampled_medians, count=40))
+    yield
+
+
+def case(**changes: Any) -> Case:
+    return planned(**changes).case
+
+
+ONE, TWO = case(), case(world=2, launcher="mpirun")
+
+
+def row(of: Case, found: Iterable[Record], samples: int = 2, processes: int = 1, default: bool = False) -> Row:
+    return rows([Wanted(of, samples, processes, default)], list(found))[0]
+
+
+def measured_to_the_end(of: Case = ONE, **changes: Any) -> list[Record]:
+    """What a case of one process and rank leaves."""
+    saves = [records.save(of.id, index=index, **changes) for index in (1, 2)]
+    loads = [records.load(of.id, index=index) for index in (1, 2)]
+    return [records.state(of.id), *saves, records.syscalls(of.id), *loads, records.verified(of.id)]
+
+
+def saves_of(milliseconds: Iterable[int], of: Case = ONE, first: int = 0, **changes: Any) -> list[Record]:
+    """Saves that block for so long and flush for nothing."""
+    times = {"staged_ns": 0, "finished_ns": 0, "sync_ns": 0}
+    return [
+        records.save(of.id, index=index, save_ns=time * MS, **times, **changes) for index, time in enumerate(milliseconds, first)
+    ]
+
+
+def value(found: statistics.Estimate | None) -> float:
+    assert found is not None
+    return found.value
+
+
+def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
+    found = row(ONE, measured_to_the_end(), default=True)
+    assert (found.status, found.reason, found.phase, found.verified, found.default) == ("ok", "", "", True, True)
+    assert (found.framework, found.method, found.workload, found.world) == ("raw", "buffered", "resnet50", 1)
+    assert (found.samples, found.load_samples, found.processes, found.disturbed) == (2, 2, 1, 0)
+    assert (found.state_bytes, found.covered_bytes, found.file_bytes, found.files) == (1000, 1000, 1100, 2)
+    assert value(found.stall_s) == pytest.approx(0.2), "save and staged"
+    assert value(found.finished_s) == pytest.approx(0.3)
+    assert value(found.durable_s) == pytest.approx(0.4), "all four phases"
+    assert value(found.load_s) == pytest.approx(0.2)
+    assert (found.load_cache, found.backing, found.ceiling_direct) == ("cold", "backed", True)
+    assert (found.durability, found.writes, found.fsyncs, found.renames) == ("at return", 4, 2, 1)
+    assert (found.memory_copy_s, found.device_copy_s) == (0.005, None)
+    assert found.peak_memory_bytes == 8 << 20
+
+
+def test_rows_stand_in_the_order_of_the_plan() -> None:
+    others = [case(dropout=rate) for rate in (0.3, 0.2, 0.1)]
+    found = rows([Wanted(of, 2, 1) for of in others], [r for of in reversed(others) for r in measured_to_the_end(of)])
+    assert [one.status for one in found] == ["ok"] * 3
+    assert rows([], []) == []
+
+
+# Several ranks
+
+
+def two_ranks(**of_rank_1: Any) -> list[Record]:
+    return [records.save(TWO.id), records.save(TWO.id, rank=1, **of_rank_1)]
+
+
+def test_a_sample_of_two_ranks_takes_the_last_ones_time_and_then_the_flush() -> None:
+    found = row(TWO, two_ranks(save_ns=500 * MS, staged_ns=0, finished_ns=0, sync_ns=0), samples=1)
+    assert found.samples == 1
+    assert value(found.stall_s) == pytest.approx(0.5), "rank 1 blocked longer"
+    assert value(found.finished_s) == pytest.approx(0.5), "rank 0 had finished by 0.3"
+    assert value(found.durable_s) == pytest.approx(0.6), "rank 0 flushed for both, after both"
+
+
+def test_no_ranks_time_is_added_to_anothers() -> None:
+    found = row(TWO, two_ranks(save_ns=0, staged_ns=0, finished_ns=250 * MS), samples=1)
+    assert value(found.stall_s) == pytest.approx(0.2)
+    assert value(found.finished_s) == pytest.approx(0.3)
+
+
+def test_the_last_rank_to_load_gives_the_time_and_the_worst_cache() -> None:
+    loads = [records.load(TWO.id, load_ns=100 * MS), records.load(TWO.id, rank=1, load_ns=300 * MS, cache="warm")]
+    found = row(TWO, [*two_ranks(), *loads], samples=1)
+    assert (found.load_samples, found.load_cache) == (1, "warm")
+    assert value(found.load_s) == pytest.approx(0.3)
+
+
+def test_what_disturbs_one_rank_disturbs_the_sample() -> None:
+    found = row(TWO, two_ranks(disturbed=True, backing=Backing("unknown", 0, 0.0, 3)), samples=1)
+    assert (found.disturbed, found.backing) == (1, "unknown")
+
+
+def test_the_hungriest_rank_gives_the_peak_with_its_children() -> None:
+    hungry = Usage(0, 20, 30, 0, 0, 0, 0, 0)
+    assert row(TWO, two_ranks(usage=hungry), samples=1).peak_memory_bytes == 8 << 20
+    assert row(TWO, two_ranks(usage=Usage(0, 8 << 20, 30, 0, 0, 0, 0, 0)), samples=1).peak_memory_bytes == (8 << 20) + 30
+
+
+def test_a_sample_that_lacks_a_rank_is_left_out() -> None:
+    slow = records.save(TWO.id, rank=0, index=1, save_ns=9000 * MS)
+    found = row(TWO, [*two_ranks(), slow], samples=1)
+    assert found.samples == 1
+    assert value(found.durable_s) == pytest.approx(0.4)
+
+
+def test_one_rank_that_reports_twice_makes_no_sample() -> None:
+    found = row(TWO, [records.save(TWO.id), records.save(TWO.id)])
+    assert (found.status, found.samples, found.durable_s) == ("skipped", 0, None)
+
+
+def test_a_case_whose_samples_all_lack_a_rank_has_no_number() -> None:
+    found = row(TWO, [records.save(TWO.id), records.load(TWO.id), records.verified(TWO.id)])
+    assert (found.status, found.durable_s, found.load_s) == ("skipped", None, None)
+
+
+def test_it_takes_every_ranks_word_to_be_verified() -> None:
+    loads = [records.load(TWO.id), records.load(TWO.id, rank=1)]
+    one = [*two_ranks(), *loads, records.verified(TWO.id), records.verified(TWO.id)]
+    assert not row(TWO, one, samples=1).verified
+    assert row(TWO, [*one, records.verified(TWO.id, rank=1)], samples=1).verified
+
+
+def test_it_takes_every_process_to_be_verified() -> None:
+    one = measured_to_the_end()
+    assert not row(ONE, one, processes=2).verified
+    assert row(ONE, [*one, records.verified(ONE.id, process=1)], processes=2).verified
+
+
+def test_records_of_cases_outside_the_plan_are_left_alone() -> None:
+    found = measured([*measured_to_the_end(), records.save("ffffffffffff")], {ONE.id: 1})
+    assert set(found.saves["case"]) == {ONE.id}
+
+
+# Which samples count
+
+
+def test_warmups_never_count() -> None:
+    warm = saves_of([100, 110])
+    warmups = saves_of([9000, 9000, 9000], first=2, warmup=True)
+    found = row(ONE, [*warmups, *warm, records.load(ONE.id), records.load(ONE.id, index=1, load_ns=1, warmup=True)])
+    assert (found.samples, found.load_samples) == (2, 1)
+    assert value(found.durable_s) == pytest.approx(0.105)
+    assert value(found.load_s) == pytest.approx(0.2)
+
+
+def test_warmups_alone_are_no_measurement() -> None:
+    found = row(ONE, [*saves_of([100], warmup=True), records.load(ONE.id, warmup=True)])
+    assert (found.status, found.samples, found.durable_s, found.load_s) == ("skipped", 0, None, None)
+
+
+def test_undisturbed_samples_are_preferred() -> None:
+    found = row(ONE, [*saves_of([100, 110, 120]), *saves_of([900] * 4, first=3, disturbed=True)], samples=6)
+    assert (found.samples, found.disturbed) == (3, 4)
+    assert value(found.durable_s) == pytest.approx(0.110)
+
+
+def test_all_samples_count_where_fewer_than_half_of_those_wanted_are_undisturbed() -> None:
+    found = row(ONE, [*saves_of([100, 110]), *saves_of([900] * 4, first=2, disturbed=True)], samples=6)
+    assert (found.samples, found.disturbed) == (6, 4)
+    assert value(found.durable_s) == pytest.approx(0.9)
+
+
+def test_a_disturbed_warmup_is_not_counted_as_disturbed() -> None:
+    found = row(ONE, [*saves_of([100]), *saves_of([100], first=1, warmup=True, disturbed=True)], samples=1)
+    assert (found.samples, found.disturbed) == (1, 0)
+
+
+def test_loads_are_chosen_by_their_own_disturbance() -> None:
+    disturbed = [records.load(ONE.id, index=index, disturbed=True, load_ns=MS) for index in (2, 3)]
+    found = row(ONE, [*saves_of([100, 110]), records.load(ONE.id), records.load(ONE.id, index=1), *disturbed])
+    assert (found.samples, found.load_samples, value(found.load_s)) == (2, 2, 0.2)
+
+
+def test_processes_are_counted_over_the_samples_that_count() -> None:
+    found = row(ONE, [*saves_of([100]), *saves_of([110], process=1), *saves_of([1], process=2, disturbed=True)], samples=2)
+    assert (found.samples, found.processes) == (2, 2)
+
+
+# Rows without numbers
+
+
+@pytest.mark.parametrize("status", ["failed", "unsupported", "skipped"])
+def test_a_failure_hides_every_number(status: str) -> None:
+    found = row(ONE, [*measured_to_the_end(), records.failure(ONE.id, status=status, phase="verify", reason="wrong bytes")])
+    assert (found.status, found.phase, found.reason) == (status, "verify", "wrong bytes")
+    assert (found.samples, found.load_samples, found.verified, found.durable_samples) == (0, 0, False, None)
+    estimates = [item.name for item in fields(found) if item.type == "Estimate | None"]
+    assert len(estimates) == 8
+    assert {name: getattr(found, name) for name in estimates} == dict.fromkeys(estimates)
+
+
+def test_a_failure_of_one_case_is_not_anothers() -> None:
+    assert row(ONE, [*measured_to_the_end(), records.failure(case(dropout=0.3).id)]).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "worst"),
+    [
+        (("unsupported",), "unsupported"),
+        (("skipped", "unsupported"), "unsupported"),
+        (("unsupported", "failed"), "failed"),
+        (("failed", "skipped", "unsupported"), "failed"),
+    ],
+)
+def test_failed_beats_unsupported_beats_skipped_beats_ok(statuses: tuple[str, ...], worst: str) -> None:
+    failures = [records.failure(ONE.id, status=status, reason=f"it is {status}") for status in statuses]
+    found = row(ONE, [*failures, *measured_to_the_end()])
+    assert (found.status, found.reason) == (worst, f"it is {worst}")
+
+
+def test_the_first_of_equal_failures_is_the_one_told() -> None:
+    failures = [records.failure(ONE.id, reason="the cause"), records.failure(ONE.id, reason="the consequence")]
+    assert row(ONE, failures).reason == "the cause"
+
+
+def test_a_failure_in_a_world_of_several_names_the_rank() -> None:
+    assert row(TWO, [records.failure(TWO.id, rank=1)]).reason == "rank 1: it broke"
+    assert row(ONE, [records.failure(ONE.id)]).reason == "it broke"
+
+
+INTERRUPTED = "not measured to the end: the run was interrupted"
+
+
+@pytest.mark.parametrize("found", [[], saves_of([100, 110]), [records.load(ONE.id)], [records.state(ONE.id)]])
+def test_an_interrupted_run_skips_what_it_has_not_measured_to_the_end(found: list[Record]) -> None:
+    interrupted = row(ONE, found)
+    assert (interrupted.status, interrupted.reason) == ("skipped", INTERRUPTED)
+
+
+def test_an_interrupted_row_keeps_the_saves_it_has() -> None:
+    interrupted = row(ONE, saves_of([100, 120]))
+    assert (interrupted.samples, value(interrupted.durable_s), interrupted.load_s) == (2, pytest.approx(0.11), None)
+
+
+# What a row says
+
+
+DESIGNED = [
+    "schema",
+    "framework",
+    "method",
+    "workload",
+    "precision",
+    "device",
+    "world",
+    "experiment",
+    "status",
+    "reason",
+    "samples",
+    "covers",
+    "state_bytes",
+    "file_bytes",
+    "files",
+    "stall_s",
+    "durable_s",
+    "load_s",
+    "load_cache",
+    "ceiling_write_s",
+    "ceiling_read_s",
+    "write_efficiency",
+    "read_efficiency",
+    "verified",
+]
+WITH_INTERVALS = [
+    "stall_s",
+    "finished_s",
+    "durable_s",
+    "load_s",
+    "ceiling_write_s",
+    "ceiling_read_s",
+    "write_efficiency",
+    "read_efficiency",
+]
+
+
+@pytest.mark.parametrize("found", [measured_to_the_end(), [], [records.failure(ONE.id)]], ids=["ok", "skipped", "failed"])
+def test_a_json_row_has_the_promised_keys_whatever_its_status(found: list[Record]) -> None:
+    flat = row(ONE, found).to_json()
+    intervals = [name + end for name in WITH_INTERVALS for end in ("", "_low", "_high")]
+    assert set(DESIGNED) | set(intervals) <= set(flat)
+    assert flat["schema"] == SCHEMA
+    assert json.loads(json.dumps(flat, allow_nan=False)) == flat, "flat values that JSON takes, and no NaN"
+    known = {name for name in intervals if flat[name] is not None}
+    assert known == (set(intervals) if flat["status"] == "ok" else set())
+
+
+def test_an_interval_in_json_holds_its_value() -> None:
+    flat = row(ONE, [*saves_of([100, 150, 200, 120]), records.load(ONE.id)]).to_json()
+    assert flat["durable_s_low"] < flat["durable_s"] < flat["durable_s_high"]
+
+
+@pytest.mark.parametrize(
+    ("caches", "said"),
+    [
+        (("cold", "cold"), "cold"),
+        (("warm", "warm"), "warm"),
+        (("unknown", "unknown"), "unknown"),
+        (("cold", "warm"), "mixed"),
+        (("cold", "unknown"), "mixed"),
+    ],
+)
+def test_loads_are_as_cold_as_all_of_them(caches: tuple[str, ...], said: str) -> None:
+    loads = [records.load(ONE.id, index=index, cache=cache) for index, cache in enumerate(caches)]
+    assert row(ONE, loads).load_cache == said
+
+
+def test_a_warmups_cache_does_not_count() -> None:
+    loads = [records.load(ONE.id, cache="warm", warmup=True), records.load(ONE.id, index=1, cache="cold")]
+    assert row(ONE, loads).load_cache == "cold"
+
+
+def test_efficiency_is_the_mean_of_the_two_ceilings_over_the_durable_time() -> None:
+    between = records.ceilings(0.1, 0.3)
+    found = row(ONE, [*measured_to_the_end(ceilings=between), records.load(ONE.id, index=3, ceilings=between)], samples=3)
+    assert value(found.ceiling_write_s) == pytest.approx(0.2)
+    assert value(found.write_efficiency) == pytest.approx(0.2 / 0.4)
+    loads = [records.load(ONE.id, index=index, ceilings=between, load_ns=400 * MS) for index in (1, 2)]
+    assert value(row(ONE, loads).read_efficiency) == pytest.approx(0.2 / 0.4)
+
+
+def test_efficiency_is_the_median_of_each_samples_own() -> None:
+    """A disk that slows down in the middle of a run slows ceiling and sample alike."""
+    found = row(
+        ONE,
+        [
+            *saves_of([200], ceilings=records.ceilings(0.1)),
+            *saves_of([2000], first=1, ceilings=records.ceilings(1.0)),
+            *saves_of([2000], first=2, ceilings=records.ceilings(1.0)),
+        ],
+    )
+    assert value(found.write_efficiency) == pytest.approx(0.5)
+    assert found.write_efficiency is not None
+    assert found.write_efficiency.low == pytest.approx(found.write_efficiency.high)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "flagged"), [([50, 55, 52], True), ([50, 150, 52], False), ([100, 100], False), ([200, 210], False)]
+)
+def test_a_method_that_beats_its_ceiling_beyond_the_interval_is_flagged(milliseconds: list[int], flagged: bool) -> None:
+    assert row(ONE, saves_of(milliseconds, ceilings=records.ceilings(0.1)), samples=3).above_ceiling is flagged
+
+
+def test_what_was_not_measured_is_not_flagged() -> None:
+    assert not row(ONE, []).above_ceiling
+
+
+def test_one_ceiling_through_the_page_cache_makes_the_row_one() -> None:
+    cached = saves_of([100], first=1, ceilings=records.ceilings(0.1, direct=False))
+    assert row(ONE, [*saves_of([100]), *cached]).ceiling_direct is False
+
+
+def test_unknown_system_calls_give_no_counts() -> None:
+    found = row(ONE, [records.syscalls(ONE.id, durability="unknown", reason="strace is not installed")])
+    assert (found.durability, found.durability_reason) == ("unknown", "strace is not installed")
+    assert (found.writes, found.write_median_bytes, found.fsyncs, found.renames) == (None,) * 4
+
+
+def test_a_case_never_traced_is_unknown() -> None:
+    assert row(ONE, []).durability == "unknown"
+
+
+def test_sizes_are_those_of_most_saves() -> None:
+    one_more = [FileEntry("a", 10), FileEntry("b", 10), FileEntry("c", 10)]
+    odd = saves_of([100], first=2, files=tuple(one_more), file_bytes=30)
+    found = row(ONE, [*saves_of([100, 100]), *odd], samples=3)
+    assert (found.file_bytes, found.files) == (1100, 2)

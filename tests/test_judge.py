@@ -1,0 +1,67 @@
+"""When a run counts as having gone as expected, and how long it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from conftest import planned
+
+from harness.driver import judge
+
+
+@dataclass(frozen=True)
+class Row:
+    status: str
+    reason: str = ""
+
+
+def verdict(expected_failures: Sequence[str | None], outcomes: Sequence[Row]) -> int:
+    return judge.exit_code([planned(expected_failure=pattern) for pattern in expected_failures], outcomes)
+
+
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("unsupported", 0), ("failed", 1), ("skipped", 1)])
+def test_a_row_is_expected_to_be_ok_or_unsupported(status: str, code: int) -> None:
+    assert verdict([None], [Row(status, "why")]) == code
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        (Row("failed", "Mismatch: 3 of 9 leaves differ"), 0),
+        (Row("failed", "OSError: disk full"), 1),
+        (Row("ok"), 1),
+        (Row("skipped", "3 of 9 leaves differ"), 1),
+        (Row("unsupported", "no bfloat16"), 0),
+    ],
+    ids=["with that reason", "with another", "it works now", "interrupted", "not to be had here"],
+)
+def test_a_method_that_its_framework_breaks_must_fail_for_the_declared_reason(row: Row, code: int) -> None:
+    assert verdict([r"\d+ of \d+ leaves differ"], [row]) == code
+
+
+def test_one_row_that_is_not_as_expected_is_enough() -> None:
+    assert verdict([None, "broken", None], [Row("ok"), Row("failed", "is broken"), Row("ok")]) == 0
+    assert verdict([None, "broken", None], [Row("ok"), Row("failed", "is broken"), Row("failed")]) == 1
+    assert verdict([None, "broken", None], [Row("failed", "is broken"), Row("ok"), Row("ok")]) == 1, "in the plan's order"
+
+
+def test_nothing_planned_is_as_expected() -> None:
+    assert verdict([], []) == 0
+
+
+def test_a_row_for_every_case_is_wanted() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        verdict([None, None], [Row("ok")])
+
+
+def test_an_estimate_grows_with_samples_processes_and_bytes() -> None:
+    base = judge.estimated_s([planned()])
+    assert base > 0
+    assert judge.estimated_s([planned(samples=20)]) > base
+    assert judge.estimated_s([planned(processes=2)]) > base
+    assert judge.estimated_s([planned(preset="full")]) > base + 1
+    assert judge.estimated_s([planned(), planned("direct")]) > base
+    assert judge.estimated_s([planned(), planned("direct", own_process=True)]) > judge.estimated_s([planned(), planned("direct")])
+    assert judge.estimated_s([]) == 0

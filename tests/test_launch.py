@@ -1,0 +1,110 @@
+"""The command lines of ranks, for each launcher, and what their processes find around them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.driver import launch
+from harness.driver.errors import UsageError
+from harness.driver.launch import ROOT, Launch
+
+
+@pytest.fixture
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on the path; a command in it is found."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Launch:
+    return Launch(tmp_path / "venv/bin/python", tmp_path / "job.json", tmp_path / "out", world=2)
+
+
+def command(folder: Path, name: str) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+    return str(folder / name)
+
+
+def worker(started: Launch) -> list[str]:
+    return [str(started.interpreter), "-m", "harness.worker", str(started.job_file), str(started.folder)]
+
+
+@pytest.mark.usefixtures("on_path")
+def test_a_local_rank_is_the_interpreters_own_process(started: Launch) -> None:
+    assert launch.argv("local", started, []) == worker(started)
+
+
+def test_ranks_are_started_by_the_mpirun_on_the_path(started: Launch, on_path: Path) -> None:
+    mpirun = command(on_path, "mpirun")
+    assert launch.argv("mpirun", started, []) == [mpirun, "-n", "2", "--oversubscribe", *worker(started)]
+
+
+def test_the_mpirun_beside_the_interpreter_comes_first(started: Launch, on_path: Path) -> None:
+    command(on_path, "mpirun")
+    beside = command(started.interpreter.parent, "mpirun")
+    assert launch.argv("mpirun", started, [])[0] == beside
+
+
+@pytest.mark.usefixtures("on_path")
+def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch) -> None:
+    message = f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started$"
+    with pytest.raises(UsageError, match=message):
+        launch.argv("mpirun", started, [])
+
+
+@pytest.mark.parametrize("launcher", ["slurm", "mpiexec", ""])
+def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str) -> None:
+    with pytest.raises(UsageError, match=f"^launcher '{launcher}' cannot be used yet; known: local, mpirun$"):
+        launch.argv(launcher, started, [])
+
+
+def test_a_tracer_comes_before_everything_it_traces(started: Launch, on_path: Path) -> None:
+    mpirun, setpriv = command(on_path, "mpirun"), command(on_path, "setpriv")
+    tracer = ["strace", "-f"]
+    assert launch.argv("local", started, tracer) == [setpriv, "--pdeathsig", "KILL", "--", *tracer, *worker(started)]
+    assert launch.argv("mpirun", started, tracer)[:6] == [setpriv, "--pdeathsig", "TERM", "--", *tracer]
+    assert launch.argv("mpirun", started, tracer)[6] == mpirun
+
+
+def test_this_project_comes_first_on_the_workers_path_and_the_users_own_stays(tmp_path: Path) -> None:
+    variables = launch.environment(tmp_path, {"PYTHONPATH": "/site/packages", "HOME": "/home/me"})
+    assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/site/packages"
+    assert variables["HOME"] == "/home/me"
+
+
+@pytest.mark.parametrize("base", [{}, {"PYTHONPATH": ""}])
+def test_an_empty_path_brings_no_current_directory_in(tmp_path: Path, base: dict[str, str]) -> None:
+    assert launch.environment(tmp_path, base)["PYTHONPATH"] == str(ROOT)
+
+
+def test_temporary_files_go_to_the_scratch_directory(tmp_path: Path) -> None:
+    assert launch.environment(tmp_path, {"TMPDIR": "/tmp"})["TMPDIR"] == str(tmp_path)
+
+
+def test_the_drivers_own_environment_is_inherited_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CKPTBENCH_TEST", "here")
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    assert launch.environment(tmp_path)["CKPTBENCH_TEST"] == "here"
+    assert os.environ["TMPDIR"] == "/elsewhere"
+
+
+def test_the_superuser_may_start_mpi(tmp_path: Path) -> None:
+    allowed = launch.environment(tmp_path, {}).get("OMPI_ALLOW_RUN_AS_ROOT")
+    assert allowed == ("1" if os.geteuid() == 0 else None)
+
+
+def test_a_process_started_so_finds_the_worker_and_its_temporary_directory(tmp_path: Path) -> None:
+    program = "import harness.worker, tempfile; print(tempfile.gettempdir())"
+    variables = launch.environment(tmp_path)
+    done = subprocess.run([sys.executable, "-c", program], cwd="/", env=variables, capture_output=True, text=True, timeout=30)
+    assert (done.stderr, done.stdout) == ("", f"{tmp_path}\n")

@@ -1,0 +1,178 @@
+"""The measurement protocol's promises, each by a run that would come out otherwise if the promise were dropped."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import Measure, Measured, planned
+
+from harness.driver import preflight
+from harness.driver.suite import PlannedCase
+
+
+def spied(spy: str, **changes: object) -> PlannedCase:
+    item = planned("buffered", **changes)
+    return replace(item, case=replace(item.case, method=spy, method_path=f"tests.spies:{spy}"))
+
+
+@pytest.fixture(scope="module")
+def run(measure: Measure, scratch: Path) -> Measured:
+    """Two processes of everything, on a state large enough for ceilings to mean something."""
+    return measure(
+        [
+            planned("direct", processes=2, repeats=2),
+            spied("Circumstances", processes=2),
+            spied("NoCollection", processes=2),
+            spied("Durations", processes=2),
+            spied("WeightsOnly", covers="weights", processes=2),
+            spied("WeightsOnly", covers="full"),
+            replace(planned("buffered"), case=replace(planned("buffered", covers="weights").case, method="understated")),
+        ]
+    )
+
+
+def samples(run: Measured, kind: str, method: str) -> list:
+    case = next(item.case.id for item in run.run.plan if item.case.method == method)
+    return [record for record in run.records(kind) if record.case == case]
+
+
+# 1. Its own ceiling
+
+
+def test_one_sweep_a_run_finds_block_size_and_depth(run: Measured) -> None:
+    (calibration,) = run.records("calibration")
+    if calibration.direct:
+        assert {point.operation for point in calibration.points} == {"write", "read"}
+        assert len({(point.block_bytes, point.depth) for point in calibration.points}) == 9
+        best = max(point.bytes_per_s for point in calibration.points if point.operation == "write")
+        chosen = next(
+            point
+            for point in calibration.points
+            if (point.operation, point.block_bytes, point.depth)
+            == ("write", calibration.write_block_bytes, calibration.write_depth)
+        )
+        assert chosen.bytes_per_s >= 0.98 * best
+
+
+@pytest.mark.parametrize("kind", ["save", "load"])
+def test_every_sample_stands_between_two_ceilings_of_its_bytes(run: Measured, kind: str) -> None:
+    for record in run.records(kind):
+        assert record.ceilings.bytes == record.covered_bytes > 0
+        assert min(record.ceilings.before_ns, record.ceilings.after_ns) > 0
+
+
+def test_ceilings_and_samples_alternate(run: Measured) -> None:
+    in_order = [record for record in run.records("load") if record.process == 0]
+    pairs = [(a, b) for a, b in zip(in_order, in_order[1:], strict=False) if a.covered_bytes == b.covered_bytes]
+    shared = sum(a.ceilings.after_ns == b.ceilings.before_ns for a, b in pairs)
+    assert shared >= len(pairs) // 2, "a ceiling must stand between two samples and serve both"
+
+
+def test_a_sample_is_tagged_disturbed_when_its_ceilings_differ_by_more_than_a_tenth(run: Measured) -> None:
+    for record in run.records("save") + run.records("load"):
+        mean = 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns)
+        assert record.disturbed == (abs(record.ceilings.before_ns - record.ceilings.after_ns) > 0.10 * mean)
+
+
+def test_disturbed_samples_are_repeated_within_the_limit_and_all_are_stored(run: Measured) -> None:
+    for process in (0, 1):
+        for kind in ("save", "load"):
+            taken = [r for r in samples(run, kind, "direct") if r.process == process and not r.warmup]
+            disturbed = sum(record.disturbed for record in taken)
+            assert len(taken) == 2 + min(disturbed, 2)
+
+
+# 2. Loads are real
+
+
+def test_no_process_loads_what_it_has_saved(run: Measured) -> None:
+    workers = {record.job: record.pid for record in run.records("worker")}
+    assert len(set(workers.values())) == len(workers), "every job is a process of its own"
+    assert run.row("Circumstances").reason == ""
+
+
+def test_loads_are_cold_and_prove_it(run: Measured, scratch: Path) -> None:
+    if preflight.direct_io(scratch):
+        pytest.skip("this file system has no device to be cold on")
+    for record in samples(run, "load", "direct"):
+        assert record.cache == "cold"
+        assert record.resident_fraction <= 0.001
+        assert record.usage.read_bytes >= 0.99 * record.file_bytes
+
+
+# 3. Wrong bytes yield no number
+
+
+def test_a_method_that_restores_less_than_it_declares_fails(run: Measured) -> None:
+    row = next(row for row in run.rows if row.method == "WeightsOnly" and row.covers == "full")
+    assert row.status == "failed"
+    assert "differ from the saved state: optimizer/" in row.reason
+    assert row.durable_s is row.load_s is None
+
+
+def test_a_method_that_restores_more_than_it_declares_fails(run: Measured) -> None:
+    assert run.row("understated").status == "failed"
+    assert "declares 'weights' but restored more: optimizer/" in run.row("understated").reason
+
+
+def test_a_method_that_says_what_it_covers_is_measured(run: Measured) -> None:
+    row = next(row for row in run.rows if row.method == "WeightsOnly" and row.covers == "weights")
+    assert (row.status, row.verified) == ("ok", True)
+    assert row.covered_bytes is not None
+    assert row.state_bytes is not None
+    assert row.covered_bytes < row.state_bytes
+
+
+# 4. Nothing else in the clock
+
+
+def test_the_parent_is_empty_and_the_collector_off(run: Measured) -> None:
+    assert run.row("Circumstances").reason == ""
+    assert run.row("NoCollection").reason == ""
+
+
+def test_phases_are_told_apart(run: Measured) -> None:
+    record = samples(run, "save", "Durations")[-1]
+    assert 30e6 <= record.save_ns < 59e6
+    assert 60e6 <= record.staged_ns < 89e6
+    assert 90e6 <= record.finished_ns < 119e6
+    row = run.row("Durations")
+    assert row.stall_s is not None
+    assert row.durable_s is not None
+    assert row.stall_s.value >= 0.090, "stall is save and staged"
+    assert row.durable_s.value >= 0.180, "durable is all four"
+    assert row.load_s is not None
+    assert row.load_s.value >= 0.120
+
+
+def test_memory_backing_is_shown_for_every_sample(run: Measured) -> None:
+    for record in run.records("save") + run.records("load"):
+        if record.backing.state != "physical":
+            assert record.backing.touched_bytes >= record.covered_bytes
+            assert record.backing.bytes_per_s > 0
+            assert record.backing.state in ("backed", "unknown")
+
+
+def test_the_harness_own_cost_is_measured_with_an_empty_method(run: Measured) -> None:
+    for record in run.records("overhead"):
+        assert len(record.empty_save_ns) >= 10
+        assert statistics.median(record.empty_save_ns) < 100_000, "an empty method must cost at most 100 microseconds"
+        assert 0 < record.harness_peak_bytes <= 256 << 20
+
+
+# 5. Samples, not averages
+
+
+def test_raw_samples_are_stored_with_their_process_and_warm_ups_flagged(run: Measured) -> None:
+    taken = samples(run, "save", "Durations")
+    assert {record.process for record in taken} == {0, 1}
+    for process in (0, 1):
+        flags = [record.warmup for record in taken if record.process == process]
+        assert flags == [True, False, False]
+    assert len({(record.process, record.rank, record.index) for record in taken}) == len(taken)
+
+
+# 6 and 7 are the analysis's: test_statistics.py, and test_session.py for runs that may not be pooled.

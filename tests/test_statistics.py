@@ -1,0 +1,170 @@
+"""Intervals that hold what they promise, also when the samples of one process resemble each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.analysis import statistics
+from harness.analysis.statistics import Estimate, Samples
+
+TRUE = 10.0
+
+
+def samples(values: list[float], processes: list[int] | None = None) -> Samples:
+    return Samples(np.array(values, dtype=float), np.array(processes or [0] * len(values), dtype=np.int64))
+
+
+def drawn(generator: np.random.Generator, processes: int, each: int, between: float) -> Samples:
+    """Samples around TRUE, with a spread of 1 within a process and of `between` from process to process."""
+    centre = TRUE + between * generator.standard_normal((processes, 1))
+    values = centre + generator.standard_normal((processes, each))
+    return Samples(values.ravel(), np.repeat(np.arange(processes), each))
+
+
+def pooled(found: Samples) -> Samples:
+    """The same values, as if one process had given them all: what a naive bootstrap sees."""
+    return Samples(found.values, np.zeros_like(found.processes))
+
+
+def width(found: Estimate) -> float:
+    return found.high - found.low
+
+
+def shifted(found: Samples, factor: float) -> Samples:
+    return Samples(factor * found.values, found.processes)
+
+
+def test_the_interval_holds_the_median_and_lies_within_the_samples() -> None:
+    found = samples([5, 1, 3, 2, 4, 100])
+    estimate = statistics.median(found)
+    assert estimate.value == 3.5
+    assert 1 <= estimate.low < 3.5 < estimate.high <= 100
+
+
+def test_the_same_samples_give_the_same_interval_at_every_reading() -> None:
+    found = drawn(np.random.default_rng(1), processes=3, each=5, between=1)
+    other = drawn(np.random.default_rng(2), processes=2, each=4, between=1)
+    assert statistics.median(found) == statistics.median(found)
+    assert statistics.ratio(found, other) == statistics.ratio(found, other)
+
+
+def test_one_sample_has_no_width_to_show() -> None:
+    assert statistics.median(samples([3])) == Estimate(3, 3, 3)
+    assert statistics.ratio(samples([3]), samples([2])) == Estimate(1.5, 1.5, 1.5)
+
+
+def test_equal_samples_have_no_width() -> None:
+    assert statistics.median(samples([2, 2, 2, 2], [0, 0, 1, 1])) == Estimate(2, 2, 2)
+
+
+def test_one_process_gives_an_interval_of_its_own_samples() -> None:
+    assert width(statistics.median(drawn(np.random.default_rng(1), processes=1, each=6, between=1))) > 0
+
+
+def test_one_sample_of_each_process_gives_the_interval_of_the_processes() -> None:
+    values = [1.0, 2.0, 3.0, 4.0, 5.0]
+    one_each = statistics.median(samples(values, [0, 1, 2, 3, 4]))
+    together = statistics.median(samples(values))
+    assert (one_each.low, one_each.high) == (together.low, together.high) == (1, 5)
+
+
+@pytest.mark.parametrize(("values", "processes"), [([], []), ([1.0], []), ([1.0, 2.0], [0])])
+def test_samples_without_a_value_or_a_process_for_each_are_refused(values: list[float], processes: list[int]) -> None:
+    with pytest.raises(ValueError, match="at least one value and a process for each"):
+        Samples(np.array(values), np.array(processes, dtype=np.int64))
+
+
+def test_processes_that_differ_widen_the_interval() -> None:
+    found = drawn(np.random.default_rng(3), processes=6, each=5, between=3)
+    assert width(statistics.median(found)) > 1.5 * width(statistics.median(pooled(found)))
+    other = samples([1.0])
+    assert width(statistics.ratio(found, other)) > 1.5 * width(statistics.ratio(pooled(found), other))
+
+
+def test_two_processes_that_disagree_give_an_interval_over_both() -> None:
+    apart = samples([1.00, 1.01, 1.02, 2.00, 2.01, 2.02], [0, 0, 0, 1, 1, 1])
+    estimate = statistics.median(apart)
+    assert estimate.low <= 1.02
+    assert estimate.high >= 2.00
+
+
+def test_a_process_with_many_samples_is_still_one_process() -> None:
+    unequal = samples([1.0] * 50 + [2.0, 2.0, 3.0, 3.0], [0] * 50 + [1, 1, 2, 2])
+    assert statistics.median(unequal).high >= 2.0
+    assert statistics.median(pooled(unequal)).high == 1.0
+
+
+def coverage(between: float, processes: int, each: int, cluster: bool, tries: int = 120) -> float:
+    """How often the 95 % interval of samples drawn around TRUE holds it."""
+    generator = np.random.default_rng(7)
+    covered = 0
+    for _ in range(tries):
+        found = drawn(generator, processes, each, between)
+        medians = statistics.resampled_medians(found if cluster else pooled(found), generator, count=150)
+        low, high = np.quantile(medians, [0.025, 0.975])
+        covered += low <= TRUE <= high
+    return covered / tries
+
+
+def test_intervals_cover_the_true_median_about_as_often_as_they_say() -> None:
+    assert coverage(between=2, processes=6, each=5, cluster=True) >= 0.85
+    assert 0.88 <= coverage(between=0, processes=1, each=20, cluster=True) <= 0.99
+
+
+def test_a_bootstrap_blind_to_processes_would_cover_it_far_less_often() -> None:
+    assert coverage(between=2, processes=6, each=5, cluster=False) <= 0.78
+
+
+def test_a_ratio_is_one_median_over_the_other() -> None:
+    generator = np.random.default_rng(4)
+    found = drawn(generator, processes=3, each=6, between=0.1)
+    ratio = statistics.ratio(shifted(found, 2), found)
+    assert ratio.value == pytest.approx(2)
+    assert 1 < ratio.low < 2 < ratio.high < 3
+
+
+def test_a_ratio_of_what_does_not_differ_has_one_inside() -> None:
+    generator = np.random.default_rng(5)
+    first, second = (drawn(generator, processes=4, each=6, between=0.2) for _ in range(2))
+    ratio = statistics.ratio(first, second)
+    assert ratio.low < 1 < ratio.high
+
+
+def test_several_comparisons_at_once_widen_each_interval() -> None:
+    generator = np.random.default_rng(6)
+    first, second = (drawn(generator, processes=4, each=6, between=0.5) for _ in range(2))
+    alone, among_ten = statistics.ratio(first, second), statistics.ratio(first, second, comparisons=10)
+    assert among_ten.value == alone.value
+    assert among_ten.low < alone.low
+    assert among_ten.high > alone.high
+    assert statistics.ratio(first, second, comparisons=0) == alone, "there is no less than one comparison"
+
+
+@pytest.mark.parametrize(("comparisons", "each"), [(0, 0.95), (1, 0.95), (2, 0.975), (10, 0.995)])
+def test_the_confidence_of_each_by_bonferroni(comparisons: int, each: float) -> None:
+    assert statistics.simultaneous(0.95, comparisons) == pytest.approx(each)
+
+
+def test_more_confidence_needs_a_wider_interval() -> None:
+    found = drawn(np.random.default_rng(8), processes=3, each=6, between=1)
+    assert width(statistics.median(found, 0.5)) < width(statistics.median(found)) < width(statistics.median(found, 0.999))
+
+
+def test_more_samples_narrow_the_interval() -> None:
+    generator = np.random.default_rng(9)
+    few, many = (statistics.median(drawn(generator, processes=1, each=each, between=0)) for each in (6, 200))
+    assert width(many) < 0.5 * width(few)
+
+
+@pytest.mark.parametrize(
+    ("other", "meet"),
+    [(Estimate(5, 4, 6), False), (Estimate(3, 2.5, 6), True), (Estimate(3, 3, 6), True), (Estimate(2, 1.9, 2.1), True)],
+)
+def test_intervals_that_touch_overlap(other: Estimate, meet: bool) -> None:
+    estimate = Estimate(2, 1, 3)
+    assert estimate.overlaps(other) is other.overlaps(estimate) is meet
+
+
+def test_half_the_width_is_relative_to_the_value() -> None:
+    assert Estimate(2, 1, 3).half_width == 0.5

@@ -1,0 +1,335 @@
+"""A run's folder: nothing that was written is ever lost or doubled, whatever ended the one who wrote."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import records
+from conftest import ROOT, planned
+
+from harness.driver import manifest, store
+from harness.driver.errors import UsageError
+from harness.driver.manifest import Manifest
+from harness.driver.store import Run
+from harness.reading import InvalidLine
+from harness.record import Record, to_line
+
+FIRST, SECOND, THIRD = (records.save(index=index) for index in range(3))
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return manifest.capture(tmp_path_factory.mktemp("scratch"))
+
+
+Make = Callable[..., Run]
+
+
+@pytest.fixture
+def make(tmp_path: Path, here: Manifest) -> Make:
+    """Creates a run with some records."""
+
+    def create(*found: Record, results: Path = tmp_path / "results") -> Run:
+        run = store.create(results, "smoke", ["ckptbench", "run"], [planned()], here)
+        for record in found:
+            run.append(record)
+        return run
+
+    return create
+
+
+def content(run: Run) -> bytes:
+    return (run.folder / store.RECORDS).read_bytes()
+
+
+def reopened(run: Run) -> Run:
+    run.close()
+    return Run(run.folder)
+
+
+def line(record: Record) -> str:
+    return to_line(record).rstrip("\n")
+
+
+# Appending
+
+
+def test_records_are_there_again_when_the_run_is_opened_again(make: Make) -> None:
+    run = make(FIRST)
+    assert run.absorb(line(SECOND)) == SECOND
+    assert run.records == [FIRST, SECOND]
+    again = reopened(run)
+    assert (again.records, again.damages) == ([FIRST, SECOND], [])
+
+
+def test_what_is_stored_is_only_ever_added_to(make: Make) -> None:
+    run = make(FIRST)
+    seen = [content(run)]
+    steps: list[Callable[[Run], object]] = [
+        lambda run: run.append(SECOND),
+        lambda run: run.absorb(line(THIRD)),
+        lambda run: run.absorb(line(THIRD)),
+        lambda run: run.salvage(),
+        lambda run: reopened(run).append(records.failure()),
+    ]
+    for step in steps:
+        step(run)
+        seen.append(content(run))
+    assert all(after.startswith(before) for before, after in zip(seen, seen[1:], strict=False))
+    assert seen[-1].count(b"\n") == 4
+
+
+def test_a_line_that_is_there_already_is_left_out(make: Make) -> None:
+    run = make(FIRST)
+    assert run.absorb(line(FIRST)) is None, "also one of the driver's own"
+    assert run.absorb(line(SECOND)) == SECOND
+    assert run.absorb(line(SECOND)) is None
+    assert reopened(run).absorb(line(SECOND)) is None, "also after the run was opened again"
+    assert content(run).decode() == to_line(FIRST) + to_line(SECOND)
+
+
+def test_a_line_that_is_no_record_is_refused_and_not_stored(make: Make) -> None:
+    run = make(FIRST)
+    with pytest.raises(InvalidLine, match="not JSON"):
+        run.absorb(line(SECOND)[:50])
+    assert content(run).decode() == to_line(FIRST)
+    assert run.records == [FIRST]
+
+
+# Half-written lines
+
+
+def tear(run: Run, at: int) -> None:
+    """Take the end of the last line away, as a power loss does."""
+    run.close()
+    with (run.folder / store.RECORDS).open("r+b") as file:
+        file.truncate(len(content(run)) - at)
+
+
+@pytest.mark.parametrize("lost", [2, 100])
+def test_a_torn_last_line_is_kept_and_reported_and_swallows_no_record(make: Make, lost: int) -> None:
+    run = make(FIRST, SECOND)
+    tear(run, lost)
+    torn = content(run)
+    run = Run(run.folder)
+    assert run.records == [FIRST]
+    assert [(damage.file, damage.line) for damage in run.damages] == [(run.folder / store.RECORDS, 2)]
+    assert run.absorb(line(SECOND)) == SECOND, "half of it is not the whole"
+    run.append(THIRD)
+    run = reopened(run)
+    assert run.records == [FIRST, SECOND, THIRD]
+    assert [damage.line for damage in run.damages] == [2], "it is still reported, and nothing else is"
+    assert content(run).startswith(torn)
+
+
+def test_a_last_line_that_lost_only_its_newline_is_whole(make: Make) -> None:
+    run = make(FIRST, SECOND)
+    tear(run, 1)
+    run = Run(run.folder)
+    assert (run.records, run.damages) == ([FIRST, SECOND], [])
+    assert run.absorb(line(SECOND)) is None
+    run.append(THIRD)
+    assert content(run).decode() == to_line(FIRST) + to_line(SECOND) + to_line(THIRD)
+
+
+def test_looking_at_a_run_changes_nothing(make: Make) -> None:
+    run = make(FIRST, SECOND)
+    tear(run, 20)
+    file = run.folder / store.RECORDS
+    before = file.read_bytes(), file.stat().st_mtime_ns
+    seen = Run(run.folder)
+    assert (len(seen.records), len(seen.damages), len(seen.plan)) == (1, 1, 1)
+    seen.close()
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == before
+
+
+@contextmanager
+def files_at_most(size_bytes: int) -> Iterator[None]:
+    """A file system that is full at this size, as far as a process can make one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("opened_again", [True, False])
+def test_a_full_disk_is_an_error_and_the_next_record_begins_a_line_of_its_own(make: Make, opened_again: bool) -> None:
+    run = make(FIRST)
+    with files_at_most(len(content(run)) + 50), pytest.raises(OSError, match="too large"):
+        run.append(SECOND)
+    if opened_again:
+        run = reopened(run)
+    run.append(THIRD)
+    run = reopened(run)
+    assert run.records == [FIRST, THIRD]
+    assert [damage.line for damage in run.damages] == [2]
+
+
+# What workers had written
+
+
+def job(run: Run, name: str, rank: int, text: str) -> None:
+    folder = run.jobs / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rank-{rank:05d}.jsonl").write_text(text)
+
+
+def test_whole_lines_of_every_rank_are_salvaged_once(make: Make) -> None:
+    run = make(FIRST)
+    other = records.save(rank=1)
+    job(run, "002-save-0", 0, to_line(FIRST) + to_line(SECOND))
+    job(run, "002-save-0", 1, to_line(other))
+    job(run, "003-load-0", 0, to_line(records.load()))
+    run.salvage()
+    assert run.records == [FIRST, SECOND, other, records.load()]
+    before = content(run)
+    run.salvage()
+    run = reopened(run)
+    run.salvage()
+    assert content(run) == before
+
+
+@pytest.mark.parametrize("lost", [1, 2, 200])
+def test_half_lines_are_not_salvaged(make: Make, lost: int) -> None:
+    run = make()
+    job(run, "002-save-0", 0, to_line(FIRST) + to_line(SECOND)[:-lost])
+    run.salvage()
+    assert run.records == [FIRST], "what has no end may not be all"
+    assert content(run).decode() == to_line(FIRST)
+
+
+def test_rubbish_of_a_worker_does_not_keep_its_records_from_being_salvaged(make: Make) -> None:
+    run = make()
+    job(run, "002-save-0", 0, to_line(FIRST) + "rubbish\n\n" + to_line(SECOND))
+    run.salvage()
+    assert run.records == [FIRST, SECOND]
+    assert reopened(run).damages == []
+
+
+def test_nothing_need_be_there_to_salvage(make: Make) -> None:
+    run = make(FIRST)
+    run.salvage()
+    assert run.records == [FIRST]
+
+
+# Finding runs
+
+
+def named(results: Path, *names: str) -> None:
+    for name in names:
+        (results / name).mkdir(parents=True)
+        (results / name / store.RECORDS).touch()
+
+
+def test_the_latest_is_the_newest_by_name_wherever_it_lies(tmp_path: Path) -> None:
+    named(tmp_path, "20250102-000000-smoke-raw", "20250101-235959-smoke-raw", "reference/machine/20240101-000000-bench-raw")
+    assert store.find(tmp_path, "latest").name == "20250102-000000-smoke-raw"
+    named(tmp_path, "reference/machine/20260101-000000-bench-raw")
+    assert store.find(tmp_path, "latest") == tmp_path / "reference/machine/20260101-000000-bench-raw"
+
+
+def test_of_two_runs_of_one_second_the_later_one_is_the_latest(tmp_path: Path) -> None:
+    names = ["20250101-000000-smoke-raw", "20250101-000000-smoke-raw-2", "20250101-000000-bench-raw"]
+    named(tmp_path, *names)
+    for age, name in enumerate(reversed(names)):
+        os.utime(tmp_path / name, (1e9 + age, 1e9 + age))
+    assert store.find(tmp_path, "latest").name == names[0]
+
+
+def test_a_run_is_found_by_name_or_by_path(tmp_path: Path) -> None:
+    named(tmp_path, "results/one", "results/reference/machine/two", "elsewhere/three")
+    results = tmp_path / "results"
+    assert store.find(results, "one") == results / "one"
+    assert store.find(results, "two") == results / "reference/machine/two"
+    assert store.find(results, str(tmp_path / "elsewhere/three")) == tmp_path / "elsewhere/three"
+
+
+def test_a_run_is_found_by_path_where_there_are_no_others(tmp_path: Path) -> None:
+    named(tmp_path, "elsewhere/three")
+    assert store.find(tmp_path / "results", str(tmp_path / "elsewhere/three")) == tmp_path / "elsewhere/three"
+
+
+def test_an_unknown_run_gets_the_nearest_name_and_those_there_are(tmp_path: Path) -> None:
+    named(tmp_path, "20250101-000000-smoke-raw", "20250102-000000-bench-raw")
+    message = (
+        "unknown run '20250101-000000-smoke-rav'; did you mean '20250101-000000-smoke-raw'? "
+        "(known: 20250101-000000-smoke-raw, 20250102-000000-bench-raw)"
+    )
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        store.find(tmp_path, "20250101-000000-smoke-rav")
+
+
+@pytest.mark.parametrize("name", ["latest", "20250101-000000-smoke-raw", "/no/such/place"])
+def test_without_any_run_the_message_says_so(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=f"^there are no runs in {tmp_path} yet$"):
+        store.find(tmp_path, name)
+
+
+def test_a_folder_without_records_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "20250101-000000-smoke-raw").mkdir()
+    assert store.folders(tmp_path) == []
+
+
+# A run's surroundings
+
+
+def test_a_second_driver_is_kept_out_until_the_first_has_gone(make: Make) -> None:
+    run = make(FIRST)
+    run.lock()
+    second = Run(run.folder)
+    with pytest.raises(UsageError, match=f"^run {run.name} is being measured by another process$"):
+        second.lock()
+    run.close()
+    second.lock()
+
+
+def test_a_second_driver_in_another_process_is_kept_out(make: Make) -> None:
+    run = make(FIRST)
+    run.lock()
+    program = "import sys; from pathlib import Path; from harness.driver.store import Run; Run(Path(sys.argv[1])).lock()"
+    argv = [sys.executable, "-c", program, str(run.folder)]
+    kept_out = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert kept_out.stderr.splitlines()[-1].endswith(f"run {run.name} is being measured by another process")
+
+
+def test_a_locked_run_can_be_looked_at(make: Make) -> None:
+    run = make(FIRST)
+    run.lock()
+    assert Run(run.folder).records == [FIRST]
+
+
+def test_plan_and_manifest_come_back_as_they_were(tmp_path: Path, here: Manifest) -> None:
+    plan = [
+        planned("direct", samples=3, repeats=2, processes=4),
+        planned("double", options={"fault": "none", "slowdown": 1.5}, world=2, launcher="mpirun", expected_failure="^Mis.*ä"),
+    ]
+    machine = replace(here, gpus=("a GPU", "another"), hypervisor=None)
+    made = store.create(tmp_path, "smoke", ["ckptbench", "run", "smoke"], plan, machine)
+    run = reopened(made)
+    assert run.plan == plan
+    assert [item.case.id for item in run.plan] == [item.case.id for item in plan]
+    assert run.manifest == machine
+    assert (run.header["suite"], run.header["command"]) == ("smoke", ["ckptbench", "run", "smoke"])
+
+
+def test_a_run_is_named_after_its_time_suite_and_frameworks(tmp_path: Path, here: Manifest) -> None:
+    frameworks = [replace(planned(), case=replace(planned().case, framework=name)) for name in ("raw", "jax", "raw")]
+    run = store.create(tmp_path, "bench", [], frameworks, here)
+    assert re.fullmatch(r"\d{8}-\d{6}-bench-jax\+raw", run.name)
+
+
+def test_runs_begun_at_once_get_folders_of_their_own(make: Make, tmp_path: Path) -> None:
+    made = [make() for _ in range(3)]
+    assert len({run.folder for run in made}) == 3
+    assert sorted(store.folders(tmp_path / "results")) == sorted(run.folder for run in made)

@@ -1,0 +1,367 @@
+"""Tables in every format, and the sentences that say what they mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import records
+
+from harness.analysis import statistics, summary, tables
+from harness.analysis.frame import Measured, measured
+from harness.analysis.rows import Row
+from harness.analysis.statistics import Estimate, Samples
+
+
+@pytest.fixture(autouse=True)
+def few_resamples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Intervals are test_statistics.py's subject: here a coarse one does."""
+    monkeypatch.setattr(statistics, "resampled_medians", partial(statistics.resampled_medians, count=40))
+    yield
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
+
+
+def row(method: str = "one", durable: tuple[float, ...] = (1.0, 1.1, 0.9), stall: float = 0.5, **changes: Any) -> Row:
+    """A good row with these durable times, from two processes."""
+    samples = Samples(np.array(durable), np.arange(len(durable)) % 2)
+    found = Row(
+        framework="raw",
+        method=method,
+        workload="resnet50",
+        preset="small",
+        precision="float32",
+        device="cpu",
+        world=1,
+        experiment="cost",
+        default=False,
+        covers="full",
+        samples=len(durable),
+        processes=2,
+        state_bytes=1000,
+        file_bytes=1100,
+        load_cache="cold",
+        backing="backed",
+        ceiling_direct=True,
+        durability="at return",
+        data_durability="at return",
+        verified=True,
+        stall_s=exactly(stall),
+        durable_s=statistics.median(samples),
+        load_s=exactly(0.25),
+        write_efficiency=Estimate(0.5, 0.45, 0.55),
+        durable_samples=samples,
+    )
+    return replace(found, **changes)
+
+
+FAILED = row("bad", status="failed", phase="verify", reason="wrong", verified=False, stall_s=None, durable_s=None, load_s=None)
+FAILED = replace(FAILED, durable_samples=None, write_efficiency=None, samples=0, processes=0)
+
+
+def cells(found: Row, *others: Row) -> dict[str, str]:
+    return tables.table([found, *others]).iloc[0].to_dict()
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.000_000_5, "0.000500 ms"),
+        (0.001234, "1.23 ms"),
+        (0.0123, "12.3 ms"),
+        (0.5, "500 ms"),
+        (0.9994, "999 ms"),
+        (0.9996, "1.00 s"),
+        (1.0, "1.00 s"),
+        (12.34, "12.3 s"),
+        (99.96, "100 s"),
+        (123.4, "123 s"),
+        (1234.5, "1234 s"),
+        (98765.4, "98765 s"),
+    ],
+)
+def test_a_duration_has_three_digits_and_a_unit(seconds: float, text: str) -> None:
+    assert tables.duration(exactly(seconds)) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_999, "1 MB"),
+        (204_500_000, "204 MB"),
+        (999_999_999, "1 GB"),
+        (2_930_000_000, "2.93 GB"),
+        (1_500_000_000_000, "1500 GB"),
+    ],
+)
+def test_a_size_has_three_digits_and_a_decimal_unit(count: int, text: str) -> None:
+    assert tables.size(count) == text
+
+
+def test_a_share_comes_with_its_interval() -> None:
+    assert tables.share(Estimate(0.512, 0.4, 0.6)) == "0.51 [0.40–0.60]"
+
+
+@pytest.mark.parametrize("text", [tables.duration, tables.share])
+def test_what_was_not_measured_is_a_dash(text: Any) -> None:
+    assert text(None) == "–"
+
+
+# The table
+
+
+def test_a_line_says_what_a_reader_chooses_by() -> None:
+    assert cells(row(durable=(1.0,), default=True)) == {
+        "method": "one (default)",
+        "stall": "500 ms",
+        "durable": "1.00 s",
+        "share of ceiling": "0.50 [0.45–0.55]",
+        "cold load": "250 ms",
+        "bytes": "1.100",
+        "covers": "full",
+        "power-safe": "at return",
+        "verified": "yes",
+    }
+
+
+def test_a_load_that_was_not_cold_says_so() -> None:
+    assert cells(row(load_cache="warm"))["cold load"] == "250 ms (warm)"
+    assert cells(row(load_cache="mixed"))["cold load"] == "250 ms (mixed)"
+
+
+def test_a_share_above_the_ceiling_is_marked() -> None:
+    assert cells(row(write_efficiency=Estimate(1.2, 1.1, 1.3)))["share of ceiling"] == "1.20 [1.10–1.30]*"
+    assert not cells(row(write_efficiency=Estimate(1.2, 0.9, 1.3)))["share of ceiling"].endswith("*")
+
+
+def test_a_line_without_numbers_has_dashes_and_its_status() -> None:
+    line = cells(replace(FAILED, state_bytes=None, file_bytes=None))
+    assert [line[name] for name in ("stall", "durable", "share of ceiling", "cold load", "bytes")] == ["–"] * 5
+    assert line["verified"] == "failed"
+
+
+def test_a_good_row_that_is_not_verified_yet_says_so() -> None:
+    assert cells(row(verified=False))["verified"] == "not yet"
+
+
+def test_the_framework_is_named_where_there_are_several() -> None:
+    assert cells(row("one"), row("two"))["method"] == "one"
+    assert cells(row("one"), row("two", framework="jax"))["method"] == "raw one"
+
+
+def test_rows_of_one_state_stand_together_under_its_title() -> None:
+    found = [
+        row("a"),
+        row("b", precision="bf16-mixed", device="cuda", world=4, state_bytes=2_000_000),
+        row("c", state_bytes=1500),
+        replace(FAILED, workload="candle-mlp", state_bytes=None),
+    ]
+    groups = tables.by_workload(found)
+    assert {title: [member.method for member in members] for title, members in groups.items()} == {
+        "resnet50 small on cpu: 1.5 kB of state": ["a", "c"],
+        "resnet50 small, bf16-mixed on cuda, 4 ranks: 2 MB of state": ["b"],
+        "candle-mlp small on cpu": ["bad"],
+    }
+
+
+# Other formats
+
+
+def test_markdown_keeps_a_bar_in_a_name_within_its_cell() -> None:
+    text = tables.to_markdown([row("a|b"), row("c", workload="candle-mlp")])
+    blocks = text.strip().split("\n\n")
+    assert [block for block in blocks if block.startswith("**")] == [
+        "**resnet50 small on cpu: 1 kB of state**",
+        "**candle-mlp small on cpu: 1 kB of state**",
+    ]
+    lines = blocks[1].splitlines()
+    assert len(lines) == 3
+    columns = [len(re.split(r"(?<!\\)\|", line)) for line in lines]
+    assert len(set(columns)) == 1
+    assert lines[0].startswith("| method | stall | durable |")
+    assert lines[2].startswith("| a\\|b | 500 ms | 1.00 s |")
+
+
+AWKWARD = 'said "no", then\nstopped; 100 % ä'
+
+
+def test_csv_parses_back() -> None:
+    found = [row("a,b"), replace(FAILED, reason=AWKWARD)]
+    read = list(csv.DictReader(io.StringIO(tables.to_csv(found))))
+    assert [line["method"] for line in read] == ["a,b", "bad"]
+    assert read[1]["reason"] == AWKWARD
+    assert float(read[0]["durable_s"]) == pytest.approx(1.0)
+    assert float(read[0]["durable_s_low"]) <= 1.0 <= float(read[0]["durable_s_high"])
+    assert read[1]["durable_s"] == ""
+    assert set(read[0]) == set(found[0].to_json())
+
+
+def test_json_is_an_object_a_row() -> None:
+    found = [row("a"), replace(FAILED, reason=AWKWARD)]
+    read = json.loads(tables.to_json(found))
+    assert read == [one.to_json() for one in found]
+    assert (read[0]["durable_s"], read[1]["durable_s"], read[1]["reason"]) == (pytest.approx(1.0), None, AWKWARD)
+
+
+def test_no_rows_are_an_empty_list() -> None:
+    assert json.loads(tables.to_json([])) == []
+    assert tables.to_markdown([]).strip() == ""
+
+
+# What it means
+
+
+def test_the_fastest_is_named_with_how_much_faster_than_the_default_it_is() -> None:
+    found = [row("slow", (4.0, 4.1, 3.9, 4.0), default=True), row("fast", (1.0, 1.02, 0.98, 1.0))]
+    text = summary.meaning(found)
+    match = re.search(r"^fast makes a verified full checkpoint durable fastest, in 1.00 s: (.+) times \((.+) to (.+)\) as fast", text)
+    assert match, text
+    value, low, high = (float(number) for number in match.groups())
+    assert low <= value <= high
+    assert value == pytest.approx(4.0, abs=0.1)
+
+
+def test_the_default_may_be_the_fastest() -> None:
+    text = summary.meaning([row("slow", (4.0, 4.1)), row("fast", (1.0, 1.0), default=True)])
+    assert text.startswith("fast makes a verified full checkpoint durable fastest, in 1.00 s, and it is the default. ")
+
+
+def test_a_difference_within_the_interval_is_none() -> None:
+    found = [row("slow", (1.0, 3.0, 1.1, 2.9), default=True), row("fast", (0.9, 3.0, 1.0, 2.8))]
+    assert "fast makes" in summary.meaning(found)
+    assert "which cannot be told from the default's time." in summary.meaning(found)
+
+
+def test_without_a_default_nothing_is_compared_with_it() -> None:
+    assert "default" not in summary.meaning([row("fast", (1.0,)), row("slow", (4.0,))])
+    assert "default" not in summary.meaning([row("fast", (1.0,)), replace(FAILED, default=True)])
+
+
+def test_a_method_that_covers_less_is_not_the_fastest_full_checkpoint() -> None:
+    found = [row("partial", (0.1,), covers="weights"), row("whole", (1.0,))]
+    assert summary.meaning(found).startswith("whole makes a verified full checkpoint durable fastest")
+    assert summary.meaning(found[:1]).startswith("partial makes a verified weights checkpoint durable fastest")
+
+
+def test_a_default_that_is_faster_because_it_covers_less_is_not_called_equal() -> None:
+    found = [row("partial", (0.1, 0.11, 0.1), covers="weights", default=True), row("whole", (1.0, 1.1, 1.0))]
+    text = summary.meaning(found)
+    assert "cannot be told" not in text
+    assert "the default, partial, is faster and covers less (weights)." in text
+
+
+def test_a_method_that_is_not_verified_is_never_named() -> None:
+    found = [row("wrong", (0.1,), stall=0.0, verified=False), row("right", (1.0,))]
+    assert "wrong" not in summary.meaning(found)
+
+
+def test_the_least_stall_may_be_anothers() -> None:
+    found = [row("fast", (1.0,), stall=0.9), row("asynchronous", (2.0,), stall=0.01)]
+    assert "Training stands still least with asynchronous: 10.0 ms a checkpoint." in summary.meaning(found)
+
+
+def test_methods_that_never_flush_are_named() -> None:
+    never = {"durability": "never", "data_durability": "never"}
+    text = summary.meaning([row("a", **never), row("b", **never), row("c", **never), row("d")])
+    assert "After a power loss nothing that a, b and c wrote is certain, because nothing flushes it." in text
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"), [(["a"], "a flushes the data but not every file name."), (["a", "b"], "a and b flush the data but")]
+)
+def test_methods_that_flush_data_but_not_names_are_told_apart(methods: list[str], said: str) -> None:
+    text = summary.meaning([row(method, durability="never", data_durability="at return") for method in methods])
+    assert said in text
+    assert "nothing that" not in text
+
+
+@pytest.mark.parametrize("durability", ["at return", "at finished", "unknown"])
+def test_nothing_is_said_of_what_is_safe_or_unknown(durability: str) -> None:
+    text = summary.meaning([row(durability=durability, data_durability=durability)])
+    assert "power loss" not in text
+    assert "flush" not in text
+
+
+def test_failed_methods_are_named_beside_the_good_ones() -> None:
+    assert summary.meaning([row(), FAILED]).endswith("bad failed: see the reasons below.")
+
+
+@pytest.mark.parametrize("found", [[], [FAILED], [row(verified=False)]], ids=["none", "failed", "not verified"])
+def test_without_a_verified_checkpoint_there_is_no_winner(found: list[Row]) -> None:
+    assert summary.meaning(found) == "No method gave a verified checkpoint here."
+
+
+def test_a_comparison_is_wider_among_more_methods() -> None:
+    generator = np.random.default_rng(1)
+    default, other, third = (row(str(i), tuple(1 + 0.1 * generator.random(8)), default=i == 0) for i in range(3))
+    alone = summary.compared_with_default(other, [default, other])
+    among = summary.compared_with_default(other, [default, other, *[third] * 10])
+    assert alone is not None
+    assert among is not None
+    assert among.high - among.low > alone.high - alone.low
+
+
+def test_a_default_of_another_framework_is_not_compared_with() -> None:
+    found = [row("one"), row("two", framework="jax", default=True)]
+    assert summary.compared_with_default(found[0], found) is None
+    assert summary.compared_with_default(found[1], found) is None, "nor the default with itself"
+
+
+# Circumstances
+
+
+NOTHING = measured([], {})
+
+
+def notes(*found: Row, records_: Measured = NOTHING) -> str:
+    return "\n".join(summary.notes(found, records_))
+
+
+def test_the_samples_and_the_disturbed_ones_are_counted() -> None:
+    said = notes(row("a", disturbed=2), row("b", (1.0,), disturbed=1), FAILED)
+    assert "Medians of 4 saves, up to 2 processes a method, 95 % bootstrap intervals clustered by process" in said
+    assert "3 samples stood between ceilings that differed by more than 10 % and were tagged disturbed." in said
+
+
+def test_good_circumstances_need_no_warning() -> None:
+    assert len(summary.notes([row()], NOTHING)) == 1
+    assert summary.notes([FAILED], NOTHING) == []
+
+
+def test_ceilings_through_the_page_cache_are_named() -> None:
+    assert "takes no direct I/O: ceilings went through the page cache" in notes(row("a"), row("b", ceiling_direct=False))
+    assert "direct I/O" not in notes(row("a"), FAILED)
+
+
+@pytest.mark.parametrize(("backing", "said"), [("unknown", True), ("backed", False), ("physical", False)])
+def test_memory_that_may_not_have_been_backed_is_named(backing: str, said: bool) -> None:
+    assert ("Memory backing could not be shown" in notes(row(backing=backing))) is said
+
+
+def test_methods_that_beat_their_ceiling_are_named() -> None:
+    above = Estimate(1.2, 1.1, 1.3)
+    said = notes(row("a", write_efficiency=above), row("b"), row("c", write_efficiency=above))
+    assert "* a and c beat the ceiling beyond the interval" in said
+
+
+def test_the_harness_says_what_it_costs_itself() -> None:
+    overhead = [record for record in records.one_of_each() if record.kind == "overhead"]
+    said = notes(row(), records_=measured([replace(overhead[0], empty_save_ns=(9_000, 1_000, 2_000)), *overhead[1:]], {}))
+    assert "The harness itself: 2.0 us a save, 90 MiB of memory." in said
