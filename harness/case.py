@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass
@@ -28,7 +29,7 @@ class Case:
     launcher: str
     experiment: str = "cost"
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """The first 12 hex digits of the SHA-256 of the case's canonical JSON."""
         canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))

@@ -23,7 +23,8 @@ from harness.driver import catalog, doctor, judge, manifest, preflight, store, s
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.errors import UsageError, nearest
 from harness.driver.launch import ROOT
-from harness.driver.session import Event, Session, needed_disk_bytes, state_bytes, steps
+from harness.driver.progress import samples_wanted
+from harness.driver.session import Event, Session, needed_disk_bytes, state_bytes
 from harness.driver.suite import PlannedCase
 
 RESULTS = ROOT / "results"
@@ -48,17 +49,16 @@ err = Console(stderr=True)
 PythonOption = Annotated[
     list[str] | None, typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own.")
 ]
-DirOption = Annotated[Path, typer.Option("--dir", help="Scratch directory: checkpoints are written to its file system.")]
+DirOption = Annotated[Path | None, typer.Option("--dir", help="Scratch directory: checkpoints are written to its file system.")]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
 
 
 @app.command("doctor")
-def doctor_command(python: PythonOption = None, directory: DirOption = SCRATCH) -> None:
+def doctor_command(python: PythonOption = None, directory: DirOption = None) -> None:
     """Say what this machine can run."""
-    _make_default(directory)
     found = Table("check", "status", "detail")
     colours = {"ok": "green", "warning": "yellow", "missing": "red"}
-    for check in doctor.doctor(_environments(python), directory):
+    for check in doctor.doctor(_environments(python), _scratch(directory)):
         found.add_row(check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail))
     out.print(found)
 
@@ -98,17 +98,22 @@ def run_command(
     world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     launcher: Annotated[str | None, typer.Option(help="local or mpirun.")] = None,
-    directory: DirOption = SCRATCH,
+    directory: DirOption = None,
     python: PythonOption = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure a suite, and show its table."""
-    _make_default(directory)
+    run = store.Run(store.find(results, resume)) if resume else None
+    if run is not None:
+        directory = directory or (Path(run.header["directory"]) if run.header["directory"] else None)
+        python = python or run.header["python"]
+    scratch = _scratch(directory)
     environments = _environments(python)
-    run = _resumed(results, resume, directory) if resume else None
-    if run is None:
+    if run is not None:
+        _refuse_another_machine(run, scratch)
+    else:
         known = catalog.frameworks()
         chosen = catalog.select(known, _chosen_frameworks(framework, known))
         plan = suite.plan(
@@ -121,12 +126,13 @@ def run_command(
             launcher=launcher,
             options=suite.parse_options(option or ()),
         )
-        _refuse_what_does_not_fit(plan, directory)
+        _refuse_what_does_not_fit(plan, scratch)
         for entry in chosen:
             _make_environment(environments, entry.name)
-        run = store.create(results, suite_name, ["ckptbench", *sys.argv[1:]], plan, manifest.capture(directory))
+        command = ["ckptbench", *sys.argv[1:]]
+        run = store.create(results, suite_name, command, plan, manifest.capture(scratch), directory, python or ())
     run.lock()
-    _measure(run, environments, directory, timeout)
+    _measure(run, environments, scratch, timeout)
     found = _show(run, "table")
     raise typer.Exit(judge.exit_code(run.plan, found))
 
@@ -154,22 +160,25 @@ def main() -> None:
         sys.exit(130)
 
 
-def _measure(run: store.Run, environments: Environments, directory: Path, timeout_s: float | None) -> None:
+def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_s: float | None) -> None:
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
-    total = steps(run.plan)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
+    not_direct = preflight.direct_io(scratch)
+    if not_direct:
+        err.print(
+            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk", soft_wrap=True
+        )
     with Progress(*columns, console=err) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task("", total=samples_wanted(run.plan))
 
         def on_event(event: Event) -> None:
-            bar.advance(task, event.steps)
-            if event.text and not event.detail:
+            bar.update(task, completed=session.progress.samples_done(run.plan))
+            if event.text:
                 bar.update(task, description=escape(event.text[:60]))
                 bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
 
-        session = Session(run, environments, directory / run.name, packages, preflight.direct_io(directory), timeout_s, on_event)
-        bar.advance(task, session.progress.steps_done(run.plan))
+        session = Session(run, environments, scratch / run.name, packages, not_direct, timeout_s, on_event)
         try:
             session.measure()
         except KeyboardInterrupt:
@@ -219,17 +228,15 @@ def _is_default(item: PlannedCase) -> bool:
     return method is not None and method.default
 
 
-def _resumed(results: Path, name: str, directory: Path) -> store.Run:
-    """Open an interrupted run. Refused on a machine that is not the run's: unlike samples are never pooled."""
-    run = store.Run(store.find(results, name))
-    differences = manifest.comparable(run.manifest, manifest.capture(directory))
+def _refuse_another_machine(run: store.Run, scratch: Path) -> None:
+    """An interrupted run goes on only where it began: unlike samples are never pooled."""
+    differences = manifest.comparable(run.manifest, manifest.capture(scratch))
     if differences:
         raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
-    return run
 
 
-def _refuse_what_does_not_fit(plan: Sequence[PlannedCase], directory: Path) -> None:
-    preflight.check_scratch(directory, needed_disk_bytes(plan))
+def _refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
+    preflight.check_scratch(scratch, needed_disk_bytes(plan))
     largest = max(plan, key=lambda item: state_bytes(item.case) * item.case.world)
     preflight.check_memory(
         preflight.needed_memory_bytes(state_bytes(largest.case), largest.case.world), preflight.available_memory_bytes()
@@ -262,10 +269,11 @@ def _worlds(text: str | None) -> list[int] | None:
         raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}") from error
 
 
-def _make_default(directory: Path) -> None:
-    """The default scratch directory is made; one that was named must be there."""
-    if directory == SCRATCH:
-        directory.mkdir(exist_ok=True)
+def _scratch(directory: Path | None) -> Path:
+    """The scratch directory: the default one is made; one that was named must be there."""
+    if directory is None:
+        SCRATCH.mkdir(exist_ok=True)
+    return (directory or SCRATCH).absolute()
 
 
 def _frameworks() -> Table:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import os
+import platform
+import resource
 import shutil
 import statistics
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +29,7 @@ MIB = 1 << 20
 PAIRS = 7
 TOTAL_BYTES = 128 * MIB
 BLOCK_BYTES = 4 * MIB
-DEPTH = 2
+DEPTH = 4
 
 
 @pytest.fixture
@@ -108,11 +112,28 @@ def test_every_read_comes_from_the_device(place: Path) -> None:
         assert after - before >= 2 * MIB
 
 
-def test_a_failed_write_leaves_no_file_either(place: Path) -> None:
-    broken = Storage(False, -1, 1, MIB, 1, counts_device_reads=False)
-    with pytest.raises(ValueError, match="bytes are to be written|blocks|range"):
-        Ceiling(broken, place, World()).write_ns(-1)
+@contextmanager
+def files_at_most(size_bytes: int) -> Iterator[None]:
+    """A disk that is full at this size, as far as a process can make one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_leaves_no_file_either(place: Path) -> None:
+    with files_at_most(MIB), pytest.raises(OSError, match="too large"):
+        Ceiling(cached(), place, World()).write_ns(4 * MIB)
     assert list(place.iterdir()) == []
+
+
+def test_a_read_whose_file_could_not_be_laid_out_can_be_tried_again(place: Path) -> None:
+    ceiling = Ceiling(cached(), place, World())
+    with files_at_most(MIB), pytest.raises(OSError, match="too large"):
+        ceiling.read_ns(4 * MIB)
+    assert ceiling.read_ns(4 * MIB) > 0
 
 
 def test_ranks_share_the_bytes_and_the_last_one_gives_the_time(place: Path) -> None:
@@ -204,9 +225,23 @@ def test_the_median_of_durations_is_a_whole_number() -> None:
 
 # An independent tool
 
+# Requests from memory in small pages take up to a third longer here and there, and the ceiling's memory is in huge ones. So fio
+# gets huge ones too: its buffers are malloc's, and glibc asks the kernel for huge pages when this tells it to.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+TAKES_TUNABLE = (2, 35)
+
+
+def why_fio_cannot_be_compared() -> str | None:
+    if shutil.which("fio") is None:
+        return "fio is not installed"
+    library, version = platform.libc_ver()
+    if library != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < TAKES_TUNABLE:
+        return "this C library cannot give fio the huge pages that a ceiling has"
+    return None
+
 
 def fio_ns(operation: str, path: Path) -> int:
-    """Time that fio needs to write `path` anew and flush it, or to read it; fio rounds it to milliseconds."""
+    """Time that fio needs to write `path` anew and flush it, or to read it; fio rounds it up to milliseconds."""
     argv = [
         "fio",
         "--name=ceiling",
@@ -215,20 +250,21 @@ def fio_ns(operation: str, path: Path) -> int:
         f"--size={TOTAL_BYTES}",
         f"--bs={BLOCK_BYTES}",
         f"--iodepth={DEPTH}",
-        "--ioengine=libaio" if DEPTH > 1 else "--ioengine=psync",
+        "--ioengine=libaio",
         "--direct=1",
         "--end_fsync=1",
         "--fallocate=none",
+        "--clocksource=clock_gettime",  # else each start calibrates a clock for longer than the transfer takes
         "--output-format=json",
     ]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, env=os.environ | HUGE_PAGES, capture_output=True, text=True, check=True, timeout=60)
     (job,) = json.loads(done.stdout)["jobs"]
     assert (job["error"], job[operation]["io_bytes"]) == (0, TOTAL_BYTES)
     return int(job[operation]["runtime"]) * 1_000_000
 
 
 def paired_ratios(ours: Callable[[], int], theirs: Callable[[], int]) -> list[float]:
-    """Our time over theirs, the two measured in turn, and each as often first as second."""
+    """Our time over theirs, the two measured in turn, and each about as often first as second."""
     ratios = []
     for pair in range(PAIRS):
         first, second = (ours, theirs) if pair % 2 else (theirs, ours)
@@ -237,28 +273,30 @@ def paired_ratios(ours: Callable[[], int], theirs: Callable[[], int]) -> list[fl
     return ratios
 
 
-@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
 @pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("operation", ["write", "read"])
-def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str, record_property: Callable[[str, object], None]) -> None:
+def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str) -> None:
     """One repetition is allowed: a neighbour on the same disk may favour one side for a whole series of a second or two."""
+    reason = why_fio_cannot_be_compared()
+    if reason is not None:
+        pytest.skip(reason)
     ceiling = Ceiling(settings(), place, World())
 
     def fio() -> int:
         path = place / "fio" if operation == "write" else next(place.glob("ceiling-0-read-*"))
-        time_ns = fio_ns(operation, path)
-        if operation == "write":
-            path.unlink()
-        return time_ns
+        try:
+            return fio_ns(operation, path)
+        finally:
+            if operation == "write":
+                path.unlink()
 
     def own() -> int:
         return ceiling.write_ns(TOTAL_BYTES) if operation == "write" else ceiling.read_ns(TOTAL_BYTES)
 
     own()  # warms up, and leaves the file that both read
     for _ in range(2):
-        ratios = paired_ratios(own, fio)
-        record_property(f"{operation}_over_fio", [round(ratio, 3) for ratio in ratios])
+        ratios = sorted(paired_ratios(own, fio))
+        print(f"{operation}: the ceiling's time over fio's", ", ".join(f"{ratio:.2f}" for ratio in ratios))
         if 0.85 <= statistics.median(ratios) <= 1.15:
-            break
-    else:
-        pytest.fail(f"the {operation} ceiling takes {statistics.median(ratios):.2f} times as long as fio: {ratios}")
+            return
+    pytest.fail(f"the {operation} ceiling takes {statistics.median(ratios):.2f} times as long as fio")

@@ -146,7 +146,7 @@ def test_records_may_come_one_by_one_and_in_any_order() -> None:
 
 def test_steps_count_the_samples_that_are_not_missing() -> None:
     of, other = item(), item(dropout=0.2)
-    assert Progress([]).steps_done([of, other]) == 0
+    assert Progress([]).samples_done([of, other]) == 0
     found: list[Record] = [*saves(of, [0], warmup=True), *saves(of, [1, 2]), records.load(of.case.id, process=1)]
-    assert Progress(found).steps_done([of, other]) == 3
-    assert Progress(saves(of, range(9))).steps_done([of, other]) == 3, "no more than were wanted"
+    assert Progress(found).samples_done([of, other]) == 3
+    assert Progress(saves(of, range(9))).samples_done([of, other]) == 3, "no more than were wanted"

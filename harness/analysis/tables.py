@@ -78,7 +78,7 @@ def _line(row: Row, several_frameworks: bool) -> dict[str, str]:
         "cold load": _load(row),
         "bytes": f"{row.file_bytes / row.state_bytes:.3f}" if row.file_bytes and row.state_bytes else "–",
         "covers": row.covers,
-        "power-safe": row.durability,
+        "power-safe": _power_safe(row),
         "verified": "yes" if row.verified else _why(row),
     }
 
@@ -87,6 +87,12 @@ def _load(row: Row) -> str:
     if row.load_s is None or row.load_cache == "cold":
         return duration(row.load_s)
     return f"{duration(row.load_s)} ({row.load_cache})"
+
+
+def _power_safe(row: Row) -> str:
+    if row.durability == "never" and row.data_durability in ("at return", "at finished"):
+        return f"never (data {row.data_durability})"
+    return row.durability
 
 
 def _why(row: Row) -> str:

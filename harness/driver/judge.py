@@ -6,12 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from harness.driver.session import group, state_bytes, steps
+from harness.driver.progress import samples_wanted
+from harness.driver.session import group, state_bytes
 from harness.driver.suite import PlannedCase
 
 # What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never part of a result.
 _JOB_S = 7.0
-_SAMPLE_S = 0.35
+_SAMPLE_S = 0.4
 _BYTES_PER_S = 250e6
 
 
@@ -31,7 +32,7 @@ def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Roughly how many seconds a plan will take."""
     jobs = sum(2 * unit.processes + 1 for unit in group(plan))
     moved = sum(2 * item.processes * (item.samples + item.warmups) * state_bytes(item.case) for item in plan)
-    return jobs * _JOB_S + steps(plan) * _SAMPLE_S + moved / _BYTES_PER_S
+    return jobs * _JOB_S + samples_wanted(plan) * _SAMPLE_S + moved / _BYTES_PER_S
 
 
 def _as_expected(expected_failure: str | None, row: Outcome) -> bool:

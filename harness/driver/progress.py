@@ -72,11 +72,16 @@ class Progress:
         """Whether nothing is missing for a case in one process; a failed case is done."""
         return item.case.id in self.failed or self.task(item, process, direction).samples == 0
 
-    def steps_done(self, plan: Iterable[PlannedCase]) -> int:
-        """How many of a plan's samples are there already."""
+    def samples_done(self, plan: Iterable[PlannedCase]) -> int:
+        """How many of a plan's samples need no more waiting for; those of a failed case do not."""
         return sum(
-            item.samples - self.task(item, process, direction).samples
+            item.samples - (0 if item.case.id in self.failed else self.task(item, process, direction).samples)
             for item in plan
             for process in range(item.processes)
             for direction in _DIRECTIONS
         )
+
+
+def samples_wanted(plan: Iterable[PlannedCase]) -> int:
+    """How many samples a plan asks for, saves and loads."""
+    return sum(len(_DIRECTIONS) * item.processes * item.samples for item in plan)

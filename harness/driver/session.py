@@ -22,7 +22,7 @@ from harness.driver.progress import Direction, Progress
 from harness.driver.store import Run
 from harness.driver.suite import PlannedCase
 from harness.reading import InvalidLine
-from harness.record import CalibrationRecord, FailureRecord, LoadRecord, Record, SaveRecord, SyscallsRecord
+from harness.record import CalibrationRecord, FailureRecord, Record, SyscallsRecord
 from harness.worker.folders import Folders
 
 CALIBRATION_BYTES_AT_MOST = 256 << 20
@@ -59,11 +59,9 @@ class Unit:
 
 @dataclass(frozen=True)
 class Event:
-    """Something for the person who watches. `steps` is how far the run has come by it."""
+    """Something for the person who watches; without a text, only that there is something new."""
 
-    text: str
-    steps: int = 0
-    detail: bool = False
+    text: str = ""
 
 
 class Session:
@@ -87,7 +85,6 @@ class Session:
         self._not_direct = not_direct
         self._timeout_s = timeout_s
         self._on_event = on_event
-        self._job_count = 0
         run.salvage()
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.progress = Progress(run.records)
@@ -178,8 +175,7 @@ class Session:
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
             job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), tasks, storage=storage)
-            # A ring that an event loop only waits with would hide nothing, but the log cannot tell: refused, its owner does without.
-            reason = self._run_job(job, tracer=syscalls.command(log, refuse_rings=True)).reason
+            reason = self._run_job(job, tracer=syscalls.command(log)).reason
         for case in cases:
             if case.id not in self.progress.failed:
                 found = syscalls.unknown(reason) if reason else syscalls.analyse(log, case.id, self._scratch / "trial")
@@ -215,7 +211,6 @@ class Session:
         return folder
 
     def _name(self, role: str, slot: int) -> str:
-        self._job_count += 1
         return f"{len(list(self._logs.iterdir())) + 1:03d}-{role}-{slot}"
 
     def take(self, line: str) -> Record | None:
@@ -294,11 +289,6 @@ def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
 
 
-def steps(plan: Sequence[PlannedCase]) -> int:
-    """How many samples a run takes when none is disturbed, loads and saves, warm-ups too."""
-    return sum(2 * item.processes * (item.samples + item.warmups) for item in plan)
-
-
 def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
     together: list[PlannedCase] = []
     for item in items:
@@ -327,9 +317,6 @@ def _storage_of(record: CalibrationRecord) -> Storage:
 
 
 def _event_of(record: Record) -> Event:
-    if isinstance(record, SaveRecord | LoadRecord):
-        counted = record.rank == 0 and (record.warmup or not record.disturbed)
-        return Event("disturbed, taken again" if record.disturbed else "", steps=int(counted), detail=True)
     if isinstance(record, FailureRecord):
         return Event(f"{record.status} in {record.phase}: {record.reason}")
-    return Event("", detail=True)
+    return Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -49,12 +50,12 @@ class Run:
         """The machine as it was when the run began."""
         return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
 
-    @property
+    @functools.cached_property
     def plan(self) -> list[PlannedCase]:
         """What the run is to measure."""
         return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in self.header["cases"]]
 
-    @property
+    @functools.cached_property
     def header(self) -> dict[str, Any]:
         """The plan file: suite, command and cases."""
         header: dict[str, Any] = json.loads((self.folder / PLAN).read_text())
@@ -111,13 +112,30 @@ class Run:
         self._lines.add(line)
 
 
-def create(results: Path, suite: str, command: Sequence[str], plan: Sequence[PlannedCase], manifest: Manifest) -> Run:
-    """Make the folder of a new run, named after the time, the suite and the frameworks."""
+def create(
+    results: Path,
+    suite: str,
+    command: Sequence[str],
+    plan: Sequence[PlannedCase],
+    manifest: Manifest,
+    directory: Path | None = None,
+    python: Sequence[str] = (),
+) -> Run:
+    """Make the folder of a new run, named after the time, the suite and the frameworks.
+
+    `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same.
+    """
     frameworks = sorted({item.case.framework for item in plan})
     stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{'+'.join(frameworks)}"
     folder = _unused(results / stem)
     folder.mkdir(parents=True)
-    header = {"suite": suite, "command": list(command), "cases": [asdict(item) for item in plan]}
+    header = {
+        "suite": suite,
+        "command": list(command),
+        "directory": str(directory) if directory else None,
+        "python": list(python),
+        "cases": [asdict(item) for item in plan],
+    }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
     (folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
     (folder / RECORDS).touch()

@@ -73,11 +73,11 @@ class SystemCalls:
     reason: str  # why, in one sentence
 
 
-def command(log: Path, *, refuse_rings: bool = False) -> list[str]:
+def command(log: Path) -> list[str]:
     """The argv prefix that runs a program, its threads and its children under strace, all into one log.
 
-    `refuse_rings` lets io_uring_setup fail with ENOSYS, as on kernels without it. It is for a second try after an "unknown":
-    some event loops (libuv, in PyTorch's TCPStore) open a ring only to wait with, and do without one where they must.
+    io_uring_setup fails with ENOSYS, as on kernels without it. Some event loops (libuv, in PyTorch's TCPStore) open a ring only to
+    wait with, and a log cannot tell that from writing; whoever is refused does without, and all of its writes show.
     """
     names = [*_MARK_CALLS, *_WRITES, *_RING_CALLS, *_EFFECTS]
     return [
@@ -91,7 +91,8 @@ def command(log: Path, *, refuse_rings: bool = False) -> list[str]:
         "signal=none",
         "-e",
         "trace=" + ",".join(f"?{name}" for name in dict.fromkeys(names)),  # ?: not every architecture has every call
-        *(["-e", "inject=io_uring_setup:error=ENOSYS"] if refuse_rings else []),
+        "-e",
+        "inject=io_uring_setup:error=ENOSYS",
         "-o",
         os.fspath(log),
     ]

@@ -189,7 +189,7 @@ def run_traces(bench: Bench, entries: Entries) -> None:
         marked_save(bench, method, task.case, bench.fresh(bench.folders.trial))
         bench.output.enter("close")
         method.close()
-        storage.remove_tree(bench.folders.trial)
+        bench.clear(bench.folders.trial)
 
     _attempt(bench, entries, trace)
 

@@ -93,6 +93,12 @@ class Bench:
         self.world.barrier()
         return parent / "checkpoint"
 
+    def clear(self, parent: Path) -> None:
+        """Remove a checkpoint once every rank has done with it."""
+        self.world.barrier()
+        if self.world.rank == 0:
+            storage.remove_tree(parent)
+
     def settle(self, size_bytes: int) -> tuple[bool | None, Backing]:
         """Quiet the disk, collect garbage and have the kernel own enough backed memory for a sample of `size_bytes`."""
         gc.collect()

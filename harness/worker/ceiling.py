@@ -64,7 +64,7 @@ class Ceiling:
     def read_ns(self, total_bytes: int) -> int:
         """Time to read `total_bytes` that are not in the page cache. The last rank's time."""
         path = self._path(f"read-{self._share(total_bytes)}")
-        if not path.exists():
+        if not path.exists() or path.stat().st_size < self._share(total_bytes):  # shorter where the disk was full the last time
             write_file(path, self._ring, self._share(total_bytes), self.storage)
         drop_from_cache(path)
         self._world.barrier()

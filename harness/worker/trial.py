@@ -11,7 +11,7 @@ from typing import Any
 
 from adapters.base import Method, Pending
 from harness.case import Case, Task
-from harness.marks import mark
+from harness.marks import Instant, mark
 from harness.record import CacheState, KeptRecord, LoadRecord, SaveRecord, VerifiedRecord
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
@@ -135,7 +135,7 @@ class SaveTrial(Trial):
             )
         )
         self.count(warmup, is_disturbed(ceilings))
-        storage.remove_tree(bench.folders.trial)
+        bench.clear(bench.folders.trial)
 
     def keep(self) -> None:
         """Save across a training step, untimed, and keep the checkpoint with what it must restore.
@@ -332,18 +332,26 @@ def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
 def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> None:
     """Save with every instant marked for the tracer that watches this process."""
     output = bench.output
+
+    def passed(instant: Instant) -> None:
+        """Mark an instant once every rank has come to it."""
+        bench.world.barrier()
+        if bench.world.rank == 0:
+            mark(case.id, instant)
+        bench.world.barrier()
+
     output.enter("save")
-    mark(case.id, "begin")
+    passed("begin")
     pending = method.save(bench.state, path)
-    mark(case.id, "returned")
+    passed("returned")
     output.enter("staged")
     pending.staged()
-    mark(case.id, "staged")
+    passed("staged")
     output.enter("finished")
     pending.finished()
-    mark(case.id, "finished")
+    passed("finished")
     time.sleep(_LATE_WORK_WAIT_S)
-    mark(case.id, "watched")
+    passed("watched")
 
 
 def check_finished(path: Path, written: storage.Fingerprint) -> None:

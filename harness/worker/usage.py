@@ -77,9 +77,13 @@ def _read() -> Reading:
 
 def _children(process: int) -> list[int]:
     found: list[int] = []
-    for listing in Path(f"/proc/{process}/task").glob("*/children"):
+    try:
+        threads = os.listdir(f"/proc/{process}/task")
+    except OSError:  # it ended meanwhile
+        return found
+    for thread in threads:
         try:
-            found += [int(child) for child in listing.read_text().split()]
+            found += [int(child) for child in Path(f"/proc/{process}/task/{thread}/children").read_text().split()]
         except OSError:
             continue
     return found

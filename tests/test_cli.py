@@ -1,0 +1,140 @@
+"""What a person types: wrong names, wrong places and wrong numbers get one sentence and exit 2; lists and formats can be read."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT, Measure, Measured, faulty, planned
+
+
+def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "bench", "--framework", "pytorh"], "unknown framework 'pytorh'; did you mean 'pytorch'?"),
+        (["run", "smoke", "--framework", "raw", "--workload", "resnet5"], "unknown workload 'resnet5'"),
+        (["run", "smoke", "--framework", "raw", "--method", "direkt"], "unknown method 'direkt'"),
+        (["run", "benhc", "--framework", "raw"], "unknown suite 'benhc'"),
+        (["run", "smoke", "--framework", "raw", "--device", "tpu"], "tpu"),
+        (["run", "smoke", "--framework", "raw", "--world", "two"], "--world reads numbers like 1,2,4, not 'two'"),
+        (["run", "smoke", "--framework", "raw", "--world", "0"], "0"),
+        (["run", "smoke", "--framework", "raw", "--option", "fault"], "an option reads KEY=VALUE, not 'fault'"),
+        (["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"], "scratch directory /nowhere/at/all does not exist"),
+        (["run", "smoke", "--framework", "raw", "--dir", "pyproject.toml"], "pyproject.toml is not a directory"),
+        (["run", "smoke", "--framework", "raw", "--python", "raw=/no/python"], "/no/python"),
+        (["run", "smoke", "--framework", "raw", "--python", "raw"], "--python reads FRAMEWORK=PATH, not 'raw'"),
+        (["show", "--format", "jsn"], "unknown format 'jsn'; did you mean 'json'?"),
+        (["list", "method"], "unknown list 'method'; did you mean 'methods'?"),
+    ],
+)
+def test_wrong_usage_gets_one_sentence_and_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    if arguments[0] in ("run", "show"):
+        arguments = [*arguments, "--results", str(tmp_path)]
+    done = ckptbench(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir()), "nothing may be stored before everything is known to be right"
+
+
+def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(small)], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("no small file system can be mounted here")
+    try:
+        done = ckptbench("run", "bench", "--framework", "raw", "--dir", str(small), "--results", str(tmp_path / "results"))
+    finally:
+        subprocess.run(["umount", "--lazy", str(small)], check=True)
+    assert done.returncode == 2
+    assert "0.06 GiB free, and the run needs" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_show_of_a_run_that_does_not_exist_lists_those_that_do(shown: Measured) -> None:
+    done = ckptbench("show", "nope", "--results", str(shown.run.folder.parent))
+    assert done.returncode == 2
+    assert shown.run.name in done.stderr
+
+
+def test_show_without_any_run_says_so(tmp_path: Path) -> None:
+    done = ckptbench("show", "--results", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: there are no runs in {tmp_path} yet\n")
+
+
+@pytest.fixture(scope="module")
+def shown(measure: Measure) -> Measured:
+    return measure([planned("buffered", processes=2), faulty("no-op-load")])
+
+
+def show(run: Measured, *arguments: str) -> str:
+    done = ckptbench("show", run.run.name, "--results", str(run.run.folder.parent), *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_table_says_what_it_means_and_why_a_row_failed(shown: Measured) -> None:
+    text = " ".join(show(shown).split())
+    assert "resnet50 small on cpu: 1.06 MB of state" in text
+    assert "method stall durable share of ceiling cold load bytes covers power-safe verified" in text
+    assert "buffered makes a verified full checkpoint durable fastest" in text
+    assert "double[fault=no-op-load] failed in verify: Mismatch:" in text.replace(":", ":", 1) or (
+        "double[fault=no-op-load]: failed in verify: Mismatch:" in text
+    )
+
+
+def test_json_is_the_stable_interface(shown: Measured) -> None:
+    good, bad = json.loads(show(shown, "--format", "json"))
+    assert (good["status"], good["verified"], good["samples"] > 0) == ("ok", True, True)
+    assert good["durable_s_low"] <= good["durable_s"] <= good["durable_s_high"]
+    assert (bad["status"], bad["durable_s"], bad["phase"]) == ("failed", None, "verify")
+
+
+def test_markdown_and_csv_can_be_pasted(shown: Measured) -> None:
+    assert "| method | stall | durable |" in show(shown, "--format", "markdown")
+    assert show(shown, "--format", "csv").splitlines()[0].startswith("schema,framework,method,workload")
+
+
+def test_a_damaged_line_is_named_and_the_rest_is_shown(shown: Measured, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / shown.run.name
+    shutil.copytree(shown.run.folder, copy)
+    records = copy / "records.jsonl"
+    lines = records.read_text().splitlines()
+    lines[3] = lines[3][: len(lines[3]) // 2]
+    records.write_text("\n".join(lines) + "\n")
+    done = ckptbench("show", shown.run.name, "--results", str(tmp_path))
+    assert done.returncode == 0
+    assert f"{records}:4: not JSON" in done.stderr
+    assert "buffered" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("frameworks", ["pytorch", "raw"]),
+        ("methods", ["torch-save", "safetensors", "dcp-async-tuned", "direct"]),
+        ("workloads", ["25,557,032", "244,397,083", "bf16-mixed"]),
+        ("suites", ["smoke", "bench", "full"]),
+    ],
+)
+def test_lists_name_what_there_is(what: str, expected: list[str]) -> None:
+    done = ckptbench("list", what)
+    assert done.returncode == 0
+    assert [word for word in expected if word not in done.stdout] == []
+
+
+def test_doctor_reports_this_machine() -> None:
+    done = ckptbench("doctor")
+    assert done.returncode == 0
+    assert [word for word in ("strace", "disk", "memory", "page cache") if word not in done.stdout] == []

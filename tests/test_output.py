@@ -1,0 +1,140 @@
+"""What a worker leaves for its driver: records line by line, and a mark that survives it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import records
+from conftest import ROOT
+
+from harness.reading import parse, read
+from harness.worker.output import DONE, Output, mark_path, read_mark, records_path
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from harness.worker.output import Output
+
+output = Output(Path(sys.argv[1]), rank=1, process=0)
+output.task(3)
+for phase in sys.stdin:
+    output.enter(phase.strip())
+    output.fail("0123456789ab", f"in {phase.strip()}")
+    print("entered", flush=True)
+"""
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that enters the phases it is sent."""
+    argv = [sys.executable, "-c", PROGRAM, str(tmp_path)]
+    child = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    yield child
+    child.kill()
+    child.communicate()
+
+
+def enter(worker: subprocess.Popen[str], phase: str) -> None:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    print(phase, file=worker.stdin, flush=True)
+    assert worker.stdout.readline() == "entered\n"
+
+
+def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(
+    worker: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    enter(worker, "prepare")
+    before, task, phase = read_mark(tmp_path, 1)
+    assert (task, phase) == (3, "prepare")
+    enter(worker, "save")
+    seen = read_mark(tmp_path, 1)
+    assert seen == (before + 1, 3, "save")
+    worker.send_signal(signal.SIGKILL)
+    assert worker.wait() == -signal.SIGKILL
+    assert read_mark(tmp_path, 1) == seen
+
+
+def test_records_are_whole_lines_after_the_worker_was_killed(worker: subprocess.Popen[str], tmp_path: Path) -> None:
+    enter(worker, "prepare")
+    enter(worker, "save")
+    worker.kill()
+    worker.wait()
+    found, damages = read(records_path(tmp_path, 1))
+    assert damages == []
+    assert found == [
+        records.failure(rank=1, phase=phase, reason=f"in {phase}") for phase in ("prepare", "save")
+    ]
+
+
+def test_a_rank_that_has_not_begun_is_at_its_launch(tmp_path: Path) -> None:
+    assert read_mark(tmp_path, 0) == (0, -1, "launch")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x01", bytes(31), bytes(33)], ids=["empty", "a byte", "short", "long"])
+def test_half_a_mark_is_none(tmp_path: Path, content: bytes) -> None:
+    mark_path(tmp_path, 0).write_bytes(content)
+    assert read_mark(tmp_path, 0) == (0, -1, "launch")
+
+
+def test_a_mark_still_blank_is_at_its_launch(tmp_path: Path) -> None:
+    output = Output(tmp_path, 0, 0)
+    size = mark_path(tmp_path, 0).stat().st_size
+    del output
+    mark_path(tmp_path, 0).write_bytes(bytes(size))
+    assert read_mark(tmp_path, 0)[2] == "launch"
+
+
+def test_a_worker_begins_at_its_start_with_no_task(tmp_path: Path) -> None:
+    output = Output(tmp_path, 0, 0)
+    assert read_mark(tmp_path, 0)[1:] == (-1, "start")
+    assert output.phase == "start"
+
+
+def test_each_rank_has_a_mark_and_records_of_its_own(tmp_path: Path) -> None:
+    outputs = [Output(tmp_path, rank, 0) for rank in range(2)]
+    outputs[0].enter("save")
+    outputs[1].enter("load")
+    outputs[1].fail("0123456789ab", "it broke", "unsupported")
+    assert [read_mark(tmp_path, rank)[2] for rank in range(2)] == ["save", "load"]
+    assert records_path(tmp_path, 0).read_text() == ""
+    assert parse(records_path(tmp_path, 1).read_text()) == records.failure(
+        rank=1, phase="load", reason="it broke", status="unsupported"
+    )
+
+
+def test_every_phase_changes_the_mark_also_the_same_one_again(tmp_path: Path) -> None:
+    """The driver takes a mark that stands still for a worker that hangs."""
+    output = Output(tmp_path, 0, 0)
+    seen = []
+    for _ in range(3):
+        output.enter("save")
+        seen.append(read_mark(tmp_path, 0))
+    assert len(set(seen)) == 3
+    output.task(-1)
+    output.enter(DONE)
+    assert read_mark(tmp_path, 0)[1:] == (-1, DONE)
+
+
+def test_a_phase_that_is_too_long_is_cut_and_a_shorter_one_leaves_no_rest(tmp_path: Path) -> None:
+    output = Output(tmp_path, 0, 0)
+    output.enter("a phase with a long, long name")
+    assert read_mark(tmp_path, 0)[2] == "a phase with a long,"
+    output.enter("load")
+    assert read_mark(tmp_path, 0)[2] == "load"
+
+
+def test_a_record_larger_than_any_buffer_is_one_line(tmp_path: Path) -> None:
+    output = Output(tmp_path, 0, 0)
+    many = records.save(files=tuple(records.FileEntry(f"shard-{number:06d}", number) for number in range(5000)))
+    output.write(many)
+    output.write(records.load())
+    lines = records_path(tmp_path, 0).read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["save", "load"]
+    assert parse(lines[0]) == many

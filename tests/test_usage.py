@@ -1,0 +1,184 @@
+"""What a sample costs besides time, read from the kernel while real memory, processes and files are used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from harness.driver import preflight
+from harness.worker import storage, usage
+
+MIB = 1 << 20
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def resets() -> None:
+    """Skips where the kernel cannot forget a peak: it is then one of the whole life."""
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this kernel does not reset the peak of resident memory")
+
+
+@pytest.fixture
+def cold(scratch: Path) -> Iterator[Path]:
+    """A file of 4 MiB on a disk, out of the page cache."""
+    reason = preflight.direct_io(scratch)
+    if reason is not None:
+        pytest.skip(reason)
+    file = scratch / "cold"
+    file.write_bytes(os.urandom(4 * MIB))
+    storage.drop_from_cache(file)
+    yield file
+    file.unlink()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts children that run a program and then wait to be told to end."""
+    children: list[subprocess.Popen[str]] = []
+
+    def run(program: str, *arguments: str) -> subprocess.Popen[str]:
+        text = f"import subprocess, sys\n{program}\nprint('ready', flush=True)\nsys.stdin.read()"
+        argv = [sys.executable, "-c", text, *arguments]
+        child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        children.append(child)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        return child
+
+    yield run
+    for child in children:
+        child.communicate()
+
+
+def touch(size_bytes: int) -> None:
+    """Use so much memory and give it back."""
+    np.ones(size_bytes, dtype=np.uint8)
+
+
+# Memory
+
+
+@pytest.mark.usefixtures("resets")
+def test_the_peak_is_seen_although_the_memory_was_given_back() -> None:
+    begin = usage.begin()
+    touch(64 * MIB)
+    used = usage.since(begin)
+    assert 60 * MIB <= used.peak_rss_bytes <= 80 * MIB
+    assert used.rss_before_bytes > 0
+    assert used.minor_faults > 0
+
+
+@pytest.mark.usefixtures("resets")
+def test_a_new_beginning_forgets_the_last_peak() -> None:
+    usage.begin()
+    touch(64 * MIB)
+    assert usage.since(usage.begin()).peak_rss_bytes < 16 * MIB
+
+
+@pytest.mark.usefixtures("resets")
+def test_less_memory_than_at_the_start_is_no_negative_peak() -> None:
+    held = [np.ones(64 * MIB, dtype=np.uint8)]
+    begin = usage.begin()
+    held.clear()
+    usage._reset_peak(os.getpid())
+    assert usage.since(begin).peak_rss_bytes == 0
+
+
+HUNGRY = f"held = b'x' * {48 * MIB}"
+
+
+def test_memory_of_children_and_of_their_children_is_counted(start: Start) -> None:
+    start(HUNGRY)
+    nested = f"subprocess.run([sys.executable, '-c', \"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()\"])"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; {nested}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    assert len(usage.descendants()) == 3
+    assert usage.since(usage.begin()).children_peak_bytes >= 2 * 48 * MIB
+    parent.communicate()
+    assert 48 * MIB <= usage.since(usage.begin()).children_peak_bytes < 2 * 48 * MIB
+
+
+@pytest.mark.usefixtures("resets")
+def test_a_childs_peak_of_before_is_not_counted(start: Start) -> None:
+    start(f"{HUNGRY}; del held")
+    assert usage.since(usage.begin()).children_peak_bytes < 40 * MIB
+
+
+def test_children_that_have_ended_count_no_longer(start: Start) -> None:
+    child = start(HUNGRY)
+    begin = usage.begin()
+    child.communicate()
+    assert child.pid not in usage.descendants()
+    assert usage.since(begin).children_peak_bytes == 0
+
+
+def test_the_workers_own_helper_is_not_counted(start: Start) -> None:
+    child = start("pass")
+    argv = [sys.executable, "-m", "harness.worker.backing"]
+    helper = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert helper.stdin is not None
+    assert helper.stdout is not None
+    helper.stdin.write("4096\n")
+    helper.stdin.flush()
+    assert float(helper.stdout.readline()) > 0
+    assert usage.descendants() == [child.pid]
+    helper.communicate()
+
+
+# Processor
+
+
+def test_waiting_costs_no_processor_time_and_working_does() -> None:
+    begin = usage.begin()
+    time.sleep(0.05)
+    waited = usage.since(begin)
+    begin = usage.begin()
+    sum(range(1_000_000))
+    worked = usage.since(begin)
+    assert waited.cpu_user_ns + waited.cpu_system_ns < 30_000_000
+    assert worked.cpu_user_ns + worked.cpu_system_ns > 1_000_000
+
+
+# The device
+
+
+def test_reading_a_cold_file_goes_through_the_device_and_a_warm_one_not(cold: Path) -> None:
+    begin = usage.begin()
+    cold.read_bytes()
+    assert usage.since(begin).read_bytes >= 4 * MIB
+    begin = usage.begin()
+    cold.read_bytes()
+    assert usage.since(begin).read_bytes == 0
+
+
+def test_what_is_written_is_counted(cold: Path) -> None:
+    begin = usage.begin()
+    cold.write_bytes(bytes(4 * MIB))
+    storage.sync_tree(cold)
+    assert usage.since(begin).written_bytes >= 4 * MIB
+
+
+def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(start: Start, cold: Path) -> None:
+    begin = usage.begin()
+    child = start("open(sys.argv[1], 'rb').read()", str(cold))
+    living = usage.since(begin).read_bytes
+    assert living >= 4 * MIB
+    child.communicate()
+    assert usage.since(begin).read_bytes >= living, "the kernel books it to the parent"
+
+
+def test_what_a_child_had_read_before_is_not_counted(start: Start, cold: Path) -> None:
+    start("open(sys.argv[1], 'rb').read()", str(cold))
+    assert usage.since(usage.begin()).read_bytes < 4 * MIB
