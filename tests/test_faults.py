@@ -25,8 +25,8 @@ REASONS = {
     "raises": ("save", r"RuntimeError: the double was asked to raise"),
     "exits": ("save", r"the process ended before its work was done"),
     "killed": ("save", r"killed by SIGKILL"),
-    "hangs": ("save", r"no progress for 3 s, so the process was killed"),
-    "hangs-in-load": ("load", r"no progress for 3 s, so the process was killed"),
+    "hangs": ("save", r"no progress for 5 s, so the process was killed"),
+    "hangs-in-load": ("load", r"no progress for 5 s, so the process was killed"),
     "out-of-memory": ("save", r"MemoryError"),
     "rubbish": ("records", r"the worker wrote an invalid record: schema None"),
 }
@@ -35,7 +35,7 @@ REASONS = {
 @pytest.fixture(scope="module")
 def run(measure: Measure) -> Measured:
     """All of them in one run, so that each shows that the others went on."""
-    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=3)
+    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=5)
 
 
 @pytest.mark.parametrize("fault", REASONS)

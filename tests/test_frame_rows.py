@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import fields
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,13 +18,6 @@ from harness.case import Case
 from harness.record import SCHEMA, Backing, FileEntry, Record, Usage
 
 MS = 1_000_000
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Intervals are test_statistics.py's subject: here a coarse one does."""
-    monkeypatch.setattr(statistics, "resampled_medians", partial(statistics.resampled_medians, count=40))
-    yield
 
 
 def case(**changes: Any) -> Case:
@@ -113,6 +105,10 @@ def test_the_last_rank_to_load_gives_the_time_and_the_worst_cache() -> None:
 def test_what_disturbs_one_rank_disturbs_the_sample() -> None:
     found = row(TWO, two_ranks(disturbed=True, backing=Backing("unknown", 0, 0.0, 3)), samples=1)
     assert (found.disturbed, found.backing) == (1, "unknown")
+
+
+def test_a_ceiling_that_one_rank_took_through_the_page_cache_is_not_direct() -> None:
+    assert row(TWO, two_ranks(ceilings=records.ceilings(direct=False)), samples=1).ceiling_direct is False
 
 
 def test_the_hungriest_rank_gives_the_peak_with_its_children() -> None:

@@ -47,9 +47,7 @@ def enter(worker: subprocess.Popen[str], phase: str) -> None:
     assert worker.stdout.readline() == "entered\n"
 
 
-def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(
-    worker: subprocess.Popen[str], tmp_path: Path
-) -> None:
+def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(worker: subprocess.Popen[str], tmp_path: Path) -> None:
     enter(worker, "prepare")
     before, task, phase = read_mark(tmp_path, 1)
     assert (task, phase) == (3, "prepare")
@@ -68,9 +66,7 @@ def test_records_are_whole_lines_after_the_worker_was_killed(worker: subprocess.
     worker.wait()
     found, damages = read(records_path(tmp_path, 1))
     assert damages == []
-    assert found == [
-        records.failure(rank=1, phase=phase, reason=f"in {phase}") for phase in ("prepare", "save")
-    ]
+    assert found == [records.failure(rank=1, phase=phase, reason=f"in {phase}") for phase in ("prepare", "save")]
 
 
 def test_a_rank_that_has_not_begun_is_at_its_launch(tmp_path: Path) -> None:

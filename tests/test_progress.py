@@ -87,6 +87,11 @@ def test_a_sample_that_one_rank_of_two_has_reported_is_taken_again_under_a_new_i
     assert missing(of, saves(of, [0, 1, 2], rank=1)) == (3, 2, 3)
 
 
+def test_a_sample_whose_line_was_lost_is_taken_again_and_no_index_is_given_twice() -> None:
+    of = item()
+    assert missing(of, saves(of, [0, 2])) == (1, 2, 3)
+
+
 def test_one_rank_that_reports_twice_is_not_two() -> None:
     of = item(world=2)
     assert missing(of, saves(of, [0, 0], rank=0)) == (3, 2, 1)

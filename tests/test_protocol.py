@@ -11,6 +11,7 @@ from conftest import Measure, Measured, planned
 
 from harness.driver import preflight
 from harness.driver.suite import PlannedCase
+from harness.worker import storage
 
 
 def spied(spy: str, **changes: object) -> PlannedCase:
@@ -62,6 +63,7 @@ def test_every_sample_stands_between_two_ceilings_of_its_bytes(run: Measured, ki
     for record in run.records(kind):
         assert record.ceilings.bytes == record.covered_bytes > 0
         assert min(record.ceilings.before_ns, record.ceilings.after_ns) > 0
+        assert record.ceilings.before_ns != record.ceilings.after_ns, "two measurements never agree to the nanosecond"
 
 
 def test_ceilings_and_samples_alternate(run: Measured) -> None:
@@ -132,6 +134,12 @@ def test_a_method_that_says_what_it_covers_is_measured(run: Measured) -> None:
 def test_the_parent_is_empty_and_the_collector_off(run: Measured) -> None:
     assert run.row("Circumstances").reason == ""
     assert run.row("NoCollection").reason == ""
+
+
+def test_the_disk_was_watched_before_every_sample(run: Measured, scratch: Path) -> None:
+    if storage.wait_until_quiet(scratch) is None:
+        pytest.skip("this file system has no device that tells what it does")
+    assert all(record.quiet in (True, False) for record in run.records("save") + run.records("load"))
 
 
 def test_phases_are_told_apart(run: Measured) -> None:

@@ -1,4 +1,4 @@
-"""What the worker does to files around a sample, on real files: flushed, forgotten by the kernel and shown to be, watched, removed."""
+"""What the worker does to files around a sample: flushed, forgotten by the kernel and shown to be, watched, removed."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+_DRAWS_AT_ONCE = 4_000_000  # numbers in memory
 _SEED = 20130620  # intervals must not change from one reading to the next
 
 Values = NDArray[np.float64]
@@ -71,12 +72,24 @@ def simultaneous(confidence: float, comparisons: int) -> float:
 def resampled_medians(samples: Samples, generator: np.random.Generator, count: int = RESAMPLES) -> Values:
     """Medians of `count` bootstrap samples: processes drawn first, then as many samples within each as it has."""
     clusters = [samples.values[samples.processes == process] for process in np.unique(samples.processes)]
-    picks = generator.integers(len(clusters), size=(count, len(clusters)))
-    medians = np.empty(count)
-    for row, chosen in enumerate(picks):
-        drawn = [generator.choice(clusters[index], size=len(clusters[index])) for index in chosen]
-        medians[row] = np.median(np.concatenate(drawn))
-    return medians
+    lengths = np.array([len(cluster) for cluster in clusters])
+    table = np.full((len(clusters), lengths.max()), np.nan)
+    for row, cluster in enumerate(clusters):
+        table[row, : len(cluster)] = cluster
+    at_once = max(1, _DRAWS_AT_ONCE // table.size)
+    parts = [min(at_once, count - done) for done in range(0, count, at_once)]
+    return np.concatenate([_drawn_medians(table, lengths, generator, part) for part in parts])
+
+
+def _drawn_medians(table: Values, lengths: NDArray[np.int64], generator: np.random.Generator, count: int) -> Values:
+    """Medians of bootstrap samples of `table`: a row for each process, of which the first `lengths` values are there."""
+    processes = generator.integers(len(table), size=(count, len(table)))
+    drawn_lengths = lengths[processes][:, :, np.newaxis]
+    picks = (generator.random((count, *table.shape)) * drawn_lengths).astype(np.int64)
+    drawn = table[processes[:, :, np.newaxis], picks]
+    drawn[np.broadcast_to(np.arange(table.shape[1]) >= drawn_lengths, drawn.shape)] = np.nan
+    flat = drawn.reshape(count, -1)
+    return np.asarray(np.nanmedian(flat, axis=1) if np.isnan(flat).any() else np.median(flat, axis=1))
 
 
 def _estimate(value: float, resampled: Values, confidence: float) -> Estimate:

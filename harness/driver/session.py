@@ -198,7 +198,7 @@ class Session:
         command = launch.argv(job.tasks[0].case.launcher if job.tasks else "local", started, tracer or [])
         intake = _Intake(self, job)
         follower = process.Follower(folder, world, intake.take)
-        timeout_s = self._timeout_s or _patience_s(job)
+        timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
         ending = process.run(command, launch.environment(temporary), log, follower, world, timeout_s)
         intake.close(ending)
