@@ -285,14 +285,25 @@ def _frameworks() -> Table:
 
 
 def _methods() -> Table:
-    found = Table("framework", "method", "covers", "format", "async", "sharded", "compressed", "default", "description")
+    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("framework", "method", "covers", "format", "traits"):
+        found.add_column(column, no_wrap=True)
+    found.add_column("description", overflow="fold")
     for name, entry in catalog.frameworks().items():
         for method in entry.methods.values():
-            flags = (method.asynchronous, method.sharded, method.compressed, method.default)
-            found.add_row(
-                name, method.name, method.covers, method.format, *("yes" if flag else "" for flag in flags), method.description
-            )
+            found.add_row(name, method.name, method.covers, method.format, _traits(method), method.description)
     return found
+
+
+def _traits(method: catalog.MethodEntry) -> str:
+    traits = {
+        "default": method.default,
+        "async": method.asynchronous,
+        "sharded": method.sharded,
+        "compressed": method.compressed,
+        "test double": method.test_double,
+    }
+    return ", ".join(name for name, has_it in traits.items() if has_it)
 
 
 def _workloads() -> Table:

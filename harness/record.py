@@ -51,7 +51,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the sample cost the process (and its children) besides time. Peaks are resident bytes above the start."""
+    """What the sample cost besides time. Peaks are resident bytes above the start; processor time is the process's own."""
 
     rss_before_bytes: int
     peak_rss_bytes: int

@@ -215,7 +215,7 @@ def test_a_method_that_saves_every_ranks_leaves_gives_each_its_own_back() -> Non
 def test_of_one_view_a_rank_may_get_its_own_leaves_back_or_not(own: list[str]) -> None:
     loaded = mixed(SAVED, OTHER, [*SHARED, *own])
     assert complaint(SAVED, loaded, ONE_VIEW) == ""
-    assert verify.restored_rank_locals(SAVED, loaded, ONE_VIEW) is bool(own)
+    assert verify.own_views(SAVED, loaded, ONE_VIEW) == dict.fromkeys(OWN, bool(own))
 
 
 def test_of_one_view_every_rank_gets_back_what_all_have() -> None:
@@ -223,20 +223,22 @@ def test_of_one_view_every_rank_gets_back_what_all_have() -> None:
     assert complaint(SAVED, mixed(SAVED, OTHER, [*SHARED[1:], *OWN]), ONE_VIEW) == said
 
 
-def test_half_of_a_ranks_own_leaves_are_not_its_view() -> None:
-    assert not verify.restored_rank_locals(SAVED, mixed(SAVED, OTHER, [*SHARED, "rng/a"]), ONE_VIEW)
+def test_views_of_two_ranks_may_be_mixed() -> None:
+    loaded = mixed(SAVED, OTHER, [*SHARED, "rng/a"])
+    assert verify.own_views(SAVED, loaded, ONE_VIEW) == {"buffers/a": False, "rng/a": True}
 
 
-def test_only_covered_leaves_of_its_own_make_a_ranks_view() -> None:
+def test_only_covered_leaves_have_a_view() -> None:
     weights = Scope(WEIGHTS, rank_local=False, world=2)
-    assert verify.restored_rank_locals(SAVED, mixed(SAVED, OTHER, ["weights/a", "weights/b", "buffers/a"]), weights)
+    loaded = mixed(SAVED, OTHER, ["weights/a", "weights/b", "buffers/a"])
+    assert verify.own_views(SAVED, loaded, weights) == {"buffers/a": True}
     said = "the method declares 'weights' but restored more: rng/a"
     assert complaint(SAVED, mixed(SAVED, OTHER, ["weights/a", "weights/b", "rng/a"]), weights) == said
 
 
 @pytest.mark.parametrize("scope", [EVERY_RANKS, ALONE, Scope(FULL, rank_local=False, world=1)])
 def test_where_every_ranks_leaves_are_covered_there_is_no_one_view(scope: Scope) -> None:
-    assert not verify.restored_rank_locals(SAVED, SAVED, scope)
+    assert verify.own_views(SAVED, SAVED, scope) == {}
 
 
 def test_alone_one_view_is_everything() -> None:

@@ -78,8 +78,8 @@ class Row:
 
     @property
     def above_ceiling(self) -> bool:
-        """Whether the method beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
-        return self.write_efficiency is not None and self.write_efficiency.low > 1.0
+        """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
+        return any(share is not None and share.low > 1.0 for share in (self.write_efficiency, self.read_efficiency))
 
     def to_json(self) -> dict[str, Any]:
         """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high."""

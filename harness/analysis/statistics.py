@@ -2,7 +2,9 @@
 
 Source of the method: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013: resample the processes with
 replacement, then the samples within each. Intervals are percentile intervals; several comparisons at once get simultaneous ones by
-Bonferroni's inequality.
+Bonferroni's inequality. A bootstrap over few clusters is too narrow by the root of (P - 1) / P for P processes (A. C. Davison and
+D. V. Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8), so medians are spread by its inverse, on the scale of
+logarithms: two processes remain few, and the more there are the better the interval.
 """
 
 from __future__ import annotations
@@ -78,7 +80,16 @@ def resampled_medians(samples: Samples, generator: np.random.Generator, count: i
         table[row, : len(cluster)] = cluster
     at_once = max(1, _DRAWS_AT_ONCE // table.size)
     parts = [min(at_once, count - done) for done in range(0, count, at_once)]
-    return np.concatenate([_drawn_medians(table, lengths, generator, part) for part in parts])
+    drawn = np.concatenate([_drawn_medians(table, lengths, generator, part) for part in parts])
+    return _spread(drawn, float(np.median(samples.values)), len(clusters))
+
+
+def _spread(medians: Values, centre: float, processes: int) -> Values:
+    """Correct for few processes; one process says nothing about others, and is left as it is."""
+    if processes == 1:
+        return medians
+    factor = (processes / (processes - 1)) ** 0.5
+    return np.asarray(centre * (medians / centre) ** factor)
 
 
 def _drawn_medians(table: Values, lengths: NDArray[np.int64], generator: np.random.Generator, count: int) -> Values:

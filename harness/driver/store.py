@@ -35,6 +35,9 @@ class Run:
         self.folder = folder
         self.name = folder.name
         self._file = folder / RECORDS
+        self._read()
+
+    def _read(self) -> None:
         self.records, self.damages = read(self._file)
         content = self._file.read_text(errors="replace")
         self._lines = set(content.splitlines())
@@ -67,11 +70,12 @@ class Run:
         return self.folder / "jobs"
 
     def lock(self) -> None:
-        """Keep a second driver out of this run. Raises UsageError where one is at work."""
+        """Keep a second driver out of this run, and see what one before it has left. Raises UsageError where one is at work."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"run {self.name} is being measured by another process") from error
+        self._read()  # that process may have ended, with new records, since the run was opened
 
     def append(self, record: Record) -> None:
         """Append a record of the driver's own."""

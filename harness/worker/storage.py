@@ -24,10 +24,10 @@ Fingerprint = dict[str, tuple[int, int]]  # file name -> (bytes, modification ti
 
 
 def files_under(path: Path) -> list[Path]:
-    """Every regular file of a checkpoint, which is a file or a directory, in name order."""
+    """Every regular file of a checkpoint, which is a file or a directory, in name order. A link is no file of its own."""
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file())
+    return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
 def inventory(path: Path) -> tuple[FileEntry, ...]:

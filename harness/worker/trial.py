@@ -237,8 +237,12 @@ class LoadTrial(Trial):
         """Raise Mismatch unless the load restored what the method declares, on all ranks together."""
         scope = self.bench.scope(self.case)
         verify.check_restored(self.saved, loaded, scope)
-        ranks = self.bench.world.total(int(verify.restored_rank_locals(self.saved, loaded, scope)))
-        if ranks == self.bench.world.size:
+        world = self.bench.world
+        restored = {name: world.total(int(own)) for name, own in verify.own_views(self.saved, loaded, scope).items()}
+        lost = [name for name, ranks in restored.items() if ranks == 0]
+        if lost:
+            raise verify.Mismatch(f"no rank's own value came back of {verify.listed(lost)}")
+        if restored and min(restored.values()) == world.size:
             raise verify.Mismatch("the method declares one rank's view of rank-local leaves but restored every rank's own")
 
     def _make_target(self) -> None:

@@ -79,7 +79,7 @@ def check_all_differ(saved: Digests, target: Digests) -> None:
     _check_same_structure(saved, target)
     same = [name for name in saved if target[name].sha256 == saved[name].sha256]
     if same:
-        raise Mismatch(f"cannot be verified: {_listed(same)} had the saved value before the load")
+        raise Mismatch(f"cannot be verified: {listed(same)} had the saved value before the load")
 
 
 def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
@@ -87,16 +87,15 @@ def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
     _check_same_structure(saved, loaded)
     wrong = [name for name, digest in saved.items() if scope.covered(digest) and loaded[name].sha256 != digest.sha256]
     if wrong:
-        raise Mismatch(f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {_listed(wrong)}")
+        raise Mismatch(f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {listed(wrong)}")
     extra = [name for name, digest in saved.items() if scope.untouched(digest) and loaded[name].sha256 == digest.sha256]
     if extra:
-        raise Mismatch(f"the method declares '{scope.covers}' but restored more: {_listed(extra)}")
+        raise Mismatch(f"the method declares '{scope.covers}' but restored more: {listed(extra)}")
 
 
-def restored_rank_locals(saved: Digests, loaded: Digests, scope: Scope) -> bool:
-    """Whether this rank got back every leaf of its own that the method says it saves one view of; False where it has none."""
-    own = [name for name, digest in saved.items() if scope.one_view(digest)]
-    return bool(own) and all(loaded[name].sha256 == saved[name].sha256 for name in own)
+def own_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
+    """Of each leaf that the checkpoint holds one rank's view of: whether this rank got its own value back."""
+    return {name: loaded[name].sha256 == digest.sha256 for name, digest in saved.items() if scope.one_view(digest)}
 
 
 def write_digests(path: Path, found: Digests) -> None:
@@ -112,10 +111,10 @@ def read_digests(path: Path) -> Digests:
 def _check_same_structure(saved: Digests, other: Digests) -> None:
     missing = sorted(saved.keys() - other.keys())
     if missing:
-        raise Mismatch(f"leaves are missing: {_listed(missing)}")
+        raise Mismatch(f"leaves are missing: {listed(missing)}")
     added = sorted(other.keys() - saved.keys())
     if added:
-        raise Mismatch(f"leaves appeared: {_listed(added)}")
+        raise Mismatch(f"leaves appeared: {listed(added)}")
     for name, digest in saved.items():
         found = other[name]
         if (found.dtype, found.shape) != (digest.dtype, digest.shape):
@@ -136,6 +135,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count())
 
 
-def _listed(names: list[str]) -> str:
+def listed(names: list[str]) -> str:
+    """The first few names, and how many more there are."""
     shown = ", ".join(names[:_NAMED_AT_MOST])
     return shown if len(names) <= _NAMED_AT_MOST else f"{shown} and {len(names) - _NAMED_AT_MOST} more"
