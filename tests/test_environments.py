@@ -6,7 +6,7 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -41,7 +41,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Make the environments that a test makes empty, which takes no time, and return the list of how often that happened."""
     calls: list[str] = []
 
-    def run(framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int) -> None:
+    def run(
+        framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int, variables: Mapping[str, str]
+    ) -> None:
         if "venv" in argv:
             calls.append(framework)
             python = Path(argv[-1]) / "bin" / "python"
@@ -136,14 +138,24 @@ def _create(managed: Environments) -> None:
 
 
 @pytest.mark.usefixtures("made")
+def test_the_pins_hold_for_what_pip_builds_with_too(managed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(environments, "_run", lambda *found: seen.append((found[1][2], found[-1].get("PIP_CONSTRAINT"))))
+    monkeypatch.setattr(environments, "_write_atomically", lambda path, text: None)
+    managed.create("toy", _ignore)
+    assert seen == [("venv", None), ("pip", str(managed.adapters / "toy" / "requirements.txt"))]
+
+
 def test_several_processes_make_it_once(managed: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "made"
     run = environments._run
 
-    def traced(framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int) -> None:
+    def traced(
+        framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int, variables: Mapping[str, str]
+    ) -> None:
         with trace.open("a") as file:
             file.write(argv[2] + "\n")
-        run(framework, argv, log, on_line, lock)
+        run(framework, argv, log, on_line, lock, variables)
         time.sleep(0.05)  # so that the others come meanwhile
 
     monkeypatch.setattr(environments, "_run", traced)

@@ -6,6 +6,7 @@ that the same verification holds; the arithmetic is arbitrary.
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,6 +102,12 @@ class Raw(Framework[State]):
         if self._arrays is np:
             return 0
         return len(state.to_host())
+
+    @staticmethod
+    def unsupported(workload: Workload, device: str) -> str | None:
+        if device == "cuda" and importlib.util.find_spec("cupy") is None:
+            return "CuPy is not installed in this interpreter"
+        return None
 
     def _empty(self, workload: Workload) -> State:
         """Lay the leaves out in a zeroed arena."""

@@ -129,20 +129,22 @@ class Environments:
         if folder.exists():
             shutil.rmtree(folder)
         pip = [str(self._python(framework)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        # The pins hold for what pip builds with, too: an old source package may not build with the newest setuptools.
+        pinned = os.environ | {"PIP_CONSTRAINT": str(requirements), "PIP_BUILD_CONSTRAINT": str(requirements)}
         with (self.root / f"{framework}.log").open("w", encoding="utf-8") as log:
-            _run(framework, [sys.executable, "-m", "venv", str(folder)], log, on_line, lock)
-            _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock)
+            _run(framework, [sys.executable, "-m", "venv", str(folder)], log, on_line, lock, os.environ)
+            _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock, pinned)
         _write_atomically(folder / STAMP, stamp)
 
 
-def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: int) -> None:
+def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: int, variables: Mapping[str, str]) -> None:
     """Run one command, pass each of its lines on, and raise UsageError with the last ones where it fails.
 
     The command holds the lock too: were this process killed, pip could go on for a while, and nobody else may begin before.
     """
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,)
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,), env=variables
     ) as process:
         for line in process.stdout or ():
             log.write(line)

@@ -27,15 +27,12 @@ from harness.worker.folders import Folders
 from harness.worker.output import DONE, Output
 from harness.worker.trial import EmptyMethod, LoadTrial, SaveTrial, Trial, marked_save, timed_save
 from harness.worker.world import World, join
+from workloads import Workload
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
 TrialT = TypeVar("TrialT", bound=Trial)
 Entries = list[tuple[int, Task]]  # tasks with their index in the job
-
-
-class Unsupported(Exception):
-    """The framework cannot hold this workload on this device, and says why."""
 
 
 _EMPTY_SAVES = 20
@@ -67,12 +64,16 @@ def run_calibration(job: Job, output: Output) -> None:
 def run_tasks(job: Job, world: World, output: Output) -> None:
     """Take the tasks of one state after the other, the methods of each interleaved. A failure costs what it concerns."""
     try:
-        bench = start(job, world, output)
+        framework = _load_class(job.tasks[0].case.framework_path)()
+        states = [entries for entries in _by_state(job.tasks) if _is_supported(framework, entries, output)]
+        if not states:  # a framework must not be started on a device that it lacks
+            return
+        bench = start(job, world, output, framework)
     except (Exception, SystemExit) as error:
         _fail(output, world, job.tasks, error)
         return
     try:
-        for entries in _by_state(job.tasks):
+        for entries in states:
             _run_state(bench, entries)
     finally:
         output.task(-1)
@@ -82,7 +83,16 @@ def run_tasks(job: Job, world: World, output: Output) -> None:
         bench.framework.stop()
 
 
-def start(job: Job, world: World, output: Output) -> Bench:
+def _is_supported(framework: Framework[Any], entries: Entries, output: Output) -> bool:
+    """Whether the framework can hold the tasks' state on their device; where not, it says why, and that is their record."""
+    case = entries[0][1].case
+    reason = framework.unsupported(_workload(case), case.device)
+    for _, task in entries if reason else ():
+        output.fail(task.case.id, str(reason), "unsupported")
+    return reason is None
+
+
+def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> Bench:
     """Start the framework and make the surroundings of the trials."""
     case = job.tasks[0].case
     assert job.storage is not None
@@ -98,8 +108,6 @@ def start(job: Job, world: World, output: Output) -> Bench:
         rendezvous=world.rendezvous(),
         local_rank=world.local_rank,
     )
-    framework: Framework[Any] = _load_class(case.framework_path)()
-    output.enter("start")
     framework.start(place)
     output.write(worker_record(job, world, case.device))
     bench = Bench(job, world, output, place, framework, Ceiling(job.storage, folders.ceilings, world), Backer(), folders)
@@ -125,12 +133,8 @@ def _run_state(bench: Bench, entries: Entries) -> None:
 def build(bench: Bench, case: Case) -> None:
     """Build the state of a case, and train it where it is going to be saved. A load's target gets its steps before each load."""
     bench.output.enter("build")
-    workload = workloads.load(case.workload, case.preset, case.precision, case.dropout)
-    reason = bench.framework.unsupported(workload, case.device)
-    if reason:
-        raise Unsupported(reason)
     saving = bench.job.role != "load"
-    bench.adopt(workload, bench.job.seed if saving else bench.job.seed + 1)
+    bench.adopt(_workload(case), bench.job.seed if saving else bench.job.seed + 1)
     if saving:
         bench.output.enter("train")
         bench.train(_STEPS_BEFORE_SAVING)
@@ -232,10 +236,7 @@ def _fail(output: Output, world: World, tasks: Sequence[Task], error: BaseExcept
     """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
     traceback.print_exception(error)
     for task in tasks:
-        if isinstance(error, Unsupported):
-            output.fail(task.case.id, str(error), "unsupported")
-        else:
-            output.fail(task.case.id, describe(error))
+        output.fail(task.case.id, describe(error))
     world.fail()
 
 
@@ -246,6 +247,10 @@ def _by_state(tasks: Sequence[Task]) -> list[Entries]:
         case = task.case
         groups.setdefault((case.workload, case.preset, case.precision, case.dropout), []).append((index, task))
     return list(groups.values())
+
+
+def _workload(case: Case) -> Workload:
+    return workloads.load(case.workload, case.preset, case.precision, case.dropout)
 
 
 def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
