@@ -1,0 +1,1 @@
+"""Chainer: the neutral workloads as links, and one module per checkpoint mechanism."""

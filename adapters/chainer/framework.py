@@ -1,0 +1,135 @@
+"""Chainer's training state, made, trained and inspected."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import chainer
+import chainer.functions as F  # noqa: N812
+import numpy as np
+from chainer import Link, Variable
+from chainer.backends import cuda
+from numpy.typing import NDArray
+
+from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.chainer.state import Array, State
+from workloads import Role, Workload
+
+PINNED_BYTES = 64 << 20
+ROLES = {
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "optimizer": Role.OPTIMIZER,
+    "rng": Role.RNG,
+    "position": Role.POSITION,
+}
+
+
+class Chainer(Framework[State]):
+    """Plain Chainer: one process per rank, replicated data-parallel training."""
+
+    def start(self, place: Place) -> None:
+        """Make the run deterministic."""
+        super().start(place)
+        chainer.global_config.cudnn_deterministic = True
+
+    def build(self, workload: Workload, seed: int) -> State:
+        """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
+        return State(workload, seed, self.place.rank, self.device)
+
+    def gradients(self, state: State) -> None:
+        """Run forward and backward on the batch at the state's position."""
+        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        inputs, targets = self.device.send((batch.inputs, batch.targets))
+        state.model.cleargrads()
+        with state.own_rng():
+            loss = _loss(state.workload, state.model(inputs), targets)
+            loss.backward()
+        state.loss = loss.array
+
+    def update(self, state: State) -> None:
+        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+        if self.place.world > 1:
+            _average_gradients(state.model, self.place.world)
+        state.optimizer.update()
+        state.step += 1
+
+    def loss(self, state: State) -> float:
+        """Return the loss of the last `gradients` call on this rank's batch."""
+        return float(state.loss)
+
+    def leaves(self, state: State) -> Iterator[Leaf]:
+        """Yield the state's arrays, on the host without a copy."""
+        for name, array in state.arrays().items():
+            role = ROLES[name.partition("/")[0]]
+            host = cuda.to_cpu(array)
+            yield Leaf(name, role, host.dtype.name, host.shape, _bytes(host).data, self._placement(role))
+
+    def synchronize(self, state: State) -> None:
+        """Return when the device has nothing left to do."""
+        if self.place.device == "cuda":
+            cuda.cupy.cuda.Device().synchronize()
+
+    def copy_to_host(self, state: State) -> int:
+        """Copy what is on the GPU through one pinned buffer, and return the bytes."""
+        on_device = [_bytes(array) for array in state.arrays().values() if not isinstance(array, np.ndarray)]
+        for array in on_device:
+            for start in range(0, array.size, PINNED_BYTES):
+                part = array[start : start + PINNED_BYTES]
+                part.get(out=self._pinned[: part.size])
+        return sum(array.size for array in on_device)
+
+    @staticmethod
+    def unsupported(workload: Workload, device: str) -> str | None:
+        """Say why the state cannot be held on the device, or None."""
+        if workload.master_weights:
+            return "Chainer has no bfloat16"
+        if device != "cuda":
+            return None
+        try:
+            cuda.check_cuda_available()
+            cuda.cupy.cuda.runtime.getDeviceCount()
+        except Exception as error:  # a missing CuPy, or CuPy's own error for a missing driver or device
+            return f"Chainer {chainer.__version__} finds no CUDA device: {' '.join(str(error).split())}"
+        return None
+
+    @functools.cached_property
+    def device(self) -> chainer.device.Device:
+        """Where states lie. Chosen for the first one: without CuPy there is none to choose, which `unsupported` has to say."""
+        if self.place.device != "cuda":
+            return chainer.get_device("@numpy")
+        device = chainer.get_device(f"@cupy:{self.place.local_rank % cuda.cupy.cuda.runtime.getDeviceCount()}")
+        device.use()
+        return device
+
+    @functools.cached_property
+    def _pinned(self) -> NDArray[np.uint8]:
+        return np.frombuffer(cuda.cupy.cuda.alloc_pinned_memory(PINNED_BYTES), dtype=np.uint8, count=PINNED_BYTES)
+
+    def _placement(self, role: Role) -> Placement:
+        return RankLocal() if role in (Role.BUFFER, Role.RNG) and self.place.world > 1 else Replicated()
+
+
+def _loss(workload: Workload, outputs: Variable, targets: Array) -> Variable:
+    if workload.loss == "mean-squared-error":
+        return F.mean_squared_error(outputs, targets)
+    return F.softmax_cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
+
+
+def _average_gradients(model: Link, world: int) -> None:
+    """Average over the ranks with one flat all-reduce on the host, the same in every step."""
+    from mpi4py import MPI  # starts MPI, which a world of one does without
+
+    trained = list(model.params())
+    flat = np.concatenate([cuda.to_cpu(parameter.grad).reshape(-1) for parameter in trained])
+    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
+    flat /= world
+    ends = np.cumsum([parameter.size for parameter in trained])
+    for parameter, part in zip(trained, np.split(flat, ends[:-1]), strict=True):
+        parameter.grad[...] = parameter.device.send(part.reshape(parameter.shape))
+
+
+def _bytes(array: Array) -> Any:
+    return array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size

@@ -1,0 +1,24 @@
+"""chainer.serializers.save_hdf5 and load_hdf5 of the whole state, by rank 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from chainer.serializers import load_hdf5, save_hdf5
+
+from adapters.base import Method, Pending
+from adapters.chainer.state import State
+
+
+class Hdf5(Method[State]):
+    """Option: `gzip`, the level; 0 for contiguous datasets without a filter. Chainer's default is 4."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write one file."""
+        if self.place.rank == 0:
+            save_hdf5(str(path), state, self.options["gzip"] or None)
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Read the file, dataset by dataset, into the state's own memory."""
+        load_hdf5(str(path), state)

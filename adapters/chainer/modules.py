@@ -1,0 +1,208 @@
+"""The neutral vocabulary as Chainer links and functions. Links lie under their canonical names, arrays under Chainer's own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import chainer
+import chainer.functions as F  # noqa: N812  (as Chainer's own documentation has it)
+import chainer.links as L  # noqa: N812
+import numpy as np
+from chainer import Chain, Link, Parameter, Variable
+
+from workloads import layers
+from workloads.layers import Layer
+
+Forward = Callable[[Variable], Variable]  # a link, or a function without parameters
+
+PARAMETERS = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}  # Chainer -> canonical
+BUFFERS = {"avg_mean": "running_mean", "avg_var": "running_var"}
+
+
+def translate(layer: Layer) -> Forward:
+    """Return what computes the layer. Its parameters hold whatever was in memory."""
+    match layer:
+        case layers.Sequential(children):
+            return Sequential([(name, translate(child)) for name, child in children])
+        case layers.Residual(body, shortcut, after):
+            return Residual(translate(body), _translate_optional(shortcut), _translate_optional(after))
+        case layers.Dense(inputs, outputs, _, bias):
+            return Dense(inputs, outputs, nobias=not bias, initialW=_leave)
+        case layers.Convolution(inputs, outputs, kernel, stride, padding):
+            return L.Convolution2D(inputs, outputs, kernel, stride, padding, nobias=True, initialW=_leave)
+        case layers.BatchNorm(features, epsilon, momentum):
+            return L.BatchNormalization(features, decay=1 - momentum, eps=epsilon)
+        case layers.Relu():
+            return F.relu
+        case layers.MaxPool(kernel, stride, padding):
+            return functools.partial(F.max_pooling_2d, ksize=kernel, stride=stride, pad=padding, cover_all=False)
+        case layers.GlobalAveragePool():
+            return functools.partial(F.mean, axis=(2, 3))
+        case layers.Dropout(rate):
+            return functools.partial(dropout, rate=rate)
+        case layers.Embedding(tokens, features):
+            return L.EmbedID(tokens, features, initialW=_leave)
+        case layers.RmsNorm(features, epsilon):
+            return RmsNorm(features, epsilon)
+        case layers.Attention():
+            return Attention(layer)
+        case layers.SwiGlu():
+            return SwiGlu(layer)
+    raise TypeError(f"no Chainer link for {type(layer).__name__}")
+
+
+def parameters(model: Link) -> dict[str, Parameter]:
+    """Return the parameters under their canonical names."""
+    return {_canonical(path, PARAMETERS): parameter for path, parameter in model.namedparams()}
+
+
+def buffers(model: Link) -> Iterator[tuple[str, Link, str]]:
+    """Yield canonical name, link and attribute of every buffer."""
+    for path, link in model.namedlinks():
+        if isinstance(link, L.BatchNormalization):
+            yield from ((_canonical(f"{path}/{attribute}", BUFFERS), link, attribute) for attribute in BUFFERS)
+
+
+def _canonical(path: str, names: dict[str, str]) -> str:
+    """/stem/norm/gamma -> stem.norm.weight."""
+    *above, own = path.strip("/").split("/")
+    return ".".join([*above, names[own]])
+
+
+def _translate_optional(layer: Layer | None) -> Forward:
+    return F.identity if layer is None else translate(layer)
+
+
+def _leave(array: Any) -> None:
+    """Initialize nothing: no time for first values that are replaced before they are used."""
+
+
+class Sequential(Chain):
+    """See `layers.Sequential`. Chainer's own class would number its children."""
+
+    def __init__(self, children: Sequence[tuple[str, Forward]]) -> None:
+        super().__init__()
+        self._forwards = [forward for _, forward in children]
+        for name, forward in children:
+            if isinstance(forward, Link):
+                self.add_link(name, forward)
+
+    def forward(self, x: Variable) -> Variable:
+        """Return what the last child makes of it."""
+        for forward in self._forwards:
+            x = forward(x)
+        return x
+
+
+class Residual(Chain):
+    """See `layers.Residual`."""
+
+    def __init__(self, body: Forward, shortcut: Forward, after: Forward) -> None:
+        super().__init__()
+        with self.init_scope():  # registers those that are links
+            self.body = body
+            self.shortcut = shortcut
+            self.after = after
+
+    def forward(self, x: Variable) -> Variable:
+        """Return a variable of the body's shape."""
+        return self.after(self.body(x) + self.shortcut(x))
+
+
+class Dense(L.Linear):
+    """See `layers.Dense`."""
+
+    def forward(self, x: Variable) -> Variable:
+        """(..., in) -> (..., out); Chainer would flatten all axes but the first."""
+        return super().forward(x, n_batch_axes=x.ndim - 1)
+
+
+def dropout(x: Variable, rate: float) -> Variable:
+    """See `layers.Dropout`. Asked for its mask, Chainer draws from CuPy's generator; cuDNN's own one cannot be set."""
+    return F.dropout(x, rate, return_mask=True)[0]
+
+
+class RmsNorm(Link):
+    """See `layers.RmsNorm`."""
+
+    def __init__(self, features: int, epsilon: float) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        with self.init_scope():
+            self.gamma = Parameter(_leave, (features,))
+
+    def forward(self, x: Variable) -> Variable:
+        """(..., feature) -> the same shape."""
+        return x * F.rsqrt(F.mean(x * x, axis=-1, keepdims=True) + self.epsilon) * self.gamma
+
+
+class Attention(Chain):
+    """See `layers.Attention`."""
+
+    def __init__(self, layer: layers.Attention) -> None:
+        super().__init__(**{name: translate(child) for name, child in layer.children})
+        self.kv_heads = layer.kv_heads
+        self.head_features = layer.head_features
+        self.theta = layer.theta
+
+    def forward(self, x: Variable) -> Variable:
+        """(batch, position, feature) -> the same shape."""
+        query = rotate(self._split(self.query(x)), self.theta)
+        key = rotate(self._split(self.key(x)), self.theta)
+        mixed = self._mix(query, key, self._split(self.value(x)))
+        return self.output(mixed.transpose(0, 2, 1, 3).reshape(x.shape))
+
+    def _split(self, x: Variable) -> Variable:
+        """(batch, position, heads * head feature) -> (batch, head, position, head feature)."""
+        return x.reshape(*x.shape[:2], -1, self.head_features).transpose(0, 2, 1, 3)
+
+    def _mix(self, query: Variable, key: Variable, value: Variable) -> Variable:
+        """Return the values weighted by causal attention. Heads that share key and value lie along one axis with the positions."""
+        batch, heads, positions, features = query.shape
+        grouped = (batch, self.kv_heads, -1)
+        scores = F.matmul(query.reshape(*grouped, features), key, transb=True) / math.sqrt(features)
+        scores = scores.reshape(batch, heads, positions, positions) + _future(scores.xp, positions)
+        weights = F.softmax(scores, axis=3).reshape(*grouped, positions)
+        return F.matmul(weights, value).reshape(query.shape)
+
+
+def _future(xp: Any, positions: int) -> Any:
+    """Minus infinity where a query (row) comes before the key (column), else zero."""
+    return xp.triu(xp.full((positions, positions), -np.inf, dtype=np.float32), k=1)
+
+
+def rotate(x: Variable, theta: float) -> Variable:
+    """Turn the head features of (batch, head, position, head feature) by their position; angles are float32."""
+    position = x.xp.arange(x.shape[2], dtype=np.float32)
+    pair = x.xp.arange(0, x.shape[3], 2, dtype=np.float32) / np.float32(x.shape[3])
+    angle = position[:, None] * np.float32(theta) ** -pair
+    cosine, sine = x.xp.cos(angle), x.xp.sin(angle)
+    first, second = F.split_axis(x, 2, axis=3)
+    return F.concat((first * cosine - second * sine, second * cosine + first * sine), axis=3)
+
+
+class SwiGlu(Chain):
+    """See `layers.SwiGlu`."""
+
+    def __init__(self, layer: layers.SwiGlu) -> None:
+        super().__init__(**{name: translate(child) for name, child in layer.children})
+
+    def forward(self, x: Variable) -> Variable:
+        """(batch, position, feature) -> the same shape."""
+        gate = self.gate(x)
+        return self.down(gate * F.sigmoid(gate) * self.up(x))
+
+
+def new_model(layer: Layer, first_values: Callable[[str], Any], device: chainer.device.Device) -> Link:
+    """Return the layer's link on the device with the first values that every canonical name is given."""
+    model = translate(layer)
+    assert isinstance(model, Link)
+    for name, parameter in parameters(model).items():
+        parameter.array = first_values(name)
+    for name, link, attribute in buffers(model):
+        setattr(link, attribute, first_values(name))
+    model.to_device(device)
+    return model

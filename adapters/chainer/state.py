@@ -1,0 +1,74 @@
+"""A Chainer training state, with what a user's script would have to save and restore it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import chainer
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.chainer.modules import buffers, new_model, parameters
+from adapters.chainer.optimizers import new_optimizer
+from workloads import Workload
+
+SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Chainer
+
+Array = Any  # numpy.ndarray, or cupy.ndarray on a GPU
+
+
+class State:
+    """Model, optimizer, random generator and position in the data; an object that Chainer's serializers take as it is.
+
+    Chainer draws from numpy's process-wide generator; the state keeps its value, so that several states do not share it.
+    """
+
+    def __init__(self, workload: Workload, seed: int, rank: int, device: chainer.device.Device) -> None:
+        self.workload = workload
+        self.model = new_model(workload.model, lambda name: workload.initial(name, seed), device)
+        self.optimizer = new_optimizer(workload.optimizer, self.model)
+        self.rng = _generator(seed, rank)
+        self.step = 0
+        self.loss: Array = np.float32("nan")
+
+    def serialize(self, serializer: chainer.AbstractSerializer) -> None:
+        """Give everything to a serializer, or take everything over from a deserializer, arrays in place."""
+        self.model.serialize(serializer["model"])
+        self.optimizer.serialize(serializer["optimizer"])
+        self.rng = serializer("rng", self.rng)
+        self.step = serializer("step", self.step)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return everything as arrays under canonical names; weights, buffers and slots are the state's own."""
+        return dict(self._arrays())
+
+    @contextmanager
+    def own_rng(self) -> Iterator[None]:
+        """Run with the state's random generator and keep what it has become."""
+        np.random.set_state(("MT19937", self.rng[:-1], int(self.rng[-1])))
+        if self.model.xp is not np:  # CuPy's generator cannot be saved: every step seeds it from the one that can
+            self.model.xp.random.seed(int(np.random.randint(1 << 32, dtype=np.uint32)))
+        yield
+        _, words, position, *_ = np.random.get_state()
+        self.rng[:-1], self.rng[-1] = words, position
+
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        rules = {name: parameter.update_rule for name, parameter in parameters(self.model).items()}
+        for name, parameter in parameters(self.model).items():
+            yield f"weights/{name}", parameter.array
+        for name, link, attribute in buffers(self.model):
+            yield f"buffers/{name}", getattr(link, attribute)
+        for slot in self.workload.optimizer.slots:
+            yield from ((f"optimizer/{slot}/{name}", rule.state[SLOTS[slot]]) for name, rule in rules.items())
+        yield from ((f"optimizer/step/{name}", np.array(rule.t)) for name, rule in rules.items())
+        yield "optimizer/step", np.array(self.optimizer.t)
+        yield "rng/numpy", self.rng
+        yield "position/step", np.array(self.step)
+
+
+def _generator(seed: int, rank: int) -> NDArray[np.uint32]:
+    """Return the 624 words of a Mersenne twister and the position in them. Only uniforms are drawn: no normal is held back."""
+    state: Any = np.random.MT19937(np.random.SeedSequence((seed, rank))).state["state"]
+    return np.append(state["key"], np.uint32(state["pos"]))
