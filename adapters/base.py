@@ -135,7 +135,7 @@ class Framework(ABC, Generic[StateT]):
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        """Why this framework cannot hold the workload on the device, or None."""
+        """Why this framework cannot hold the workload on the device, or None. Asked before `start`: it must start no device."""
         return None
 
 
@@ -167,7 +167,7 @@ class Method(ABC, Generic[StateT]):
 
     @abstractmethod
     def load(self, state: StateT, path: Path) -> None:
-        """Restore what the method covers into `state`, in place; everything is in the state's own memory on return."""
+        """Restore what the method covers into `state`, which holds it in its own memory on return, read to the end."""
 
     def close(self) -> None:
         """Give back what `open` made."""

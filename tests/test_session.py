@@ -165,6 +165,11 @@ def test_an_interpreter_that_prints_rubbish_and_ends_is_a_failed_row(measure: Me
     assert run.rows[0].reason == "the process ended before its work was done: }{ rubbish"
 
 
+def test_a_finished_worker_that_does_not_end_is_ended(measure: Measure) -> None:
+    run = measure([faulty("holds-exit")])
+    assert (run.rows[0].status, run.rows[0].verified, run.rows[0].reason) == ("ok", True, "")
+
+
 def test_a_plan_survives_its_file(measure: Measure) -> None:
     run = measure([planned("buffered", processes=1)])
     assert [asdict(item) for item in run.run.plan] == [asdict(planned("buffered", processes=1))]

@@ -271,7 +271,7 @@ def test_the_least_stall_may_be_anothers() -> None:
 def test_methods_that_never_flush_are_named() -> None:
     never = {"durability": "never", "data_durability": "never"}
     text = summary.meaning([row("a", **never), row("b", **never), row("c", **never), row("d")])
-    assert "After a power loss nothing that a, b and c wrote is certain, because nothing flushes it." in text
+    assert "After a power loss nothing that a, b and c wrote is certain: not all of it is flushed." in text
 
 
 @pytest.mark.parametrize(

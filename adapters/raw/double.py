@@ -259,6 +259,13 @@ class Hangs(Buffered):
             time.sleep(1)
 
 
+class HoldsExit(Buffered):
+    """Works, and leaves a thread behind that keeps the finished process from ending."""
+
+    def close(self) -> None:
+        threading.Thread(target=time.sleep, args=(3600,)).start()
+
+
 class HangsInLoad(Buffered):
     """Saves, and never returns from a load."""
 
@@ -322,6 +329,7 @@ FAULTS: dict[str, type[Method[State]]] = {
     "killed": Killed,
     "hangs": Hangs,
     "hangs-in-load": HangsInLoad,
+    "holds-exit": HoldsExit,
     "out-of-memory": OutOfMemory,
     "fills-disk": FillsDisk,
     "rubbish": Rubbish,

@@ -72,7 +72,7 @@ def _unsafe(rows: Sequence[Row]) -> str:
     names = [row.method for row in rows if row.durability == "never" and row.data_durability != "never"]
     said = []
     if nothing:
-        said.append(f"After a power loss nothing that {_listed(nothing)} wrote is certain, because nothing flushes it.")
+        said.append(f"After a power loss nothing that {_listed(nothing)} wrote is certain: not all of it is flushed.")
     if names:
         said.append(f"{_listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name.")
     return " ".join(said)

@@ -17,6 +17,7 @@ from harness.worker.output import DONE, read_mark, records_path
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
+_EXIT_S = 10.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
 _SHOWN_CHARACTERS = 300
 
 
@@ -87,9 +88,11 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
             raise
     marks = follower.marks()
     standing = _broken_rank(marks)
+    if hung and _all_done(marks):
+        return Ending("", standing)
     if hung:
         return Ending(f"no progress for {timeout_s:.0f} s, so the process was killed", standing)
-    if process.returncode == 0 and all(phase == DONE for _, _, phase in marks):
+    if process.returncode == 0 and _all_done(marks):
         return Ending("", standing)
     oom = _oom_kills() > kills_before
     return Ending(_describe_exit(process.returncode, oom) + _last_words(log), standing)
@@ -125,10 +128,14 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
         members = _members(process)
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()
-        elif time.monotonic() - moved_at > timeout_s:
+        elif time.monotonic() - moved_at > (_EXIT_S if _all_done(marks) else timeout_s):
             kill_tree(process)
             follower.poll()
             return True
+
+
+def _all_done(marks: list[tuple[int, int, str]]) -> bool:
+    return all(phase == DONE for _, _, phase in marks)
 
 
 def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -1,0 +1,1 @@
+"""JAX: the neutral workloads as pure functions, and one module per checkpoint mechanism."""

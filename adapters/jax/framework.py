@@ -1,0 +1,133 @@
+"""JAX's training state, made, trained and inspected."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import numpy as np
+from jax import Array
+
+from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.jax.ranks import Ranks
+from adapters.jax.state import LOCAL, State, new_state
+from workloads import Role, Workload
+
+DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
+TreeT = TypeVar("TreeT")
+ROLES = {
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "optimizer": Role.OPTIMIZER,
+    "rng": Role.RNG,
+    "position": Role.POSITION,
+}
+
+
+class Jax(Framework[State]):
+    """Plain JAX with optax: one process and one device per rank, replicated data-parallel training."""
+
+    def start(self, place: Place) -> None:
+        """Choose the device, make the run deterministic and join the process group."""
+        super().start(place)
+        _configure(place.device)
+        if place.rendezvous is not None:
+            host, port = place.rendezvous
+            jax.distributed.initialize(f"{host}:{port}", place.world, place.rank, local_device_ids=_device_ids(place))
+        self.device = jax.local_devices()[0]
+        self.host = jax.local_devices(backend="cpu")[0]
+        self.ranks = Ranks(jax.devices()) if place.world > 1 else None
+
+    def build(self, workload: Workload, seed: int) -> State:
+        """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
+        return new_state(workload, seed, self.place.rank, self.device)
+
+    def gradients(self, state: State) -> None:
+        """Run forward and backward on the batch at the state's position."""
+        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        inputs, targets = jax.device_put((batch.inputs, batch.targets), self.device)
+        state.loss, state.gradients, state.buffers, state.rng = state.training.gradients(
+            state.weights, state.buffers, state.rng, inputs, targets
+        )
+
+    def update(self, state: State) -> None:
+        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+        gradients = self.ranks.average(state.gradients) if self.ranks else state.gradients
+        state.weights, state.master, state.optimizer = state.training.update(
+            state.weights, state.master, state.optimizer, gradients
+        )
+        state.step += 1
+
+    def loss(self, state: State) -> float:
+        """Return the loss of the last `gradients` call on this rank's batch."""
+        return float(state.loss)
+
+    def leaves(self, state: State) -> Iterator[Leaf]:
+        """Yield the state's arrays, on a CPU without a copy."""
+        for name, array in state.tensors().items():
+            part = name.partition("/")[0]
+            data = _bytes(self.on_host(array))
+            yield Leaf(name, ROLES[part], array.dtype.name, array.shape, data, self._placement(part))
+
+    def on_host(self, arrays: TreeT) -> TreeT:
+        """Return the arrays on a CPU, without a copy where they are there.
+
+        numpy.asarray alone would leave its copy in an array of a GPU, for whoever saves the same array next to find.
+        """
+        return jax.device_put(arrays, self.host)
+
+    def synchronize(self, state: State) -> None:
+        """Return when everything that has been asked for is in the state's arrays."""
+        jax.block_until_ready((state.tree(), state.gradients, state.loss))
+
+    def copy_to_host(self, state: State) -> int:
+        """Copy what is on the GPU into pinned memory, and return the bytes."""
+        if self.device.platform == "cpu":
+            return 0
+        pinned = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
+        on_device = [array for array in jax.tree.leaves(state.tree()) if isinstance(array, Array)]
+        jax.block_until_ready(jax.device_put(on_device, pinned))
+        return sum(array.nbytes for array in on_device)
+
+    def stop(self) -> None:
+        """Leave the process group once every rank has come here."""
+        if self.ranks is not None:
+            jax.distributed.shutdown()
+
+    @staticmethod
+    def unsupported(workload: Workload, device: str) -> str | None:
+        """Say why the state cannot be held on the device, or None."""
+        if device == "cuda" and not _has_cuda():
+            return f"JAX {jax.__version__} finds no CUDA device"
+        return None
+
+    def _placement(self, part: str) -> Placement:
+        return RankLocal() if part in LOCAL and self.place.world > 1 else Replicated()
+
+
+def _has_cuda() -> bool:
+    """Whether there is a plugin and a device. Asking JAX would start its backend, before `start` has set its options."""
+    plugins = (importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+    return any(plugins) and any(Path("/dev").glob("nvidia[0-9]*"))
+
+
+def _configure(device: str) -> None:
+    """Take effect before JAX looks for devices; later calls in the same process must ask for the same."""
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
+    jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(np.asarray(array).reshape(-1).view(np.uint8))
+
+
+def _device_ids(place: Place) -> list[int] | None:
+    return None if place.device == "cpu" else [place.local_rank]

@@ -1,0 +1,72 @@
+"""Orbax: every rank writes a share of one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orbax.checkpoint as ocp
+
+from adapters.base import Method, Pending
+from adapters.jax.framework import Jax
+from adapters.jax.state import State
+
+
+class Orbax(Method[State]):
+    """Options: those of `PyTreeCheckpointHandler`, of which `use_compression` concerns the zarr2 format alone."""
+
+    framework: Jax
+
+    def open(self, state: State) -> None:
+        """Make the checkpointer."""
+        self.checkpointer = self.new_checkpointer(ocp.PyTreeCheckpointHandler(**self.options))
+
+    def new_checkpointer(self, handler: ocp.PyTreeCheckpointHandler) -> ocp.Checkpointer:
+        """Return one that has finished when `save` returns."""
+        return ocp.Checkpointer(handler)
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write one folder."""
+        self.checkpointer.save(path, args=ocp.args.PyTreeSave(self._shared(state)))
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Read new arrays like the state's and put them in their place."""
+        target = self._shared(state)
+        arguments = ocp.checkpoint_utils.construct_restore_args(target)
+        loaded = self.checkpointer.restore(path, args=ocp.args.PyTreeRestore(target, restore_args=arguments))
+        state.adopt(self.framework.ranks.own(loaded) if self.framework.ranks else loaded)
+
+    def close(self) -> None:
+        """Wait for the checkpointer's threads and end them."""
+        self.checkpointer.close()
+
+    def _shared(self, state: State) -> dict[str, Any]:
+        """Return the state's tree. Orbax takes only arrays that all ranks hold together."""
+        return self.framework.ranks.share(state.tree()) if self.framework.ranks else state.tree()
+
+
+class AsyncSave(Pending):
+    """What an `AsyncCheckpointer` has under way. It copies to the host before `save` returns, so there is nothing to stage."""
+
+    def __init__(self, checkpointer: ocp.AsyncCheckpointer) -> None:
+        self._checkpointer = checkpointer
+
+    def finished(self) -> None:
+        """Return when the folder has its final name; raises what went wrong in the background."""
+        self._checkpointer.wait_until_finished()
+
+
+class OrbaxAsync(Orbax):
+    """`AsyncCheckpointer`: a copy in host memory, written by a thread."""
+
+    checkpointer: ocp.AsyncCheckpointer
+
+    def new_checkpointer(self, handler: ocp.PyTreeCheckpointHandler) -> ocp.AsyncCheckpointer:
+        """Return one that goes on in the background when `save` returns."""
+        return ocp.AsyncCheckpointer(handler)
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Copy the state to the host and start to write one folder."""
+        super().save(state, path)
+        return AsyncSave(self.checkpointer)

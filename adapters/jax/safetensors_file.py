@@ -1,0 +1,28 @@
+"""One safetensors file of all arrays under their canonical names, by rank 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+from safetensors.flax import load_file, save_file
+
+from adapters.base import Method, Pending
+from adapters.jax.framework import Jax
+from adapters.jax.state import State
+
+
+class Safetensors(Method[State]):
+    """The format holds arrays only, so the position is saved as one."""
+
+    framework: Jax
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write one file."""
+        if self.place.rank == 0:
+            save_file(self.framework.on_host(state.tensors()), path)
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Read new arrays and put them in the place of the state's."""
+        state.adopt_tensors(jax.device_put(load_file(path), self.framework.device))

@@ -1,0 +1,131 @@
+"""A JAX training state: immutable arrays in one mutable holder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
+
+from adapters.jax.modules import Tree
+from adapters.jax.training import Training, rounded, training
+from workloads import Workload
+from workloads.layers import Variable
+
+SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}  # canonical -> optax
+LOCAL = ("buffers", "rng")  # the parts of the tree that each rank has of its own
+
+
+@dataclass
+class State:
+    """Weights, buffers, optimizer, random key and position in the data.
+
+    Nothing in the parts of `tree` is ever changed: a step or a load puts new ones in their place. A step gives the memory of
+    the old weights and slots to the new ones, unless somebody still looks at it.
+    """
+
+    workload: Workload
+    weights: Tree
+    buffers: Tree
+    master: Tree  # float32 copies of lower-precision weights, else empty
+    optimizer: optax.OptState
+    rng: Array  # the key's words, uint32
+    step: int = 0
+    gradients: Tree = field(default_factory=dict)
+    loss: Array = field(default_factory=lambda: jnp.array(jnp.nan))
+
+    @property
+    def training(self) -> Training:
+        """What computes with this state."""
+        return training(self.workload)
+
+    def tree(self) -> dict[str, Any]:
+        """Return the state as the nested structure that a script hands to Orbax. Its arrays are the state's own."""
+        parts = {
+            "weights": self.weights,
+            "buffers": self.buffers,
+            "optimizer": self.optimizer,
+            "rng": self.rng,
+            "step": self.step,
+        }
+        return parts | {"master": self.master} if self.workload.master_weights else parts
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        """Hold the parts of a `tree` from now on."""
+        for name in self.tree():
+            setattr(self, name, tree[name])
+
+    def tensors(self) -> dict[str, Array]:
+        """Return everything as arrays under canonical names, for formats that hold nothing else."""
+        return dict(self._tensors())
+
+    def adopt_tensors(self, tensors: Mapping[str, Array]) -> None:
+        """Hold the arrays of `tensors` from now on."""
+        self.weights = self._nested(tensors, "weights", self.workload.parameters)
+        self.buffers = self._nested(tensors, "buffers", self.workload.buffers)
+        if self.workload.master_weights:
+            self.master = self._nested(tensors, "optimizer/master", self.workload.parameters)
+        slots = {
+            SLOTS[slot]: self._nested(tensors, f"optimizer/{slot}", self.workload.parameters)
+            for slot in self.workload.optimizer.slots
+        }
+        counter = {name.rpartition("/")[2]: tensors[name] for name, _ in self._counters()}
+        self.optimizer = optax.tree_utils.tree_set(self.optimizer, **slots, **counter)
+        self.rng = tensors["rng/key"]
+        self.step = int(tensors["position/step"])
+
+    @staticmethod
+    def _nested(tensors: Mapping[str, Array], prefix: str, variables: tuple[Variable, ...]) -> Tree:
+        return nested({variable.name: tensors[f"{prefix}/{variable.name}"] for variable in variables})
+
+    def _tensors(self) -> Iterator[tuple[str, Array]]:
+        yield from self._named("weights", self.weights, self.workload.parameters)
+        yield from self._named("buffers", self.buffers, self.workload.buffers)
+        if self.workload.master_weights:
+            yield from self._named("optimizer/master", self.master, self.workload.parameters)
+        for slot in self.workload.optimizer.slots:
+            values = optax.tree_utils.tree_get(self.optimizer, SLOTS[slot])
+            yield from self._named(f"optimizer/{slot}", values, self.workload.parameters)
+        yield from self._counters()
+        yield "rng/key", self.rng
+        yield "position/step", jnp.asarray(self.step)
+
+    def _counters(self) -> Iterator[tuple[str, Array]]:
+        count = optax.tree_utils.tree_get(self.optimizer, "count")
+        if count is not None:
+            yield "optimizer/count", count
+
+    @staticmethod
+    def _named(prefix: str, tree: Tree, variables: tuple[Variable, ...]) -> Iterator[tuple[str, Array]]:
+        flat = flatten_dict(tree, sep=".")  # in the model's order or, once a compiled function has returned it, the alphabet's
+        return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
+
+
+def new_state(workload: Workload, seed: int, rank: int, device: jax.Device) -> State:
+    """Return a state at step 0 on the device. The random key differs from rank to rank, the other first values do not."""
+
+    def first(variables: tuple[Variable, ...]) -> Tree:
+        return nested({variable.name: jax.device_put(workload.initial(variable.name, seed), device) for variable in variables})
+
+    trained = first(workload.parameters)
+    words = np.random.SeedSequence((seed, rank)).generate_state(2)  # the size of a key of JAX's default generator
+    return State(
+        workload,
+        weights=rounded(trained) if workload.master_weights else trained,
+        buffers=first(workload.buffers),
+        master=trained if workload.master_weights else {},
+        optimizer=training(workload).first_slots(trained),
+        rng=jax.device_put(words, device),
+    )
+
+
+def nested(flat: Mapping[str, Array]) -> Tree:
+    """Return the arrays in dictionaries within dictionaries, one for each part of their dotted names."""
+    tree: Tree = unflatten_dict(flat, sep=".")
+    return tree

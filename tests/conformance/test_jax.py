@@ -1,0 +1,232 @@
+"""The JAX adapter keeps the contract. Runs in JAX's environment, and is skipped in any other."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import math
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax")
+
+import workloads  # noqa: E402
+from adapters.base import DirectIo, Leaf, Method, Place  # noqa: E402
+from adapters.jax.framework import Jax  # noqa: E402
+from adapters.jax.state import State  # noqa: E402
+from workloads import Role, Workload  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/jax/adapter.toml").read_text())["methods"]
+SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+
+
+@pytest.fixture(params=SMALL, ids="-".join)
+def workload(request: pytest.FixtureRequest) -> Workload:
+    name, precision = request.param
+    return workloads.load(name, "small", precision)
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Iterator[Jax]:
+    framework = Jax()
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest, framework: Jax) -> Method[State]:
+    return make(request.param, framework)
+
+
+def make(name: str, framework: Jax) -> Method[State]:
+    module, _, attribute = METHODS[name]["class"].partition(":")
+    return getattr(importlib.import_module(module), attribute)(framework.place, framework, METHODS[name].get("options", {}))
+
+
+@contextmanager
+def opened(method: Method[State], state: State) -> Iterator[None]:
+    method.open(state)
+    try:
+        yield
+    finally:
+        method.close()
+
+
+def train(framework: Jax, state: State, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        framework.gradients(state)
+        losses.append(framework.loss(state))
+        framework.update(state)
+    return losses
+
+
+def trained(framework: Jax, workload: Workload, seed: int, steps: int) -> State:
+    state = framework.build(workload, seed)
+    train(framework, state, steps)
+    return state
+
+
+def digests(framework: Jax, state: State) -> dict[str, str]:
+    return {leaf.name: hashlib.sha256(leaf.data).hexdigest() for leaf in framework.leaves(state)}
+
+
+def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
+    return leaf.name, leaf.role, leaf.dtype, leaf.shape
+
+
+def test_the_leaves_are_those_of_the_workload(framework: Jax, workload: Workload) -> None:
+    leaves = [spec(leaf) for leaf in framework.leaves(framework.build(workload, 1))]
+    expected = {(leaf.name, leaf.role, leaf.dtype, leaf.shape) for leaf in workload.leaf_specs()}
+    added = {name for name, *_ in leaves} - {name for name, *_ in expected}
+    assert expected <= set(leaves)
+    assert len({name for name, *_ in leaves}) == len(leaves)
+    assert added <= {"rng/key", "position/step", "optimizer/count"}
+
+
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: Jax, workload: Workload) -> None:
+    sizes = {"bfloat16": 2, "float32": 4, "int32": 4, "uint32": 4}
+    for leaf in framework.leaves(framework.build(workload, 1)):
+        assert leaf.data.format == "B"
+        assert leaf.data.nbytes == sizes[leaf.dtype] * math.prod(leaf.shape)
+
+
+def test_a_new_state_has_the_workloads_first_values(framework: Jax, workload: Workload) -> None:
+    leaves = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))}
+    weights = "optimizer/master" if workload.master_weights else "weights"
+    for prefix, variables in ((weights, workload.parameters), ("buffers", workload.buffers)):
+        for variable in variables:
+            assert leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+
+
+def test_the_leaves_do_not_depend_on_the_step(framework: Jax, workload: Workload) -> None:
+    state = framework.build(workload, 1)
+    before = [spec(leaf) for leaf in framework.leaves(state)]
+    train(framework, state, 1)
+    assert [spec(leaf) for leaf in framework.leaves(state)] == before
+
+
+def test_every_leaf_differs_between_seeds_and_steps(framework: Jax, workload: Workload) -> None:
+    first = digests(framework, trained(framework, workload, 1, 2))
+    second = digests(framework, trained(framework, workload, 2, 3))
+    assert [name for name in first if first[name] == second[name]] == []
+
+
+def test_training_is_repeatable(framework: Jax, workload: Workload) -> None:
+    once, again = (digests(framework, trained(framework, workload, 1, 3)) for _ in range(2))
+    assert once == again
+
+
+def test_the_loss_falls(framework: Jax, workload: Workload) -> None:
+    losses = train(framework, framework.build(workload, 1), 40)
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_a_load_restores_every_leaf_and_training_goes_on_the_same(
+    framework: Jax, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 3)
+    saved = digests(framework, state)
+    with opened(method, state):
+        pending = method.save(state, tmp_path / "checkpoint")
+        pending.staged()
+        pending.finished()
+        train(framework, state, 2)
+        target = trained(framework, workload, 2, 1)
+        method.load(target, tmp_path / "checkpoint")
+    assert digests(framework, target) == saved
+    train(framework, target, 2)
+    assert digests(framework, target) == digests(framework, state)
+
+
+def test_a_state_that_has_taken_no_step_can_be_loaded(
+    framework: Jax, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 2)
+    target = framework.build(workload, 2)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        method.load(target, tmp_path / "checkpoint")
+    assert digests(framework, target) == digests(framework, state)
+
+
+def test_training_behind_a_save_does_not_change_it(
+    framework: Jax, workload: Workload, method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workload, 1, 2)
+    target = trained(framework, workload, 2, 1)
+    with opened(method, state):
+        for number in range(3):  # later saves meet what the first has left to be reused
+            saved = digests(framework, state)
+            pending = method.save(state, tmp_path / str(number))
+            framework.gradients(state)
+            pending.staged()
+            framework.update(state)
+            pending.finished()
+            method.load(target, tmp_path / str(number))
+            assert digests(framework, target) == saved
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_failed_save_is_raised(framework: Jax, name: str, tmp_path: Path) -> None:
+    # A file that may not grow, not a missing directory: after that Orbax's threads wait 300 s, and the interpreter for them.
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make(name, framework)
+    with opened(method, state), files_of_at_most(10_000), pytest.raises(Exception, match=r"(?i)too large|writ"):
+        method.save(state, tmp_path / "checkpoint").finished()
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the signal that ends the process
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("orbax")])
+def test_orbax_leaves_nothing_beside_the_checkpoint(framework: Jax, name: str, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make(name, framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_a_cuda_device_that_is_not_there_is_unsupported(framework: Jax, workload: Workload) -> None:
+    assert "finds no CUDA device" in (framework.unsupported(workload, "cuda") or "")
+    assert framework.unsupported(workload, "cpu") is None
+
+
+@pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
+def test_two_ranks_restore_what_a_method_covers(tmp_path: Path) -> None:
+    mpirun = str(Path(sys.executable).parent / "mpirun")
+    script = str(Path(__file__).parent / "jax_ranks.py")
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    command = [mpirun, "--oversubscribe", "-n", "2", sys.executable, script, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    verdicts = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
+    assert sorted(verdicts) == sorted(2 * [f"{name}: equal" for name in METHODS])
