@@ -1,0 +1,45 @@
+"""model.save of Keras: architecture, weights and optimizer in one file, by rank 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import keras
+
+from adapters.base import Method, Pending
+from adapters.tensorflow.state import State, copy
+
+
+class KerasFile(Method[State]):
+    """A zip archive of a description and an HDF5 file."""
+
+    file = "model.keras"  # Keras insists on the suffix
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write a folder of one file."""
+        if self.place.rank == 0:
+            path.mkdir()
+            state.model.save(path / self.file)
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Have Keras make a new model, and take its values over."""
+        loaded = keras.saving.load_model(path / self.file)
+        copy(loaded.weights, state.model.weights)
+        copy(loaded.optimizer.variables, state.optimizer.variables)
+
+
+class LegacyFile(KerasFile):
+    """One HDF5 file, as before Keras 3. The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into."""
+
+    file = "model.h5"
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write a folder of one file."""
+        pending = super().save(state, path)
+        state.compile()  # Keras strikes the optimizer from the model's description: later .keras files would do without it
+        return pending
+
+    def load(self, state: State, path: Path) -> None:
+        """Have Keras make a new model, and take the values of its weights over."""
+        copy(keras.saving.load_model(path / self.file).weights, state.model.weights)

@@ -1,0 +1,166 @@
+"""A TensorFlow training state: a compiled Keras model with its optimizer, and the position in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from adapters.tensorflow.modules import new_model
+from adapters.tensorflow.optimizers import SlotOptimizer, new_optimizer
+from workloads import Batch, Workload
+
+# The canonical name of each kind of variable inside its layer.
+CANONICAL = {
+    "kernel": "weight",
+    "gamma": "weight",
+    "embeddings": "weight",
+    "scale": "weight",
+    "bias": "bias",
+    "beta": "bias",
+    "moving_mean": "running_mean",
+    "moving_variance": "running_var",
+}
+# The axes of a kernel in their canonical order, by the number of axes: (in, out) and (height, width, in, out).
+KERNEL_AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
+CHANNELS_LAST = (0, 2, 3, 1)
+
+Variable = keras.Variable | tf.Variable
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A variable of the state, and how its axes are put in their canonical order."""
+
+    variable: Variable
+    axes: tuple[int, ...] | None = None
+
+    @property
+    def plain(self) -> tf.Variable:
+        """The variable that TensorFlow knows."""
+        return self.variable.value if isinstance(self.variable, keras.Variable) else self.variable
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in bytes."""
+        size: int = self.plain.dtype.size * self.plain.shape.num_elements()
+        return size
+
+    def canonical(self) -> NDArray[Any]:
+        """Return a copy on the host in the canonical layout."""
+        array: NDArray[Any] = self.plain.numpy()
+        return array if self.axes is None else np.ascontiguousarray(array.transpose(self.axes))
+
+    def assign(self, array: NDArray[Any]) -> None:
+        """Take over values in the canonical layout."""
+        values = array if self.axes is None else array.transpose(np.argsort(self.axes))
+        self.plain.assign(tf.cast(np.ascontiguousarray(values), self.plain.dtype))
+
+
+class State:
+    """Model, optimizer, dropout seeds and position. A load changes the values of its variables, never the variables.
+
+    The compiled step refers to the variables, and compiling it anew takes seconds.
+    """
+
+    def __init__(self, workload: Workload, model: keras.Model) -> None:
+        self.workload = workload
+        self.model = model
+        self.optimizer: SlotOptimizer = new_optimizer(workload)
+        self.optimizer.build(model.trainable_variables)  # else the slots come with the first step, too late for a load
+        self.compile()
+        self.rng = {layer.name: layer.seed_generator.state for layer in model.layers if hasattr(layer, "seed_generator")}
+        self.step = tf.Variable(0, dtype=tf.int64, name="step")
+        self.gradients: list[tf.Tensor] = []
+        self.loss = tf.constant(float("nan"))
+
+    def compile(self) -> None:
+        """Make the optimizer known to the model, so that Keras's files hold it."""
+        self.model.compile(self.optimizer)
+
+    @tf.function(autograph=False)
+    def forward_backward(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Return the loss and the gradients in float32."""
+        with tf.GradientTape() as tape:
+            loss = _loss(self.workload, self.model(inputs, training=True), targets)
+        gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+        return loss, [tf.cast(gradient, tf.float32) for gradient in gradients]
+
+    @tf.function(autograph=False)
+    def optimize(self, gradients: list[tf.Tensor]) -> None:
+        """Take the optimizer's step and move on by one batch."""
+        self.optimizer.apply(gradients, self.model.trainable_variables)
+        self.step.assign_add(1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything under canonical names."""
+        return dict(self._tensors())
+
+    def plain_variables(self) -> dict[str, tf.Variable]:
+        """Return everything as what TensorFlow itself knows of it, under canonical names."""
+        return {name: tensor.plain for name, tensor in self._tensors()}
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for variable in self.model.trainable_variables:
+            yield f"weights/{_canonical_name(variable)}", _tensor(variable)
+        for variable in self.model.non_trainable_weights:
+            yield f"buffers/{_canonical_name(variable)}", _tensor(variable)
+        for slot, values in self.optimizer.slots.items():
+            for variable, value in zip(self.model.trainable_variables, values, strict=True):
+                yield f"optimizer/{slot}/{_canonical_name(variable)}", Tensor(value, _tensor(variable).axes)
+        yield "optimizer/iterations", Tensor(self.optimizer.iterations)
+        for name, seed in self.rng.items():
+            yield f"rng/{name}", Tensor(seed)
+        yield "position/step", Tensor(self.step)
+
+
+def new_state(workload: Workload, seed: int, rank: int) -> State:
+    """Return a state at step 0. The dropout seeds differ from rank to rank, the other first values do not."""
+    example = native(workload.data.examples(0, 1, 0)).inputs
+    dtype = "bfloat16" if workload.master_weights else "float32"
+    random = np.random.default_rng((seed, rank))
+    seeds = (int(random.integers(2**31)) for _ in iter(int, 1))
+    state = State(workload, new_model(workload.model, example.shape[1:], example.dtype.name, dtype, seeds))
+    tensors = state.tensors()
+    for part, variables in (("weights", workload.parameters), ("buffers", workload.buffers)):
+        for variable in variables:
+            tensors[f"{part}/{variable.name}"].assign(workload.initial(variable.name, seed))
+    for variable in workload.parameters if workload.master_weights else ():
+        tensors[f"optimizer/master/{variable.name}"].assign(workload.initial(variable.name, seed))
+    return state
+
+
+def native(batch: Batch) -> Batch:
+    """Return a batch with the channels of images last."""
+    if batch.inputs.ndim != 4:
+        return batch
+    return Batch(np.ascontiguousarray(batch.inputs.transpose(CHANNELS_LAST)), batch.targets)
+
+
+def copy(sources: Iterable[Variable], targets: Iterable[Variable], leave_out: Iterable[Variable] = ()) -> None:
+    """Give the sources' values to the targets, one to one, except to the targets in `leave_out`."""
+    kept = {id(variable) for variable in leave_out}
+    for source, target in zip(sources, targets, strict=True):
+        if id(target) not in kept:
+            target.assign(source)
+
+
+def _canonical_name(variable: keras.Variable) -> str:
+    layer, kind = variable.path.split("/")[-2:]
+    return f"{layer}.{CANONICAL[kind]}"
+
+
+def _tensor(variable: keras.Variable) -> Tensor:
+    return Tensor(variable, KERNEL_AXES[len(variable.shape)] if variable.name == "kernel" else None)
+
+
+def _loss(workload: Workload, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    if workload.loss == "mean-squared-error":
+        return tf.reduce_mean(tf.math.squared_difference(outputs, targets))
+    logits = tf.cast(outputs, tf.float32)
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits))

@@ -1,0 +1,355 @@
+"""The TensorFlow adapter keeps the contract. Runs in TensorFlow's environment, and is skipped in any other."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow")
+
+import workloads  # noqa: E402
+from adapters.base import Coverage, DirectIo, Leaf, Method, Place  # noqa: E402
+from adapters.tensorflow.framework import TensorFlow  # noqa: E402
+from adapters.tensorflow.state import State  # noqa: E402
+from workloads import Role, Workload  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/tensorflow/adapter.toml").read_text())["methods"]
+WORKING = [name for name in METHODS if "expected_failure" not in METHODS[name]]
+BROKEN = [name for name in METHODS if "expected_failure" in METHODS[name]]
+FULL = [name for name in WORKING if METHODS[name]["covers"] == "full"]
+WITHOUT_BFLOAT16 = ["legacy-h5"]
+SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+CASES = [(name, case) for name in WORKING for case in SMALL if name not in WITHOUT_BFLOAT16 or case[1] == "float32"]
+
+Prepare = Callable[[str, str, int], State]
+
+
+@pytest.fixture(params=SMALL, ids="-".join)
+def workload(request: pytest.FixtureRequest) -> Workload:
+    name, precision = request.param
+    return workloads.load(name, "small", precision)
+
+
+@pytest.fixture(scope="module")
+def framework(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlow]:
+    framework = TensorFlow()
+    temporary = tmp_path_factory.mktemp("temporary")
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=temporary, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+@pytest.fixture(scope="module")
+def prepared(framework: TensorFlow) -> Prepare:
+    """Return trained states, every one compiled once for all tests: only its values are set back."""
+
+    @functools.cache
+    def once(name: str, precision: str, seed: int) -> tuple[State, dict[str, Any]]:
+        state = trained(framework, workloads.load(name, "small", precision), seed, 5 - seed)
+        return state, {name: variable.numpy() for name, variable in state.plain_variables().items()}
+
+    def prepare(name: str, precision: str, seed: int) -> State:
+        state, values = once(name, precision, seed)
+        for variable_name, variable in state.plain_variables().items():
+            variable.assign(values[variable_name])
+        return state
+
+    return prepare
+
+
+def make(name: str, framework: TensorFlow, **options: Any) -> Method[State]:
+    module, _, attribute = METHODS[name]["class"].partition(":")
+    method_class = getattr(importlib.import_module(module), attribute)
+    return method_class(framework.place, framework, METHODS[name].get("options", {}) | options)
+
+
+@contextmanager
+def opened(method: Method[State], state: State) -> Iterator[None]:
+    method.open(state)
+    try:
+        yield
+    finally:
+        method.close()
+
+
+def train(framework: TensorFlow, state: State, steps: int) -> list[float]:
+    losses = []
+    for _ in range(steps):
+        framework.gradients(state)
+        losses.append(framework.loss(state))
+        framework.update(state)
+    return losses
+
+
+def trained(framework: TensorFlow, workload: Workload, seed: int, steps: int) -> State:
+    state = framework.build(workload, seed)
+    train(framework, state, steps)
+    return state
+
+
+def digests(framework: TensorFlow, state: State) -> dict[str, str]:
+    return {leaf.name: hashlib.sha256(leaf.data).hexdigest() for leaf in framework.leaves(state)}
+
+
+def covered(name: str, framework: TensorFlow, state: State) -> set[str]:
+    roles = Coverage(METHODS[name]["covers"]).roles
+    return {leaf.name for leaf in framework.leaves(state) if leaf.role in roles}
+
+
+def same(first: dict[str, str], second: dict[str, str]) -> set[str]:
+    return {name for name in first if first[name] == second[name]}
+
+
+def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
+    return leaf.name, leaf.role, leaf.dtype, leaf.shape
+
+
+def test_the_leaves_are_those_of_the_workload(framework: TensorFlow, workload: Workload) -> None:
+    leaves = [spec(leaf) for leaf in framework.leaves(framework.build(workload, 1))]
+    expected = {(leaf.name, leaf.role, leaf.dtype, leaf.shape) for leaf in workload.leaf_specs()}
+    added = {name for name, *_ in leaves} - {name for name, *_ in expected}
+    assert expected <= set(leaves)
+    assert len({name for name, *_ in leaves}) == len(leaves)
+    assert all(name in ("position/step", "optimizer/iterations") or re.fullmatch(r"rng/.*dropout\d?", name) for name in added)
+
+
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: TensorFlow, workload: Workload) -> None:
+    sizes = {"bfloat16": 2, "float32": 4, "int64": 8}
+    for leaf in framework.leaves(framework.build(workload, 1)):
+        assert leaf.data.format == "B"
+        assert leaf.data.nbytes == sizes[leaf.dtype] * math.prod(leaf.shape)
+
+
+def test_a_new_state_has_the_workloads_first_values(framework: TensorFlow, workload: Workload) -> None:
+    leaves = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))}
+    weights = "optimizer/master" if workload.master_weights else "weights"
+    for prefix, variables in ((weights, workload.parameters), ("buffers", workload.buffers)):
+        for variable in variables:
+            assert leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+
+
+def test_the_leaves_do_not_depend_on_the_step(framework: TensorFlow, workload: Workload) -> None:
+    state = framework.build(workload, 1)
+    before = [spec(leaf) for leaf in framework.leaves(state)]
+    train(framework, state, 1)
+    assert [spec(leaf) for leaf in framework.leaves(state)] == before
+
+
+def test_every_leaf_differs_between_seeds_and_steps(framework: TensorFlow, workload: Workload) -> None:
+    first = digests(framework, trained(framework, workload, 1, 2))
+    assert same(first, digests(framework, trained(framework, workload, 2, 3))) == set()
+
+
+def test_training_is_repeatable(framework: TensorFlow, workload: Workload) -> None:
+    once, again = (digests(framework, trained(framework, workload, 1, 3)) for _ in range(2))
+    assert once == again
+
+
+def test_gradients_leave_the_weights_and_slots_alone(framework: TensorFlow, workload: Workload) -> None:
+    state = trained(framework, workload, 1, 1)
+    before = digests(framework, state)
+    framework.gradients(state)
+    changed = before.keys() - same(before, digests(framework, state))
+    assert all(name.startswith(("buffers/", "rng/")) for name in changed)
+
+
+def test_the_loss_falls(framework: TensorFlow, workload: Workload) -> None:
+    losses = train(framework, framework.build(workload, 1), 40)
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+
+
+def test_the_momentum_is_the_sum_of_gradients_and_not_of_changes(framework: TensorFlow) -> None:
+    state = framework.build(workloads.load("resnet50", "small"), 1)
+    optimizer = state.workload.optimizer
+    first = {name: tensor.canonical() for name, tensor in state.tensors().items()}
+    train(framework, state, 1)
+    for variable in state.workload.parameters:
+        change = first[f"weights/{variable.name}"] - state.tensors()[f"weights/{variable.name}"].canonical()
+        momentum = state.tensors()[f"optimizer/momentum/{variable.name}"].canonical()
+        np.testing.assert_allclose(change, optimizer.learning_rate * momentum, rtol=1e-4, atol=1e-6)
+
+
+def test_the_running_variance_is_unbiased(framework: TensorFlow) -> None:
+    from adapters.tensorflow.modules import BatchNorm
+
+    images = np.random.default_rng(0).standard_normal((4, 2, 2, 3), dtype=np.float32)
+    layer = BatchNorm(epsilon=1e-5, momentum=0.1)
+    layer(images, training=True)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), 0.9 + 0.1 * images.var((0, 1, 2), ddof=1), rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), 0.1 * images.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=str)
+def test_a_load_restores_what_it_covers_and_nothing_else(
+    framework: TensorFlow, prepared: Prepare, name: str, case: tuple[str, str], tmp_path: Path
+) -> None:
+    state = prepared(*case, 1)
+    saved = digests(framework, state)
+    method = make(name, framework)
+    with opened(method, state):
+        pending = method.save(state, tmp_path / "checkpoint")
+        pending.staged()
+        pending.finished()
+        train(framework, state, 2)
+        target = prepared(*case, 2)
+        method.load(target, tmp_path / "checkpoint")
+    assert same(digests(framework, target), saved) == covered(name, framework, state)
+    train(framework, target, 2)
+    if name in FULL:
+        assert digests(framework, target) == digests(framework, state)
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_a_state_that_has_taken_no_step_can_be_loaded(framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path) -> None:
+    state = prepared("candle-mlp", "float32", 1)
+    target = framework.build(state.workload, 2)
+    method = make(name, framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        method.load(target, tmp_path / "checkpoint")
+    assert same(digests(framework, target), digests(framework, state)) >= covered(name, framework, state)
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_training_behind_a_save_does_not_change_it(framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path) -> None:
+    state, target = (prepared("resnet50", "float32", seed) for seed in (1, 2))
+    method = make(name, framework)
+    with opened(method, state):
+        for number in range(3):  # later saves meet what the first has left to be reused
+            saved = digests(framework, state)
+            pending = method.save(state, tmp_path / str(number))
+            framework.gradients(state)
+            pending.staged()
+            framework.update(state)
+            pending.finished()
+            method.load(target, tmp_path / str(number))
+            assert same(digests(framework, target), saved) >= covered(name, framework, state)
+
+
+@pytest.mark.parametrize("name", WORKING)
+def test_a_failed_save_is_raised(framework: TensorFlow, name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make(name, framework)
+    with opened(method, state), pytest.raises(Exception, match=r"file|directory"):
+        method.save(state, tmp_path / "file" / "checkpoint").finished()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_tensorflow_breaks_is_still_broken(framework: TensorFlow, name: str, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make(name, framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "first").finished()
+        with pytest.raises(ValueError) as raised:  # noqa: PT011  # the declared expression is matched below, as a run has it
+            method.save(state, tmp_path / "second").finished()
+    assert re.search(METHODS[name]["expected_failure"], f"ValueError: {raised.value}", re.DOTALL)
+
+
+def test_an_asynchronous_save_ends_its_thread(framework: TensorFlow, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make("tf-checkpoint-async", framework)
+    before = threading.active_count()
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def test_an_asynchronous_save_can_go_on_with_another_state(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+    first, second = (prepared("candle-mlp", "float32", seed) for seed in (1, 2))
+    method = make("tf-checkpoint-async", framework)
+    with opened(method, first):
+        method.save(first, tmp_path / "first").finished()
+        method.save(second, tmp_path / "second").finished()
+        method.load(first, tmp_path / "second")
+    assert digests(framework, first) == digests(framework, second)
+
+
+def test_sync_alone_keeps_the_error_of_an_asynchronous_write(framework: TensorFlow, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = make("tf-checkpoint-async", framework)
+    method.open(state)
+    method.save(state, tmp_path / "file" / "checkpoint")
+    method._checkpoint.sync()  # reports nothing: the reason why `finished` asks on
+    with pytest.raises(Exception, match=r"file|directory"):
+        method.close()
+
+
+def test_sharded_weights_are_several_files(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+    make("weights-sharded", framework).save(prepared("resnet50", "float32", 1), tmp_path / "checkpoint")
+    assert len(list((tmp_path / "checkpoint").glob("*.weights.h5"))) > 1
+
+
+def test_the_legacy_file_gives_no_optimizer_back(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+    import keras
+
+    make("legacy-h5", framework).save(prepared("candle-mlp", "float32", 1), tmp_path / "checkpoint")
+    loaded = keras.saving.load_model(tmp_path / "checkpoint" / "model.h5")
+    assert all(slots == [] for slots in loaded.optimizer.slots.values())
+
+
+def test_a_saved_model_holds_every_weight_twice(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+    state = prepared("candle-mlp", "float32", 1)
+    make("saved-model", framework).save(state, tmp_path / "checkpoint")
+    weights = sum(leaf.data.nbytes for leaf in framework.leaves(state) if leaf.role is Role.WEIGHT)
+    written = sum(path.stat().st_size for path in (tmp_path / "checkpoint" / "variables").glob("*.data-*"))
+    assert written > 2 * weights
+
+
+def test_keras_spoils_a_model_by_saving_it_as_legacy_file(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+    state = prepared("candle-mlp", "float32", 1)
+    make("legacy-h5", framework).save(state, tmp_path / "checkpoint")
+    assert "optimizer" in state.model.get_compile_config()
+    state.model.save(tmp_path / "model.h5")
+    assert "optimizer" not in state.model.get_compile_config()  # else `LegacyFile` need not compile the model anew
+    state.compile()
+
+
+@pytest.mark.parametrize("name", WITHOUT_BFLOAT16)
+def test_a_format_without_bfloat16_says_so(framework: TensorFlow, name: str, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("llm-slice", "small", "bf16-mixed"), 1)
+    method = make(name, framework)
+    method.save(state, tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match="No cast function available"):
+        method.load(state, tmp_path / "checkpoint")
+
+
+def test_a_cuda_device_that_is_not_there_is_unsupported(framework: TensorFlow, workload: Workload) -> None:
+    assert "finds no CUDA device" in (framework.unsupported(workload, "cuda") or "")
+    assert framework.unsupported(workload, "cpu") is None
+
+
+@pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
+@pytest.mark.parametrize("name", ["tf-checkpoint", "tf-checkpoint-async", "keras"])
+def test_two_ranks_restore_what_they_share(name: str, tmp_path: Path) -> None:
+    mpirun = str(Path(sys.executable).parent / "mpirun")
+    script = str(Path(__file__).parent / "tensorflow_ranks.py")
+    environment = os.environ | {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
+    }
+    command = [mpirun, "--oversubscribe", "-n", "2", sys.executable, script, name, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("equal") == 2, done.stdout
