@@ -17,7 +17,7 @@ from harness.worker.output import DONE, read_mark, records_path
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
-_EXIT_S = 10.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
+_EXIT_S = 5.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
 _SHOWN_CHARACTERS = 300
 
 
