@@ -1,4 +1,4 @@
-"""Who may import whom. The table is DESIGN's, and the README repeats it for contributors."""
+"""Who may import whom. The README repeats the table for contributors."""
 
 from __future__ import annotations
 
