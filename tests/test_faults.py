@@ -58,3 +58,9 @@ def test_good_methods_beside_them_are_measured(run: Measured, method: str) -> No
 
 def test_scratch_is_clean_after_all_that(run: Measured) -> None:
     assert not run.scratch.exists()
+
+
+def test_a_load_that_spoils_the_state_costs_its_own_row_alone(measure: Measure) -> None:
+    spoiling = measure([faulty("mapped"), planned("buffered", samples=1)])
+    assert spoiling.row("double[fault=mapped]").status == "failed"
+    assert (spoiling.row("buffered").status, spoiling.row("buffered").reason) == ("ok", "")

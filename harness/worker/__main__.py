@@ -228,6 +228,8 @@ def _attempt(bench: Bench, entries: Sequence[tuple[int, T]], action: Callable[[T
         except (Exception, SystemExit) as error:
             _fail(bench.output, bench.world, [bench.job.tasks[index]], error)
             bench.thread_errors.clear()
+            if bench.job.role == "load":
+                bench.rebuild()  # a bad load may have put mappings or other types into the state that the next ones share
             storage.remove_tree(bench.folders.trial)
     return done
 

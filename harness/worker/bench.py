@@ -70,6 +70,7 @@ class Bench:
     def drop_state(self) -> None:
         """Let go of the state's memory."""
         self.state = None
+        gc.unfreeze()  # a framework's state may hold itself in cycles, and was frozen with everything else
         gc.collect()
 
     def rebuild(self) -> None:
