@@ -144,11 +144,12 @@ class BatchNorm(Layer):
     features: int
     epsilon: float = 1e-5
     momentum: float = 0.1
+    scale: float = 1.0  # what every channel's scale starts at
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
         """The scale and the shift."""
-        return Variable("weight", (self.features,), ONES), Variable("bias", (self.features,), ZEROS)
+        return Variable("weight", (self.features,), Constant(self.scale)), Variable("bias", (self.features,), ZEROS)
 
     @property
     def own_buffers(self) -> tuple[Variable, ...]:
