@@ -93,6 +93,21 @@ class Place:
     local_rank: int = 0
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A part of a checkpoint that its format names: a tensor, as a rule. `role` is None for what describes the others.
+
+    `file` is the path inside the checkpoint; of a checkpoint that is a single file, its name. `stored_bytes` lie in the file, as it
+    has them; `raw_bytes` they come to without the format's compression.
+    """
+
+    file: str
+    name: str
+    role: Role | None
+    stored_bytes: int
+    raw_bytes: int
+
+
 StateT = TypeVar("StateT")
 
 
@@ -168,6 +183,10 @@ class Method(ABC, Generic[StateT]):
     @abstractmethod
     def load(self, state: StateT, path: Path) -> None:
         """Restore what the method covers into `state`, which holds it in its own memory on return, read to the end."""
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield what the format says lies where in a checkpoint of this method. The default: it does not tell. Never timed."""
+        return iter(())
 
     def close(self) -> None:
         """Give back what `open` made."""

@@ -30,7 +30,10 @@ covers = "weights+optimizer"
 format = "folder"
 asynchronous = true
 description = "raises"
-expected_failure = "ValueError.*trackable"
+[[methods.broken.expected_failures]]
+reason = "ValueError.*trackable"
+precision = "bf16-mixed"
+race = true
 """
 
 
@@ -50,7 +53,7 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         ("toy",),
     )
     plain, broken = toy.methods["plain"], toy.methods["broken"]
-    assert (plain.name, plain.options, plain.expected_failure) == ("plain", {"crc": True, "level": 3}, None)
+    assert (plain.name, plain.options, plain.expected_failures) == ("plain", {"crc": True, "level": 3}, ())
     assert (plain.default, plain.fast, plain.asynchronous, plain.own_process, plain.test_double) == (
         True,
         True,
@@ -59,7 +62,22 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         False,
     )
     assert (broken.name, broken.covers, broken.asynchronous) == ("broken", "weights+optimizer", True)
-    assert broken.expected_failure == "ValueError.*trackable"
+    [expected] = broken.expected_failures
+    assert (expected.reason, expected.experiment, expected.precision, expected.race) == (
+        "ValueError.*trackable",
+        None,
+        "bf16-mixed",
+        True,
+    )
+
+
+def test_an_expected_failure_concerns_the_rows_it_names(tmp_path: Path) -> None:
+    [expected] = catalog.read(_write(tmp_path, GOOD)).methods["broken"].expected_failures
+    assert expected.concerns("cost", "bf16-mixed")
+    assert not expected.concerns("cost", "float32")
+    only_cost = expected.model_copy(update={"precision": None, "experiment": "cost"})
+    assert only_cost.concerns("cost", "float32")
+    assert not only_cost.concerns("sizes", "float32")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +98,7 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         ("fast = true", "fast = 1", r"methods\.plain\.fast: .*not 1"),
         ('description = "one file"', "", r"methods\.plain\.description: field required"),
         ('"adapters.toy.plain:Plain"', '"adapters/toy/plain.py"', r"methods\.plain\.class: "),
-        ('"ValueError.*trackable"', '"(unclosed"', r"methods\.broken\.expected_failure: not a regular expression"),
+        ('"ValueError.*trackable"', '"(unclosed"', r"methods\.broken\.expected_failures\.0\.reason: not a regular expression"),
         ("default = true", "", r"exactly one method must have `default = true`, and 0 have it \(none\)"),
         ("asynchronous = true", "default = true", r"exactly one method .*, and 2 have it \(broken, plain\)"),
         ("[framework]", "[framework", "not valid TOML"),

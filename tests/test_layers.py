@@ -61,12 +61,14 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),
     "adapters/directio.py": rule(),
+    "adapters/formats": rule("adapters.base workloads", "numpy h5py"),
 }
+SHARED = ("formats",)  # folders under adapters/ that are no framework's
 
 
 def rule_for(file: Path) -> Rule:
     relative = file.relative_to(ROOT)
-    if relative.parts[0] == "adapters" and len(relative.parts) > 2:
+    if relative.parts[0] == "adapters" and len(relative.parts) > 2 and relative.parts[1] not in SHARED:
         return adapter_rule(relative.parts[1])
     parts = [relative.as_posix(), *(parent.as_posix() for parent in relative.parents)]
     return next(RULES[part] for part in parts if part in RULES)
@@ -75,7 +77,7 @@ def rule_for(file: Path) -> Rule:
 def adapter_rule(name: str) -> Rule:
     """Its own libraries are whatever its environment holds, but no framework that it does not declare."""
     declared = tomllib.loads((ROOT / "adapters" / name / "adapter.toml").read_bytes().decode())["framework"]["packages"]
-    first_party = {"adapters.base", "adapters.directio", f"adapters.{name}", "workloads"}
+    first_party = {"adapters.base", "adapters.directio", "adapters.formats", f"adapters.{name}", "workloads"}
     return Rule(frozenset(first_party), None, frozenset(declared))
 
 

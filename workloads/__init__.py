@@ -2,7 +2,7 @@
 
 from workloads.datasets import Batch
 from workloads.registry import load, names, precisions, presets
-from workloads.roles import LeafSpec, Role
+from workloads.roles import LeafSpec, Role, role_of
 from workloads.workload import Workload
 
-__all__ = ["Batch", "LeafSpec", "Role", "Workload", "load", "names", "precisions", "presets"]
+__all__ = ["Batch", "LeafSpec", "Role", "Workload", "load", "names", "precisions", "presets", "role_of"]

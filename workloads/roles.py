@@ -16,6 +16,20 @@ class Role(StrEnum):
     POSITION = "position"  # where in the data the training stands
 
 
+_PARTS = {
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "optimizer": Role.OPTIMIZER,
+    "rng": Role.RNG,
+    "position": Role.POSITION,
+}
+
+
+def role_of(name: str) -> Role:
+    """The role of a leaf by its canonical name, whose first part tells; KeyError for a name of another kind."""
+    return _PARTS[name.partition("/")[0]]
+
+
 @dataclass(frozen=True)
 class LeafSpec:
     """One tensor that every framework's state has. `dtype` is the numpy name, or "bfloat16", which numpy lacks."""

@@ -15,16 +15,9 @@ from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.chainer.state import Array, State
-from workloads import Role, Workload
+from workloads import Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
-ROLES = {
-    "weights": Role.WEIGHT,
-    "buffers": Role.BUFFER,
-    "optimizer": Role.OPTIMIZER,
-    "rng": Role.RNG,
-    "position": Role.POSITION,
-}
 
 
 class Chainer(Framework[State]):
@@ -63,7 +56,7 @@ class Chainer(Framework[State]):
     def leaves(self, state: State) -> Iterator[Leaf]:
         """Yield the state's arrays, on the host without a copy."""
         for name, array in state.arrays().items():
-            role = ROLES[name.partition("/")[0]]
+            role = role_of(name)
             host = cuda.to_cpu(array)
             yield Leaf(name, role, host.dtype.name, host.shape, _bytes(host).data, self._placement(role))
 

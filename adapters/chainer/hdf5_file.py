@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from chainer.serializers import load_hdf5, save_hdf5
 
-from adapters.base import Method, Pending
-from adapters.chainer.state import State
+from adapters.base import Entry, Method, Pending
+from adapters.chainer.state import State, entry_role
+from adapters.formats import hdf5
 
 
 class Hdf5(Method[State]):
@@ -22,3 +24,7 @@ class Hdf5(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read the file, dataset by dataset, into the state's own memory."""
         load_hdf5(str(path), state)
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the datasets."""
+        return hdf5.datasets(path, entry_role)

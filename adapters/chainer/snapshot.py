@@ -5,6 +5,7 @@ Chainer makes a new thread or process for every snapshot, and a temporary folder
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 from chainer.serializers import load_npz, npz
 from chainer.training.extensions.snapshot_writers import ProcessWriter, StandardWriter, ThreadWriter
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.chainer.npz_file import members
 from adapters.chainer.state import State
 
 
@@ -94,6 +96,10 @@ class SnapshotThread(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read the file, entry by entry."""
         load_npz(str(path), state)
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the arrays, each with numpy's header of 128 bytes."""
+        return members(path)
 
     def close(self) -> None:
         """Leave no thread or process behind."""

@@ -10,9 +10,9 @@ import chainer
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.chainer.modules import buffers, new_model, parameters
+from adapters.chainer.modules import BUFFERS, PARAMETERS, buffers, new_model, parameters
 from adapters.chainer.optimizers import new_optimizer
-from workloads import Workload
+from workloads import Role, Workload
 
 SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Chainer
 
@@ -66,6 +66,17 @@ class State:
         yield "optimizer/step", np.array(self.optimizer.t)
         yield "rng/numpy", self.rng
         yield "position/step", np.array(self.step)
+
+
+def entry_role(path: str) -> Role | None:
+    """Return the role of what `State.serialize` puts under the path; of a path of the model, its last part tells."""
+    part, _, inside = path.partition("/")
+    if part != "model":
+        return {"optimizer": Role.OPTIMIZER, "rng": Role.RNG, "step": Role.POSITION}.get(part)
+    own = inside.rpartition("/")[2]
+    if own in PARAMETERS:
+        return Role.WEIGHT
+    return Role.BUFFER if own in BUFFERS else None  # None: the count of batches that only fine-tuning a norm's statistics uses
 
 
 def _generator(seed: int, rank: int) -> NDArray[np.uint32]:

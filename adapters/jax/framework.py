@@ -15,17 +15,10 @@ from jax import Array
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.jax.ranks import Ranks
 from adapters.jax.state import LOCAL, State, new_state
-from workloads import Role, Workload
+from workloads import Workload, role_of
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 TreeT = TypeVar("TreeT")
-ROLES = {
-    "weights": Role.WEIGHT,
-    "buffers": Role.BUFFER,
-    "optimizer": Role.OPTIMIZER,
-    "rng": Role.RNG,
-    "position": Role.POSITION,
-}
 
 
 class Jax(Framework[State]):
@@ -71,7 +64,7 @@ class Jax(Framework[State]):
         for name, array in state.tensors().items():
             part = name.partition("/")[0]
             data = _bytes(self.on_host(array))
-            yield Leaf(name, ROLES[part], array.dtype.name, array.shape, data, self._placement(part))
+            yield Leaf(name, role_of(name), array.dtype.name, array.shape, data, self._placement(part))
 
     def on_host(self, arrays: TreeT) -> TreeT:
         """Return the arrays on a CPU, without a copy where they are there.

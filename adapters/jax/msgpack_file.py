@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
+import numpy as np
 from flax import serialization
+from flax.traverse_util import flatten_dict
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
 from adapters.jax.framework import Jax
-from adapters.jax.state import State
+from adapters.jax.state import ROLES, State
 
 
 class FlaxMsgpack(Method[State]):
@@ -27,3 +31,15 @@ class FlaxMsgpack(Method[State]):
         """Read the file, then move the values to the device."""
         loaded = serialization.from_bytes(state.tree(), path.read_bytes())
         state.adopt(jax.device_put(loaded, self.framework.device) | {"step": int(loaded["step"])})
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the leaves of the tree in the file."""
+        tree = serialization.msgpack_restore(path.read_bytes())
+        for name, value in flatten_dict(tree, sep="/").items():
+            size = _size(value)
+            yield Entry(path.name, name, ROLES.get(name.partition("/")[0]), size, size)
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of an array's elements, or those that msgpack takes for a plain number."""
+    return value.nbytes if isinstance(value, np.ndarray) else len(serialization.msgpack_serialize(value))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import zarr
+from adapters.jax import ocdbt
 from adapters.jax.framework import Jax
-from adapters.jax.state import State
+from adapters.jax.state import ROLES, State
+from workloads import Role
 
 
 class Orbax(Method[State]):
@@ -37,6 +41,11 @@ class Orbax(Method[State]):
         loaded = self.checkpointer.restore(path, args=ocp.args.PyTreeRestore(target, restore_args=arguments))
         state.adopt(self.framework.ranks.own(loaded) if self.framework.ranks else loaded)
 
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the arrays' chunks, and what describes them in the same store."""
+        values = ocdbt.values(path, zarr.is_description) if self.options["use_ocdbt"] else zarr.folder(path)
+        return zarr.chunks(values, _role)
+
     def close(self) -> None:
         """Wait for the checkpointer's threads and end them."""
         self.checkpointer.close()
@@ -44,6 +53,11 @@ class Orbax(Method[State]):
     def _shared(self, state: State) -> dict[str, Any]:
         """Return the state's tree. Orbax takes only arrays that all ranks hold together."""
         return self.framework.ranks.share(state.tree()) if self.framework.ranks else state.tree()
+
+
+def _role(array: str) -> Role | None:
+    """Return the role of an array by the parts of its place in the tree, which Orbax joins by dots."""
+    return ROLES.get(array.partition(".")[0])
 
 
 class AsyncSave(Pending):

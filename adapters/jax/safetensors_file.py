@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from safetensors.flax import load_file, save_file
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import safetensors
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
+from workloads import role_of
 
 
 class Safetensors(Method[State]):
@@ -26,3 +29,7 @@ class Safetensors(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read new arrays and put them in the place of the state's."""
         state.adopt_tensors(jax.device_put(load_file(path), self.framework.device))
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the tensors."""
+        return safetensors.tensors(path, role_of)

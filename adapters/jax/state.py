@@ -15,11 +15,19 @@ from jax import Array
 
 from adapters.jax.modules import Tree
 from adapters.jax.training import Training, rounded, training
-from workloads import Workload
+from workloads import Role, Workload
 from workloads.layers import Variable
 
 SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}  # canonical -> optax
 LOCAL = ("buffers", "rng")  # the parts of the tree that each rank has of its own
+ROLES = {  # of all parts of the tree
+    "weights": Role.WEIGHT,
+    "buffers": Role.BUFFER,
+    "master": Role.OPTIMIZER,
+    "optimizer": Role.OPTIMIZER,
+    "rng": Role.RNG,
+    "step": Role.POSITION,
+}
 
 
 @dataclass

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, Metadata
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.pytorch.modules import is_buffer
 from adapters.pytorch.state import State
+from workloads import Role
 
 
 class Dcp(Method[State]):
@@ -31,6 +36,13 @@ class Dcp(Method[State]):
             dcp.load(target, checkpoint_id=path)
         restore(state, target)
 
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield what `.metadata` lists. Each item is an archive of its own by torch.save, so that more is stored than is raw."""
+        metadata = FileSystemReader(path).read_metadata()
+        mixed = any(name.startswith("model.") for name in metadata.state_dict_metadata)
+        for index, stored in metadata.storage_data.items():
+            yield Entry(stored.relative_path, index.fqn, _role(index.fqn, mixed), stored.length, _raw_bytes(metadata, index))
+
 
 @contextmanager
 def ordinary_errors() -> Iterator[None]:
@@ -38,7 +50,8 @@ def ordinary_errors() -> Iterator[None]:
     try:
         yield
     except CheckpointException as error:
-        raise RuntimeError(str(error)) from error
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise RuntimeError(f"{type(cause).__name__} on rank {rank}: {cause}") from error
 
 
 def tree(state: State) -> dict[str, Any]:
@@ -61,3 +74,29 @@ def restore(state: State, loaded: dict[str, Any]) -> None:
     for name, generator in state.rng.items():
         generator.copy_(loaded["rng"][name])
     state.step = loaded["step"]
+
+
+def _raw_bytes(metadata: Metadata, index: MetadataIndex) -> int:
+    """Return the bytes of an item's tensor; of another object, which has no bytes but its pickle, those it is stored in."""
+    item = metadata.state_dict_metadata[index.fqn]
+    if not isinstance(item, TensorStorageMetadata):
+        length: int = metadata.storage_data[index].length
+        return length
+    chunk = next(chunk for chunk in item.chunks if chunk.offsets == index.offset)
+    return math.prod(chunk.sizes) * item.properties.dtype.itemsize
+
+
+def _role(name: str, mixed: bool) -> Role | None:
+    """Return the role of an item of `tree`; None for the optimizer's settings, which the training does not change."""
+    match name.split("."):
+        case ["optimizer", "param_groups", *_]:
+            return None
+        case ["optimizer", *_]:
+            return Role.OPTIMIZER
+        case ["trained", *_] if mixed:  # the master weights
+            return Role.OPTIMIZER
+        case ["rng", *_]:
+            return Role.RNG
+        case ["step"]:
+            return Role.POSITION
+    return Role.BUFFER if is_buffer(name) else Role.WEIGHT

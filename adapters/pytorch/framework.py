@@ -15,16 +15,9 @@ from torch.nn import functional
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.pytorch.state import State, new_module
-from workloads import Role, Workload
+from workloads import Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
-ROLES = {
-    "weights": Role.WEIGHT,
-    "buffers": Role.BUFFER,
-    "optimizer": Role.OPTIMIZER,
-    "rng": Role.RNG,
-    "position": Role.POSITION,
-}
 
 
 class PyTorch(Framework[State]):
@@ -73,7 +66,7 @@ class PyTorch(Framework[State]):
     def leaves(self, state: State) -> Iterator[Leaf]:
         """Yield the state's tensors, on the host without a copy."""
         for name, tensor in state.tensors().items():
-            role = ROLES[name.partition("/")[0]]
+            role = role_of(name)
             dtype = str(tensor.dtype).removeprefix("torch.")
             yield Leaf(name, role, dtype, tuple(tensor.shape), _host_bytes(tensor), self._placement(name, role))
 

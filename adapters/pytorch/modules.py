@@ -11,6 +11,13 @@ from torch.nn import functional
 from workloads import layers
 from workloads.layers import Layer
 
+BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # no other layer has buffers
+
+
+def is_buffer(name: str) -> bool:
+    """Say whether an entry of a module's state_dict is a buffer, which the state_dict itself does not tell."""
+    return name.rpartition(".")[2] in BATCH_NORM_BUFFERS
+
 
 def translate(layer: Layer) -> nn.Module:
     """Return the module that computes what the layer says. Its parameters hold PyTorch's own first values."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import safetensors
 from adapters.pytorch.state import State
+from workloads import role_of
 
 
 class Safetensors(Method[State]):
@@ -22,3 +25,7 @@ class Safetensors(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Map the file and copy out of the mapping, which ends with the copy."""
         state.restore_tensors(load_file(path))
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the tensors."""
+        return safetensors.tensors(path, role_of)

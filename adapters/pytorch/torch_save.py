@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.utils.serialization.config
+from torch import Tensor
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.pytorch.modules import is_buffer
 from adapters.pytorch.state import State
+from workloads import Role
+
+ROLES = {"model": Role.WEIGHT, "optimizer": Role.OPTIMIZER, "master": Role.OPTIMIZER, "rng": Role.RNG}
 
 
 class TorchSave(Method[State]):
@@ -24,3 +31,29 @@ class TorchSave(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read the file to the host, then take the values over."""
         state.restore(torch.load(path, map_location="cpu", weights_only=True))
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the storages, which either format writes once each as they are in memory, under the first tensor on each.
+
+        The position is an integer inside the pickle, and so is no entry.
+        """
+        tree = torch.load(path, map_location="cpu", mmap=self.options["zip"], weights_only=True)
+        seen: set[int] = set()
+        for name, tensor in _tensors(tree):
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                yield Entry(path.name, name, _role(name), storage.nbytes(), storage.nbytes())
+
+
+def _tensors(tree: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    for key, value in tree.items():
+        if isinstance(value, Tensor):
+            yield f"{prefix}{key}", value
+        elif isinstance(value, Mapping):
+            yield from _tensors(value, f"{prefix}{key}.")
+
+
+def _role(name: str) -> Role:
+    part, _, rest = name.partition(".")
+    return Role.BUFFER if part == "model" and is_buffer(rest) else ROLES[part]

@@ -6,17 +6,20 @@ it waits for a gate that the contract itself opens (`finished`, `close`), never 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from adapters.base import Framework, Method, Pending, Place
+from adapters.base import Entry, Framework, Method, Pending, Place
 from adapters.raw.files import Buffered
 from adapters.raw.framework import State
 from workloads import Role
@@ -42,6 +45,9 @@ class Double(Method[State]):
 
     def load(self, state: State, path: Path) -> None:
         self.inner.load(state, path)
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        return self.inner.entries(path)
 
     def close(self) -> None:
         self.inner.close()
@@ -311,6 +317,54 @@ class Rubbish(Buffered):
         return super().save(state, path)
 
 
+# --- files that differ from save to save -------------------------------------------------------------------------------------
+
+
+class TimeStamp(Buffered):
+    """Adds the time of day to its checkpoint."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        (path / "note.json").write_text(json.dumps({"saved_at_ns": time.time_ns(), "format": 1}))
+        return pending
+
+
+class Identifier(Buffered):
+    """Adds a random identifier to its checkpoint, and a file whose name is one."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        (path / "note.json").write_text(json.dumps({"id": str(uuid.uuid4()), "format": 1}))
+        (path / f"part-{uuid.uuid4().hex}").write_bytes(b"the same in every checkpoint")
+        return pending
+
+
+class HashOrder(Buffered):
+    """Adds the leaves' names in the order of a set, which follows Python's hashes of text."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        (path / "names.txt").write_text("\n".join(set(state.leaves)))
+        return pending
+
+
+class OverstatedEntries(Buffered):
+    """Says that its file holds more than it does."""
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        file = self.file(path, 0)
+        yield Entry(file.name, "everything", Role.WEIGHT, file.stat().st_size + 1, file.stat().st_size)
+
+
+class ChangesState(Buffered):
+    """Changes the state that it saves."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        next(state.of_role(Role.WEIGHT))[...] *= 1.5
+        return pending
+
+
 def _fail() -> None:
     raise OSError("the double's background work failed")
 
@@ -340,4 +394,9 @@ FAULTS: dict[str, type[Method[State]]] = {
     "out-of-memory": OutOfMemory,
     "fills-disk": FillsDisk,
     "rubbish": Rubbish,
+    "time-stamp": TimeStamp,
+    "identifier": Identifier,
+    "hash-order": HashOrder,
+    "overstated-entries": OverstatedEntries,
+    "changes-state": ChangesState,
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import archive
 from adapters.raw.framework import Array, State
+from workloads import Role, role_of
 
 
 class Npz(Method[State]):
@@ -20,12 +23,19 @@ class Npz(Method[State]):
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        with np.load(path) as archive:
+        with np.load(path) as arrays:
             for name, leaf in state.leaves.items():
                 if isinstance(leaf, np.ndarray):
-                    leaf[...] = archive[name]
+                    leaf[...] = arrays[name]
                 else:
-                    leaf.set(archive[name])
+                    leaf.set(arrays[name])
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        return archive.members(path, _role)
+
+
+def _role(member: str) -> Role:
+    return role_of(member.removesuffix(".npy"))
 
 
 def _host(leaf: Array) -> Array:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.tensorflow import bundle, roles
 from adapters.tensorflow.state import State
+from workloads import Role
 
 PREFIX = "state"  # of the names of a checkpoint's files
 
@@ -27,6 +30,29 @@ class Checkpoint(Method[State]):
         # An asynchronous write adds TensorFlow's own counter of saves, which is left where it is.
         status.assert_existing_objects_matched().expect_partial()
 
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the variables and what describes them."""
+        return bundle.tensors(path, PREFIX, self.role)
+
     def objects(self, state: State) -> tf.train.Checkpoint:
         """Return what is saved, as scripts list it. The seeds must be named: no Keras object hands them on."""
         return tf.train.Checkpoint(model=state.model, optimizer=state.optimizer, rng=state.rng, step=state.step)
+
+    def role(self, name: str) -> Role | None:
+        """Return the role of a variable by its path through `objects`.
+
+        A variable that several objects share has one of its paths: a weight that of the optimizer's list of what it trains. The
+        learning rate is a setting, and no state.
+        """
+        match name.split("/"):
+            case ["optimizer", "_trainable_variables", _]:
+                return Role.WEIGHT
+            case ["optimizer", kind, *_]:
+                return None if kind == "_learning_rate" else Role.OPTIMIZER
+            case ["model", *_]:
+                return roles.of_variable(name)
+            case ["rng", _]:
+                return Role.RNG
+            case ["step"]:
+                return Role.POSITION
+        return None

@@ -14,6 +14,7 @@ import tensorflow as tf
 from adapters.base import Pending
 from adapters.tensorflow.checkpoint import PREFIX, Checkpoint
 from adapters.tensorflow.state import State
+from workloads import Role, role_of
 
 
 class AsyncWrite(Pending):
@@ -66,3 +67,8 @@ class CheckpointAsyncPlain(CheckpointAsync):
     def objects(self, state: State) -> tf.train.Checkpoint:
         """Return all variables."""
         return tf.train.Checkpoint(state=state.plain_variables())
+
+    def role(self, name: str) -> Role | None:
+        """Return the role of a variable by its path: the canonical name with TensorFlow's ".S" for a slash."""
+        top, _, escaped = name.partition("/")
+        return role_of(escaped.partition(".S")[0]) if top == "state" else None

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.tensorflow.state import State, Tensor, native, new_state
-from workloads import Role, Workload
-
-ROLES = {
-    "weights": Role.WEIGHT,
-    "buffers": Role.BUFFER,
-    "optimizer": Role.OPTIMIZER,
-    "rng": Role.RNG,
-    "position": Role.POSITION,
-}
+from workloads import Role, Workload, role_of
 
 
 class TensorFlow(Framework[State]):
@@ -54,8 +46,8 @@ class TensorFlow(Framework[State]):
     def leaves(self, state: State) -> Iterator[Leaf]:
         """Yield the state's variables, each as a copy on the host in the canonical layout."""
         for name, tensor in state.tensors().items():
-            part = name.partition("/")[0]
-            yield _leaf(name, ROLES[part], tensor, self._placement(ROLES[part]))
+            role = role_of(name)
+            yield _leaf(name, role, tensor, self._placement(role))
 
     def synchronize(self, state: State) -> None:
         """Return when the device has nothing left to do; on a CPU every call returns with its results."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import hdf5
+from adapters.tensorflow import roles
 from adapters.tensorflow.state import State, copy
 
 
@@ -28,6 +32,11 @@ class KerasFile(Method[State]):
         copy(loaded.weights, state.model.weights)
         copy(loaded.optimizer.variables, state.optimizer.variables)
 
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the datasets of the HDF5 file, which Keras packs without compression."""
+        with zipfile.ZipFile(path / self.file) as archive, archive.open("model.weights.h5") as content:
+            yield from hdf5.datasets(path / self.file, roles.of_dataset, self.file, content)
+
 
 class LegacyFile(KerasFile):
     """One HDF5 file, as before Keras 3. The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into."""
@@ -43,3 +52,7 @@ class LegacyFile(KerasFile):
     def load(self, state: State, path: Path) -> None:
         """Have Keras make a new model, and take the values of its weights over."""
         copy(keras.saving.load_model(path / self.file).weights, state.model.weights)
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the datasets, those of the optimizer included."""
+        return hdf5.datasets(path / self.file, roles.of_legacy_dataset, self.file)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import tensorflow as tf
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.tensorflow import bundle, roles
 from adapters.tensorflow.state import State, copy
+
+VARIABLES = "variables/variables"  # the prefix of the bundle
 
 
 class SavedModel(Method[State]):
@@ -27,3 +31,8 @@ class SavedModel(Method[State]):
         loaded = tf.saved_model.load(path)
         copy(loaded.trainable_variables, state.model.trainable_variables)
         copy(loaded.non_trainable_variables, state.model.non_trainable_variables, leave_out=state.rng.values())
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the variables, each under both of its paths; only their Keras names tell what they are."""
+        names = bundle.variable_names(path, VARIABLES)
+        return bundle.tensors(path, VARIABLES, lambda variable: roles.of_variable(names[variable]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from adapters.base import Method, Pending
+from adapters.base import Entry, Method, Pending
+from adapters.formats import hdf5
+from adapters.tensorflow import roles
 from adapters.tensorflow.state import State
 
 GIB = 1 << 30
@@ -25,6 +28,11 @@ class WeightsFile(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read into the state's own variables."""
         state.model.load_weights(path / self.file)
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the datasets of all files."""
+        for file in sorted(path.glob("*.weights.h5")):
+            yield from hdf5.datasets(file, roles.of_dataset, file.name)
 
     def max_shard_gib(self, state: State) -> float | None:
         """Return how large a file may become, or None for a single one."""

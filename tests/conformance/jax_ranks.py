@@ -7,11 +7,13 @@ import socket
 import sys
 from pathlib import Path
 
-from test_jax import METHODS, digests, make, train, trained
+from test_jax import METHODS, check_files, digests, make, role_bytes, train, trained
 
 import workloads
-from adapters.base import DirectIo, Place, Replicated
+from adapters.base import DirectIo, Method, Place, Replicated
 from adapters.jax.framework import Jax
+from adapters.jax.state import State
+from workloads import Role
 
 
 def main(folder: Path) -> None:
@@ -47,12 +49,24 @@ def compare(framework: Jax, name: str, path: Path) -> str:
     framework.update(state)
     pending.finished()
     MPI.COMM_WORLD.barrier()
+    wrong = wrong_entries(framework, name, method, state, path)
     target = trained(framework, workload, 2, 1)
     method.load(target, path)
     method.close()
     loaded = digests(framework, target)
     train(framework, target, 1)  # the ranks can still work together
-    return ", ".join(leaf for leaf in covered if loaded[leaf] != saved[leaf]) or "equal"
+    return ", ".join([*wrong, *(leaf for leaf in covered if loaded[leaf] != saved[leaf])]) or "equal"
+
+
+def wrong_entries(framework: Jax, name: str, method: Method[State], state: State, path: Path) -> list[str]:
+    """Return the roles of which the entries have other bytes than the ranks, which have batch-norm statistics of their own."""
+    entries = list(method.entries(path))
+    check_files(path, entries)
+    expected = role_bytes(framework, state)
+    if METHODS[name].get("rank_local", False):
+        expected[Role.BUFFER] *= framework.place.world
+    found = {role: sum(entry.raw_bytes for entry in entries if entry.role is role) for role in Role}
+    return [f"entries of {role}" for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER) if found[role] != expected[role]]
 
 
 def free_port() -> int:

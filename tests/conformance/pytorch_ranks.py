@@ -7,11 +7,13 @@ import socket
 import sys
 from pathlib import Path
 
-from test_pytorch import digests, make, train, trained
+from test_pytorch import METHODS, digests, make, train, trained
 
 import workloads
-from adapters.base import DirectIo, Place, Replicated
+from adapters.base import DirectIo, Method, Place, Replicated
 from adapters.pytorch.framework import PyTorch
+from adapters.pytorch.state import State
+from workloads import Role
 
 
 def main(name: str, folder: Path) -> None:
@@ -46,12 +48,22 @@ def compare(framework: PyTorch, name: str, folder: Path) -> str:
     framework.update(state)
     pending.finished()
     MPI.COMM_WORLD.barrier()
+    check_entries(name, method, state, folder / "checkpoint")
     target = trained(framework, workload, 2, 1)
     method.load(target, folder / "checkpoint")
     method.close()
     loaded = digests(framework, target)
     train(framework, target, 1)  # the ranks can still work together
     return ", ".join(leaf for leaf in shared if loaded[leaf] != saved[leaf]) or "equal"
+
+
+def check_entries(name: str, method: Method[State], state: State, path: Path) -> None:
+    """Fail unless the optimizer lies in the checkpoint once, and in a file from every rank where the method says so."""
+    entries = list(method.entries(path))
+    optimizer_bytes = sum(tensor.nbytes for leaf, tensor in state.tensors().items() if leaf.startswith("optimizer/"))
+    assert sum(entry.raw_bytes for entry in entries if entry.role is Role.OPTIMIZER) == optimizer_bytes
+    writers = method.place.world if METHODS[name].get("sharded") else 1
+    assert len({entry.file for entry in entries}) == writers
 
 
 def free_port() -> int:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from chainer.backends import cuda  # noqa: E402
 from chainer.training.extensions import snapshot_writers  # noqa: E402
 
 import workloads  # noqa: E402
-from adapters.base import DirectIo, Leaf, Method, Place  # noqa: E402
+from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
 from adapters.chainer.framework import Chainer  # noqa: E402
 from adapters.chainer.modules import parameters  # noqa: E402
 from adapters.chainer.snapshot import ReportingWriter  # noqa: E402
@@ -36,8 +37,10 @@ from workloads.workload import BF16_MIXED, FLOAT32  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/chainer/adapter.toml").read_text())["methods"]
-SOUND = [name for name, declared in METHODS.items() if "expected_failure" not in declared]
+SOUND = [name for name, declared in METHODS.items() if "expected_failures" not in declared]
 BACKGROUND = ["snapshot-thread-copy", "snapshot-process"]
+HEADER_BYTES = {"npz": 128, "hdf5": 0}  # numpy's, before every array of an archive
+EPOCH_BYTES = 8  # a number that Chainer saves with the optimizer, and that nothing here counts
 
 
 @pytest.fixture(params=workloads.names())
@@ -137,8 +140,8 @@ def test_training_is_repeatable(framework: Chainer, workload: Workload) -> None:
 
 
 def test_the_loss_falls(framework: Chainer, workload: Workload) -> None:
-    losses = train(framework, framework.build(workload, 1), 40)
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    losses = train(framework, framework.build(workload, 1), 100)
+    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
 
 
 def test_momentum_is_the_workloads_and_not_chainers(framework: Chainer) -> None:
@@ -236,6 +239,45 @@ def test_a_state_that_has_taken_no_step_can_be_loaded(
     assert all(arrays[name] is target.arrays()[name] for name in arrays if name.startswith(("weights", "buffers", "rng")))
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_the_entries_come_to_the_state(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+    state = trained(framework, workload, 1, 2)
+    expected = role_bytes(framework, state)
+    expected[Role.OPTIMIZER] += EPOCH_BYTES
+    entries = saved_entries(framework, state, name, tmp_path / "checkpoint")
+    header_bytes = HEADER_BYTES[METHODS[name]["format"]]
+    for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG, Role.POSITION):
+        assert sum(entry.raw_bytes - header_bytes for entry in entries if entry.role is role) == expected[role]
+    assert {entry.name.removesuffix(".npy").rpartition("/")[2] for entry in entries if entry.role is None} <= {"N"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_entries_take_what_the_file_has(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint"
+    entries = saved_entries(framework, trained(framework, workload, 1, 2), name, path)
+    assert {entry.file for entry in entries} == {path.name}
+    assert 0.5 * path.stat().st_size < sum(entry.stored_bytes for entry in entries) <= path.stat().st_size
+    slots = [entry for entry in entries if entry.role is Role.OPTIMIZER]
+    if METHODS[name].get("compressed"):
+        assert sum(entry.stored_bytes for entry in slots) < sum(entry.raw_bytes for entry in slots)
+    else:
+        assert all(entry.stored_bytes == entry.raw_bytes for entry in entries)
+
+
+def saved_entries(framework: Chainer, state: State, name: str, path: Path) -> list[Entry]:
+    method = make(name, framework)
+    with opened(method, state):
+        method.save(state, path).finished()
+        return list(method.entries(path))
+
+
+def role_bytes(framework: Chainer, state: State) -> Counter[Role]:
+    found: Counter[Role] = Counter()
+    for leaf in framework.leaves(state):
+        found[leaf.role] += leaf.data.nbytes
+    return found
+
+
 @pytest.mark.parametrize("name", SOUND)
 def test_training_behind_a_save_does_not_change_it(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
     state = trained(framework, workload, 1, 2)
@@ -278,7 +320,7 @@ def test_a_late_thread_as_shipped_writes_what_training_has_made_of_the_state(
     arrays = [leaf for leaf in saved if leaf.startswith(("weights/", "buffers/", "optimizer/momentum/", "rng/"))]
     expected = saved if sound else later
     assert {leaf: loaded[leaf] for leaf in arrays} == {leaf: expected[leaf] for leaf in arrays}
-    assert "expected_failure" in METHODS["snapshot-thread"]
+    assert (name in SOUND) is sound  # what adapter.toml expects is what happens
 
 
 @pytest.mark.parametrize("name", METHODS)

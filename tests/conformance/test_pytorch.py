@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,13 +21,15 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import workloads  # noqa: E402
-from adapters.base import DirectIo, Leaf, Method, Place  # noqa: E402
+from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
 from adapters.pytorch.framework import PyTorch  # noqa: E402
 from adapters.pytorch.state import State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/pytorch/adapter.toml").read_text())["methods"]
+BROKEN = [name for name in METHODS if "expected_failures" in METHODS[name]]
+WORKING = [name for name in METHODS if name not in BROKEN]
 SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
 
 
@@ -44,7 +47,7 @@ def framework(tmp_path: Path) -> Iterator[PyTorch]:
     framework.stop()
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=WORKING)
 def method(request: pytest.FixtureRequest, framework: PyTorch) -> Method[State]:
     return make(request.param, framework)
 
@@ -130,8 +133,8 @@ def test_training_is_repeatable(framework: PyTorch, workload: Workload) -> None:
 
 
 def test_the_loss_falls(framework: PyTorch, workload: Workload) -> None:
-    losses = train(framework, framework.build(workload, 1), 40)
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    losses = train(framework, framework.build(workload, 1), 100)
+    assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
 
 
 def test_a_load_restores_every_leaf_and_training_goes_on_the_same(
@@ -179,6 +182,45 @@ def test_training_behind_a_save_does_not_change_it(
             assert digests(framework, target) == saved
 
 
+@pytest.mark.parametrize("shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join)
+def test_the_entries_account_for_the_tensors(
+    framework: PyTorch, shape: tuple[str, str], method: Method[State], tmp_path: Path
+) -> None:
+    state = trained(framework, workloads.load(shape[0], "small", shape[1]), 1, 2)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        entries = list(method.entries(tmp_path / "checkpoint"))
+    expected: Counter[Role | None] = Counter()
+    raw: Counter[Role | None] = Counter()
+    stored: Counter[str] = Counter()
+    for leaf in framework.leaves(state):
+        expected[leaf.role] += leaf.data.nbytes
+    for entry in entries:
+        raw[entry.role] += entry.raw_bytes
+        stored[entry.file] += entry.stored_bytes
+    # The position may be pickled with other objects.
+    for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG):
+        assert raw[role] == expected[role]
+    assert all(entry.stored_bytes >= entry.raw_bytes for entry in entries)  # none of the formats compresses
+    assert len({(entry.file, entry.name) for entry in entries}) == len(entries)
+    sizes = files(tmp_path / "checkpoint")
+    assert all(sizes[file] >= size for file, size in stored.items())
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_memory_that_tensors_share_is_one_entry(framework: PyTorch, zipped: bool, tmp_path: Path) -> None:
+    rows = torch.zeros(4, 2)
+    torch.save({"model": {"all": rows, "first": rows[0]}}, tmp_path / "file", _use_new_zipfile_serialization=zipped)
+    method = make("torch-save" if zipped else "torch-save-legacy", framework)
+    assert list(method.entries(tmp_path / "file")) == [Entry("file", "model.all", Role.WEIGHT, 32, 32)]
+
+
+def files(checkpoint: Path) -> dict[str, int]:
+    if checkpoint.is_file():
+        return {checkpoint.name: checkpoint.stat().st_size}
+    return {str(path.relative_to(checkpoint)): path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()}
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_a_failed_save_is_raised(framework: PyTorch, name: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -186,6 +228,16 @@ def test_a_failed_save_is_raised(framework: PyTorch, name: str, tmp_path: Path) 
     method = make(name, framework)
     with opened(method, state), pytest.raises(Exception, match=r"file|directory"):
         method.save(state, tmp_path / "file" / "checkpoint").finished()
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_pytorch_breaks_fails_for_the_declared_reason(framework: PyTorch, name: str, tmp_path: Path) -> None:
+    """A release that mends it makes this fail: adapter.toml has to follow."""
+    [expected] = METHODS[name]["expected_failures"]
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
+    method = make(name, framework)
+    with opened(method, state), pytest.raises(RuntimeError, match=expected["reason"]):
+        method.save(state, tmp_path / "checkpoint").finished()
 
 
 def test_the_tuned_asynchronous_save_leaves_nothing_behind(framework: PyTorch, tmp_path: Path) -> None:
@@ -204,7 +256,7 @@ def leftovers() -> set[str]:
 
 
 @pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
-@pytest.mark.parametrize("name", ["torch-save", "safetensors", "dcp", "dcp-async", "dcp-async-tuned"])
+@pytest.mark.parametrize("name", [name for name in WORKING if name not in ("torch-save-no-crc", "torch-save-legacy")])
 def test_two_ranks_restore_what_they_share(name: str, tmp_path: Path) -> None:
     mpirun = str(Path(sys.executable).parent / "mpirun")
     script = str(Path(__file__).parent / "pytorch_ranks.py")
