@@ -27,7 +27,7 @@ class Case:
     device: str
     world: int
     launcher: str
-    experiment: str = "cost"
+    experiment: str = "cost"  # "cost", "sizes" or "parity"; a parity case has no method
 
     @functools.cached_property
     def id(self) -> str:
@@ -59,12 +59,17 @@ class Storage:
     counts_device_reads: bool  # whether the kernel accounts reads from this directory to the process
 
 
+# What a worker process does with its tasks: time saves; time loads of what another process saved; save once under a tracer; look
+# into checkpoints and save the same state twice; save the same state in another process; train and report numbers.
+JobRole = Literal["calibrate", "save", "load", "trace", "inspect", "repeat", "train"]
+
+
 @dataclass(frozen=True)
 class Job:
     """The work of one worker process (or one per rank): its tasks share framework, workload, device and world."""
 
     name: str
-    role: Literal["calibrate", "save", "load", "trace"]
+    role: JobRole
     process: int  # which of the case's processes this is: the cluster of its samples
     scratch: str
     tasks: tuple[Task, ...] = ()
@@ -72,6 +77,7 @@ class Job:
     storage: Storage | None = None  # None for the calibration job, which finds it
     calibration_bytes: int = 0
     not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
+    hash_seed: int | None = None  # of Python's hashes of text; None for another one in every process
     seed: int = 2026
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,7 +18,8 @@ from rich.table import Table
 import workloads
 from harness.analysis import summary, tables
 from harness.analysis.frame import measured
-from harness.analysis.rows import Row, Wanted, rows
+from harness.analysis.row import Row, Wanted
+from harness.analysis.rows import rows
 from harness.driver import catalog, doctor, judge, manifest, preflight, store, suite
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.errors import UsageError, nearest
@@ -33,7 +34,7 @@ VENVS = ROOT / ".venvs"
 FORMATS = ("table", "markdown", "csv", "json")
 LISTS = ("frameworks", "methods", "workloads", "suites")
 
-_TEXT_COLUMNS = ("method", "covers", "power-safe", "verified")
+_TEXT_COLUMNS = ("method", "covers", "power-safe", "verified", "framework", "same files", "same state")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -211,10 +212,8 @@ def _print_tables(run: store.Run, found: Sequence[Row]) -> None:
         out.print(escape(summary.meaning(members)), highlight=False)
         for row in members:
             if row.reason:
-                out.print(
-                    f"[red]{escape(row.method)}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}",
-                    highlight=False,
-                )
+                name = escape(row.method or row.framework)
+                out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
         out.print()
     worlds = {item.case.id: item.case.world for item in run.plan}
     for note in summary.notes(found, measured(run.records, worlds)):
@@ -284,26 +283,22 @@ def _frameworks() -> Table:
     return found
 
 
-def _methods() -> Table:
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("framework", "method", "covers", "format", "traits"):
+def _methods() -> Group:
+    return Group(*(_methods_of(entry) for entry in catalog.frameworks().values()))
+
+
+def _methods_of(entry: catalog.FrameworkEntry) -> Table:
+    found = Table(title=entry.name, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=True)
+    for column in ("method", "covers", "format"):
         found.add_column(column, no_wrap=True)
-    found.add_column("description", overflow="fold")
-    for name, entry in catalog.frameworks().items():
-        for method in entry.methods.values():
-            found.add_row(name, method.name, method.covers, method.format, _traits(method), method.description)
+    for column in ("default", "async", "sharded", "compressed"):
+        found.add_column(column)
+    found.add_column("description", overflow="fold", ratio=1)
+    for method in entry.methods.values():
+        traits = (method.default, method.asynchronous, method.sharded, method.compressed)
+        description = f"{method.description} (test double)" if method.test_double else method.description
+        found.add_row(method.name, method.covers, method.format, *("yes" if has_it else "–" for has_it in traits), description)
     return found
-
-
-def _traits(method: catalog.MethodEntry) -> str:
-    traits = {
-        "default": method.default,
-        "async": method.asynchronous,
-        "sharded": method.sharded,
-        "compressed": method.compressed,
-        "test double": method.test_double,
-    }
-    return ", ".join(name for name, has_it in traits.items() if has_it)
 
 
 def _workloads() -> Table:

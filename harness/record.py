@@ -10,9 +10,10 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 1
+SCHEMA = 2
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
+    2: "payload, inventory, repeat and trajectory records; the others as before",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -237,6 +238,136 @@ class SyscallsRecord:
 
 
 @dataclass(frozen=True)
+class RolePayload:
+    """How far a sample of the bytes of one role can be compressed: by deflate, and by deflate after a byte shuffle.
+
+    The shuffle puts the first bytes of all elements together, then the second ones, as HDF5's and Blosc's filters do.
+    """
+
+    role: str
+    bytes: int
+    sampled_bytes: int
+    deflated_bytes: int
+    shuffled_bytes: int
+
+
+@dataclass(frozen=True)
+class PayloadRecord:
+    """What the state itself is like after some steps of training, before any format has it."""
+
+    kind: Literal["payload"]
+    case: str
+    process: int
+    rank: int
+    steps: int
+    roles: tuple[RolePayload, ...]
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """One file of a checkpoint, and what its format says is in it, by role: bytes as stored and without compression."""
+
+    name: str
+    bytes: int
+    entries: int
+    stored_by_role: dict[str, int]
+    raw_by_role: dict[str, int]
+
+
+@dataclass(frozen=True)
+class InventoryRecord:
+    """A checkpoint of the state after some steps of training, file by file.
+
+    `device_written_bytes` counts everything that reached the block device while it was written and flushed, the file system's own
+    journal included; None where the device does not tell.
+    """
+
+    kind: Literal["inventory"]
+    case: str
+    process: int
+    rank: int
+    steps: int
+    state_bytes: int
+    covered_bytes: int
+    file_bytes: int
+    device_written_bytes: int | None
+    files: tuple[FileContent, ...]
+
+
+@dataclass(frozen=True)
+class FileDifference:
+    """How two files of one name differ: bytes at their places, the first ranges [start, stop), and what was found in them."""
+
+    name: str
+    first_bytes: int
+    second_bytes: int
+    differing_bytes: int
+    range_count: int
+    ranges: tuple[tuple[int, int], ...]
+    causes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RepeatRecord:
+    """Whether two checkpoints of one state are the same files. `only_first` and `only_second` are names that the other lacks.
+
+    `renamed` counts files whose content the other checkpoint has under another name. `hashing` says whether Python's hashes of text
+    were those of every process or differed from process to process.
+    """
+
+    kind: Literal["repeat"]
+    case: str
+    process: int
+    rank: int
+    pair: Literal["one process", "two processes"]
+    hashing: Literal["random", "fixed"]
+    identical: bool
+    files: int
+    renamed: int
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    differences: tuple[FileDifference, ...]
+
+
+@dataclass(frozen=True)
+class ExtraLeaf:
+    """A leaf that the framework has beyond those that every framework has: a counter, a random generator, the position."""
+
+    name: str
+    role: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LeafSample:
+    """A leaf in a few numbers: its root mean square, and elements evenly spaced over its canonical layout, both ends included."""
+
+    name: str
+    rms: float
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class TrajectoryRecord:
+    """A few steps of training without dropout, from the workload's own first weights and data.
+
+    `losses` has the loss of every step's forward pass. `forward` samples the buffers after the first forward and backward pass,
+    `updated` every weight and optimizer slot after the first step.
+    """
+
+    kind: Literal["trajectory"]
+    case: str
+    process: int
+    rank: int
+    leaves: int  # those that every framework has
+    extra: tuple[ExtraLeaf, ...]
+    losses: tuple[float, ...]
+    forward: tuple[LeafSample, ...]
+    updated: tuple[LeafSample, ...]
+
+
+@dataclass(frozen=True)
 class FailureRecord:
     """A case that gave no number, where it stood and why."""
 
@@ -259,6 +390,10 @@ Record = (
     | KeptRecord
     | VerifiedRecord
     | SyscallsRecord
+    | PayloadRecord
+    | InventoryRecord
+    | RepeatRecord
+    | TrajectoryRecord
     | FailureRecord
 )
 

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.rows import Row, Wanted, rows
+from harness.analysis.row import Row, Wanted
+from harness.analysis.rows import rows
 from harness.case import Case
 from harness.driver import catalog, manifest, preflight, store
 from harness.driver.environments import Environments
 from harness.driver.session import Session
 from harness.driver.suite import PlannedCase
+from harness.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -86,11 +88,15 @@ Measure = Callable[..., Measured]
 def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
     """Measure cases in worker processes of this interpreter and return the rows."""
 
-    def run(plan: Sequence[PlannedCase], timeout_s: float = 60, where: Path | None = None) -> Measured:
+    def run(
+        plan: Sequence[PlannedCase], timeout_s: float = 60, where: Path | None = None, before: Sequence[Record] = ()
+    ) -> Measured:
         folder = tmp_path_factory.mktemp("results")
         place = where or scratch
         made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place))
         interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
+        for record in before:  # of an attempt that was interrupted
+            made.append(record)
         messages: list[str] = []
         session = Session(
             run=made,

@@ -9,16 +9,25 @@ from harness.record import (
     Backing,
     CalibrationRecord,
     Ceilings,
+    ExtraLeaf,
     FailureRecord,
+    FileContent,
+    FileDifference,
     FileEntry,
+    InventoryRecord,
     KeptRecord,
+    LeafSample,
     LoadRecord,
     OverheadRecord,
+    PayloadRecord,
     Record,
+    RepeatRecord,
+    RolePayload,
     SaveRecord,
     StateRecord,
     SweepPoint,
     SyscallsRecord,
+    TrajectoryRecord,
     Usage,
     VerifiedRecord,
     WorkerRecord,
@@ -120,6 +129,42 @@ def syscalls(case: str = CASE, **changes: Any) -> SyscallsRecord:
     return replace(record, **changes)
 
 
+def payload(case: str = CASE, **changes: Any) -> PayloadRecord:
+    roles = (RolePayload("weight", 600, 600, 540, 480), RolePayload("optimizer", 400, 400, 40, 40), RolePayload("rng", 0, 0, 0, 0))
+    return replace(PayloadRecord("payload", case, 0, 0, 20, roles), **changes)
+
+
+def inventory(case: str = CASE, **changes: Any) -> InventoryRecord:
+    """A checkpoint of two files, one of which tells what is in it."""
+    data = FileContent("data", 1050, 3, {"weight": 600, "optimizer": 400, "rng": 10}, {"weight": 600, "optimizer": 400, "rng": 10})
+    index = FileContent("index", 50, 0, {}, {})
+    return replace(InventoryRecord("inventory", case, 0, 0, 20, 1010, 1010, 1100, 1500, (data, index)), **changes)
+
+
+def difference(name: str = "index", **changes: Any) -> FileDifference:
+    return replace(FileDifference(name, 50, 50, 7, 1, ((10, 17),), ("time stamp",)), **changes)
+
+
+def repeat(case: str = CASE, **changes: Any) -> RepeatRecord:
+    return replace(RepeatRecord("repeat", case, 0, 0, "one process", "random", True, 2, 0, (), (), ()), **changes)
+
+
+def trajectory(case: str = CASE, scale: float = 1.0, **changes: Any) -> TrajectoryRecord:
+    """Ten falling losses and two sampled leaves; `scale` multiplies all of them."""
+    record = TrajectoryRecord(
+        kind="trajectory",
+        case=case,
+        process=0,
+        rank=0,
+        leaves=2,
+        extra=(ExtraLeaf("rng/numpy", "rng", "uint64", (4,)),),
+        losses=tuple(scale * (3.0 - 0.1 * step) for step in range(10)),
+        forward=(LeafSample("buffers/norm.running_mean", 0.1 * scale, (0.1 * scale, -0.1 * scale)),),
+        updated=(LeafSample("weights/dense.weight", scale, (scale, -scale, 0.5 * scale)),),
+    )
+    return replace(record, **changes)
+
+
 def one_of_each() -> list[Record]:
     """A record of every type there is."""
     return [
@@ -132,5 +177,9 @@ def one_of_each() -> list[Record]:
         KeptRecord("kept", CASE, 0, 0, 10),
         verified(),
         syscalls(),
+        payload(),
+        inventory(),
+        repeat(identical=False, only_second=("new",), differences=(difference(),)),
+        trajectory(),
         failure(),
     ]

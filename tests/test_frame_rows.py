@@ -12,8 +12,10 @@ import records
 from conftest import planned
 
 from harness.analysis import statistics
+from harness.analysis.cost import CostRow as Row
 from harness.analysis.frame import measured
-from harness.analysis.rows import Row, Wanted, rows
+from harness.analysis.row import Wanted
+from harness.analysis.rows import rows
 from harness.case import Case
 from harness.record import SCHEMA, Backing, FileEntry, Record, Usage
 

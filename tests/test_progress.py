@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import records
 from conftest import planned
 
-from harness.driver.progress import Direction, Progress
+from harness.case import JobRole
+from harness.driver.progress import Progress, samples_wanted
 from harness.driver.suite import PlannedCase
 from harness.record import Record, SaveRecord
 
@@ -22,7 +24,7 @@ def saves(of: PlannedCase, indices: Iterable[int], **changes: Any) -> list[SaveR
     return [records.save(of.case.id, index=index, **changes) for index in indices]
 
 
-def missing(of: PlannedCase, found: Sequence[Record], process: int = 0, direction: Direction = "save") -> tuple[int, int, int]:
+def missing(of: PlannedCase, found: Sequence[Record], process: int = 0, direction: JobRole = "save") -> tuple[int, int, int]:
     """(samples, repeats, first index) of what is still to be done."""
     task = Progress(found).task(of, process, direction)
     assert task.case == of.case
@@ -131,6 +133,19 @@ def test_a_case_that_failed_is_done_in_every_process_and_direction(status: str) 
         assert progress.done(of, process, "save")
         assert progress.done(of, process, "load")
         assert not progress.done(other, process, "save")
+
+
+def test_what_takes_no_samples_is_there_or_missing() -> None:
+    of = item()
+    of = replace(of, case=replace(of.case, experiment="sizes"))
+    found = [records.repeat(of.case.id, pair="one process"), records.repeat(of.case.id, process=1, pair="two processes")]
+    progress = Progress(found)
+    assert [progress.done(of, process, role) for process in (0, 1) for role in ("inspect", "repeat")] == [True, False, False, True]
+    assert progress.samples_done([of]) == 2
+    assert samples_wanted([of]) == 4
+    of = replace(of, case=replace(of.case, experiment="parity"), processes=1)
+    assert not Progress([]).done(of, 0, "train")
+    assert Progress([records.trajectory(of.case.id)]).done(of, 0, "train")
 
 
 def test_a_traced_case_is_remembered() -> None:

@@ -11,6 +11,7 @@ import workloads
 from harness.driver import catalog, suite
 from harness.driver.catalog import FrameworkEntry
 from harness.driver.errors import UsageError
+from harness.driver.experiments import EXPERIMENTS
 from harness.driver.suite import PlannedCase, Suite
 
 HEAD = """
@@ -52,7 +53,7 @@ def toy(tmp_path: Path) -> FrameworkEntry:
     """Return a framework with a method of each kind."""
     methods = {
         "plain": "default = true\noptions = { crc = true, level = 1.5, codec = 'none' }",
-        "quick": "fast = true\nown_process = true\nexpected_failure = 'boom'",
+        "quick": "fast = true\nown_process = true\nslow = true\nexpected_failures = [{reason = 'boom', precision = 'float32'}]",
         "slow": "rank_local = true\noptions = { crc = true }",
         "liar": "test_double = true",
     }
@@ -92,7 +93,15 @@ def _methods(planned: list[PlannedCase]) -> list[str]:
         ('"float32"', '["float32", "float23"]', r"sweep\.0: unknown precision 'float23'; did you mean 'float32'\?"),
         ("samples = 2", "samples = 0", r"sweep\.0\.samples: .*greater than or equal to 1, not 0"),
         ("samples = 2", 'samples = "2"', r"sweep\.0\.samples: .*not '2'"),
-        ("samples = 2", "", r"sweep\.0\.samples: field required"),
+        ("samples = 2", "", r"sweep\.0: a sweep of experiment cost says how many samples each process takes"),
+        ("samples = 2", 'experiment = "size"', r"sweep\.0\.experiment: .*'cost', 'sizes' or 'parity'"),
+        (
+            "samples = 2",
+            'samples = 2\nexperiment = "sizes"',
+            r"sweep\.0: experiment sizes takes no samples: samples has no meaning",
+        ),
+        ("samples = 2", 'experiment = "parity"', r"sweep\.0: a sweep of experiment parity measures no methods, and one is named"),
+        ('method = "all"', "", r"sweep\.0: a sweep of experiment cost names no method"),
         ("samples = 2", "samples = 2\nworld = [1, 0]", r"sweep\.0\.world\.1: .*not 0"),
         ("samples = 2", "samples = 2\nworld = true", r"sweep\.0\.world\.0: .*not True"),
         ("samples = 2", "samples = 2\ndropout = 1.0", r"sweep\.0\.dropout\.0: .*less than 1"),
@@ -260,5 +269,47 @@ def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
 @pytest.mark.parametrize("name", suite.names())
 def test_the_suites_of_this_repository_plan(name: str) -> None:
     planned = suite.plan(suite.load(name), list(catalog.frameworks().values()))
-    assert {item.case.workload for item in planned} == set(workloads.names())
-    assert all(item.samples * item.processes >= 6 for item in planned) or name == "smoke"
+    experiments = {item.case.experiment for item in planned}
+    assert experiments == ({name} if name in EXPERIMENTS else {"cost"})
+    if experiments == {"cost"}:
+        assert {item.case.workload for item in planned} == set(workloads.names())
+        slow = {(entry.name, name) for entry in catalog.frameworks().values() for name, made in entry.methods.items() if made.slow}
+        sampled = [item for item in planned if (item.case.framework, item.case.method) not in slow]
+        assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
+
+
+def test_a_slow_method_takes_fewer_samples_and_no_warm_up(tmp_path: Path, toy: FrameworkEntry) -> None:
+    plain, quick, slow = suite.plan(_suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy])
+    assert [(item.samples, item.warmups) for item in (plain, quick, slow)] == [(3, 1), (1, 0), (3, 1)]
+
+
+def test_a_failure_is_expected_where_it_is_declared(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"precision": ["float32", "bf16-mixed"], "method": "quick"})
+    planned = suite.plan(_suite(tmp_path, text), [toy])
+    assert [(item.case.precision, item.expected_failure) for item in planned] == [("float32", "boom"), ("bf16-mixed", None)]
+
+
+PARITY = """
+description = "a test"
+[[sweep]]
+experiment = "parity"
+workload = ["llm-slice", "candle-mlp"]
+preset = "small"
+precision = "float32"
+"""
+
+
+def test_an_experiment_without_methods_has_one_case_for_each_state(tmp_path: Path, toy: FrameworkEntry) -> None:
+    planned = suite.plan(_suite(tmp_path, PARITY), [toy])
+    assert [(item.case.experiment, item.case.workload, item.case.method) for item in planned] == [
+        ("parity", "llm-slice", ""),
+        ("parity", "candle-mlp", ""),
+    ]
+    assert {item.processes for item in planned} == {1}
+    with pytest.raises(UsageError, match="suite test has nothing to run for framework toy with these workloads and methods"):
+        suite.plan(_suite(tmp_path, PARITY), [toy], methods=["plain"])
+
+
+def test_the_sizes_experiment_has_its_own_number_of_processes(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = SWEEP.replace("samples = 2", 'experiment = "sizes"')
+    assert {item.processes for item in suite.plan(_suite(tmp_path, text), [toy])} == {2}

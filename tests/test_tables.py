@@ -14,8 +14,8 @@ import pytest
 import records
 
 from harness.analysis import statistics, summary, tables
+from harness.analysis.cost import CostRow as Row
 from harness.analysis.frame import Measured, measured
-from harness.analysis.rows import Row
 from harness.analysis.statistics import Estimate, Samples
 
 
@@ -124,6 +124,7 @@ def test_a_line_says_what_a_reader_chooses_by() -> None:
         "stall": "500 ms",
         "durable": "1.00 s",
         "share of ceiling": "0.50 [0.45–0.55]",
+        "n": "1",
         "cold load": "250 ms",
         "bytes": "1.100",
         "covers": "full",
@@ -294,7 +295,7 @@ def test_failed_methods_are_named_beside_the_good_ones() -> None:
     assert summary.meaning([row(), FAILED]).endswith("bad failed: see the reasons below.")
 
 
-@pytest.mark.parametrize("found", [[], [FAILED], [row(verified=False)]], ids=["none", "failed", "not verified"])
+@pytest.mark.parametrize("found", [[FAILED], [row(verified=False)]], ids=["failed", "not verified"])
 def test_without_a_verified_checkpoint_there_is_no_winner(found: list[Row]) -> None:
     assert summary.meaning(found) == "No method gave a verified checkpoint here."
 

@@ -1,49 +1,21 @@
-"""One row per case: the stable interface of `show --format json`."""
+"""What a checkpoint costs: the rows of the cost experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from harness.analysis import statistics
-from harness.analysis.frame import Measured, measured, usable
+from harness.analysis.frame import Measured, usable
+from harness.analysis.row import Row, Wanted, identity
 from harness.analysis.statistics import Estimate, Samples
-from harness.case import Case
-from harness.record import SCHEMA, FailureRecord, Record
-
-_WORST_FIRST = ("failed", "unsupported", "skipped")
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A case of the plan, and how many samples it was to have over all processes."""
+@dataclass(kw_only=True)
+class CostRow(Row):
+    """What saves and loads of one case cost; an Estimate is None where nothing could be measured."""
 
-    case: Case
-    samples: int
-    processes: int
-    default: bool = False  # the framework's own first choice
-
-
-@dataclass
-class Row:
-    """What is known of one case. Times in seconds, sizes in bytes; an Estimate is None where nothing could be measured."""
-
-    framework: str
-    method: str
-    workload: str
-    preset: str
-    precision: str
-    device: str
-    world: int
-    experiment: str
-    default: bool
-    covers: str
-    status: str = "ok"
-    phase: str = ""
-    reason: str = ""
     samples: int = 0
     load_samples: int = 0
     disturbed: int = 0
@@ -81,43 +53,14 @@ class Row:
         """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
         return any(share is not None and share.low > 1.0 for share in (self.write_efficiency, self.read_efficiency))
 
-    def to_json(self) -> dict[str, Any]:
-        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high."""
-        flat: dict[str, Any] = {"schema": SCHEMA}
-        for item in fields(self):
-            value = getattr(self, item.name)
-            if item.type == "Estimate | None":
-                flat |= _flat(item.name, value)
-            elif item.name != "durable_samples":
-                flat[item.name] = value
-        return flat
 
-
-def rows(wanted: Sequence[Wanted], records: Sequence[Record]) -> list[Row]:
-    """Derive a row for every case of a plan, in the plan's order."""
-    found = measured(records, {item.case.id: item.case.world for item in wanted})
-    return [_row(item, found) for item in wanted]
-
-
-def _row(item: Wanted, found: Measured) -> Row:
+def row(item: Wanted, found: Measured) -> CostRow:
+    """Derive the row of one case."""
     case = item.case
-    row = Row(
-        framework=case.framework,
-        method=case.method,
-        workload=case.workload,
-        preset=case.preset,
-        precision=case.precision,
-        device=case.device,
-        world=case.world,
-        experiment=case.experiment,
-        default=item.default,
-        covers=case.covers,
-    )
+    row = CostRow(**identity(item))
     _add_state(row, case.id, found)
     _add_syscalls(row, case.id, found)
-    failures = found.failures.get(case.id, [])
-    if failures:
-        _add_failure(row, failures)
+    if row.fail(found.failures.get(case.id, [])):
         return row  # wrong bytes yield no number
     _add_saves(row, found.saves[found.saves["case"] == case.id], item.samples)
     _add_loads(row, found.loads[found.loads["case"] == case.id], item.samples)
@@ -127,14 +70,7 @@ def _row(item: Wanted, found: Measured) -> Row:
     return row
 
 
-def _add_failure(row: Row, failures: Sequence[FailureRecord]) -> None:
-    worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.status))
-    row.status, row.phase, row.reason = worst.status, worst.phase, worst.reason
-    if row.world > 1:
-        row.reason = f"rank {worst.rank}: {worst.reason}"
-
-
-def _add_state(row: Row, case: str, found: Measured) -> None:
+def _add_state(row: CostRow, case: str, found: Measured) -> None:
     state = found.states.get(case)
     if state is None:
         return
@@ -143,7 +79,7 @@ def _add_state(row: Row, case: str, found: Measured) -> None:
     row.device_copy_s = state.device_copy_ns / 1e9 or None
 
 
-def _add_syscalls(row: Row, case: str, found: Measured) -> None:
+def _add_syscalls(row: CostRow, case: str, found: Measured) -> None:
     calls = found.syscalls.get(case)
     if calls is None:
         return
@@ -153,7 +89,7 @@ def _add_syscalls(row: Row, case: str, found: Measured) -> None:
         row.fsyncs, row.renames = calls.fsyncs, calls.renames
 
 
-def _add_saves(row: Row, samples: pd.DataFrame, wanted: int) -> None:
+def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     if samples.empty or samples["warmup"].all():
         return
     row.disturbed = int(samples["disturbed"][~samples["warmup"]].sum())
@@ -168,7 +104,7 @@ def _add_saves(row: Row, samples: pd.DataFrame, wanted: int) -> None:
     row.durable_samples = _samples(used, "durable_s")
 
 
-def _add_loads(row: Row, samples: pd.DataFrame, wanted: int) -> None:
+def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     if samples.empty or samples["warmup"].all():
         return
     used = usable(samples, wanted)
@@ -185,8 +121,3 @@ def _samples(frame: pd.DataFrame, column: str) -> Samples:
 
 def _median(frame: pd.DataFrame, column: str) -> Estimate:
     return statistics.median(_samples(frame, column))
-
-
-def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    values = asdict(estimate) if estimate else {"value": None, "low": None, "high": None}
-    return {name: values["value"], f"{name}_low": values["low"], f"{name}_high": values["high"]}

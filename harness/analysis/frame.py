@@ -9,12 +9,16 @@ import pandas as pd
 
 from harness.record import (
     FailureRecord,
+    InventoryRecord,
     LoadRecord,
     OverheadRecord,
+    PayloadRecord,
     Record,
+    RepeatRecord,
     SaveRecord,
     StateRecord,
     SyscallsRecord,
+    TrajectoryRecord,
     VerifiedRecord,
     WorkerRecord,
 )
@@ -34,6 +38,10 @@ class Measured:
     verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)  # case -> (process, rank)
     overheads: list[OverheadRecord] = field(default_factory=list)
     workers: list[WorkerRecord] = field(default_factory=list)
+    payloads: dict[str, list[PayloadRecord]] = field(default_factory=dict)
+    inventories: dict[str, list[InventoryRecord]] = field(default_factory=dict)
+    repeats: dict[str, list[RepeatRecord]] = field(default_factory=dict)
+    trajectories: dict[str, TrajectoryRecord] = field(default_factory=dict)
 
 
 def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
@@ -56,6 +64,15 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
                 found.overheads.append(record)
             case WorkerRecord():
                 found.workers.append(record)
+            case PayloadRecord():
+                found.payloads.setdefault(record.case, []).append(record)
+            case InventoryRecord():
+                found.inventories.setdefault(record.case, []).append(record)
+            case RepeatRecord():
+                found.repeats.setdefault(record.case, []).append(record)
+            case TrajectoryRecord():
+                if record.rank == 0:
+                    found.trajectories[record.case] = record
     return found
 
 

@@ -5,25 +5,81 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import statistics
+from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
-from harness.analysis.rows import Row
+from harness.analysis.parity import ParityRow
+from harness.analysis.row import Row, listed
+from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
-from harness.analysis.tables import duration
+from harness.analysis.tables import duration, fraction
 
 
 def meaning(rows: Sequence[Row]) -> str:
-    """Say what one workload's rows mean: which method is fastest, by how much, which stalls least, and which can be lost."""
+    """Say what the rows of one table mean."""
+    cost = [row for row in rows if isinstance(row, CostRow)]
+    sizes = [row for row in rows if isinstance(row, SizesRow)]
+    parity = [row for row in rows if isinstance(row, ParityRow)]
+    said = [_cost(cost) if cost else "", _sizes(sizes) if sizes else "", _parity(parity) if parity else ""]
+    return " ".join(text for text in said if text)
+
+
+def _cost(rows: Sequence[CostRow]) -> str:
+    """Which method is fastest, by how much, which stalls least, and which checkpoints can be lost."""
     good = [row for row in rows if row.status == "ok" and row.verified and row.durable_s]
     if not good:
         return "No method gave a verified checkpoint here."
     sentences = [_fastest(good), _least_stall(good), _unsafe(good)]
     failed = [row.method for row in rows if row.status == "failed"]
     if failed:
-        sentences.append(f"{_listed(failed)} failed: see the reasons below.")
+        sentences.append(f"{listed(failed)} failed: see the reasons below.")
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def compared_with_default(row: Row, rows: Sequence[Row]) -> Estimate | None:
+def _sizes(rows: Sequence[SizesRow]) -> str:
+    """How far the state itself can be compressed, and which files change from save to save."""
+    good = [row for row in rows if row.status == "ok"]
+    if not good:
+        return "No method's files could be looked at."
+    sentences = [_compressibility(good[0])]
+    one = [_with_causes(row) for row in good if row.same_in_one_process is False]
+    two = [_with_causes(row) for row in good if row.same_in_one_process and row.same_in_two_processes is False]
+    if one:
+        sentences.append(f"Saving the same state twice in one process gives other files with {listed(one)}.")
+    if two:
+        sentences.append(f"Two processes with the same state write other files with {listed(two)}.")
+    if not one and not two:
+        sentences.append("Every method writes the same files for the same state.")
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _with_causes(row: SizesRow) -> str:
+    return f"{row.method} ({', '.join(row.causes)})"
+
+
+def _compressibility(row: SizesRow) -> str:
+    if row.weights_deflated_trained is None or row.optimizer_deflated_trained is None:
+        return ""
+    return (
+        f"Deflate leaves {fraction(row.weights_deflated_trained)} of the trained weights (fresh: "
+        f"{fraction(row.weights_deflated_fresh)}; with a byte shuffle: {fraction(row.weights_shuffled_trained)}) and "
+        f"{fraction(row.optimizer_deflated_trained)} of the optimizer's slots (fresh: {fraction(row.optimizer_deflated_fresh)}; "
+        f"with a byte shuffle: {fraction(row.optimizer_shuffled_trained)})."
+    )
+
+
+def _parity(rows: Sequence[ParityRow]) -> str:
+    """Who holds the same state."""
+    same = [row.framework for row in rows if row.verified]
+    other = [row.framework for row in rows if row.status == "failed"]
+    said = []
+    if same:
+        said.append(f"{listed(same)} hold the same state and train it alike.")
+    if other:
+        said.append(f"{listed(other)} {'does' if len(other) == 1 else 'do'} not: see the reasons below.")
+    return " ".join(said)
+
+
+def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | None:
     """How many times as fast as the framework's default a method is durable, simultaneous over the methods of the table."""
     default = next((other for other in rows if other.default and other.framework == row.framework), None)
     if default is None or default is row or not (row.durable_samples and default.durable_samples):
@@ -34,7 +90,7 @@ def compared_with_default(row: Row, rows: Sequence[Row]) -> Estimate | None:
 
 def notes(rows: Sequence[Row], found: Measured) -> list[str]:
     """What a reader must know about the circumstances."""
-    measured = [row for row in rows if row.samples]
+    measured = [row for row in rows if isinstance(row, CostRow) and row.samples]
     said = [_samples_note(measured)] if measured else []
     said += _overhead_note(found)
     if any(row.ceiling_direct is False for row in measured):
@@ -43,11 +99,11 @@ def notes(rows: Sequence[Row], found: Measured) -> list[str]:
         said.append("Memory backing could not be shown for some samples: their times may include the host handing memory back.")
     doubtful = [row.method for row in measured if row.above_ceiling]
     if doubtful:
-        said.append(f"* {_listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method.")
+        said.append(f"* {listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method.")
     return said
 
 
-def _fastest(rows: Sequence[Row]) -> str:
+def _fastest(rows: Sequence[CostRow]) -> str:
     full = [row for row in rows if row.covers == "full"] or list(rows)
     best = min(full, key=lambda row: row.durable_s.value if row.durable_s else float("inf"))
     text = f"{best.method} makes a verified {best.covers} checkpoint durable fastest, in {duration(best.durable_s)}"
@@ -62,23 +118,23 @@ def _fastest(rows: Sequence[Row]) -> str:
     return f"{text}, which cannot be told from the default's time."
 
 
-def _least_stall(rows: Sequence[Row]) -> str:
+def _least_stall(rows: Sequence[CostRow]) -> str:
     best = min(rows, key=lambda row: row.stall_s.value if row.stall_s else float("inf"))
     return f"Training stands still least with {best.method}: {duration(best.stall_s)} a checkpoint."
 
 
-def _unsafe(rows: Sequence[Row]) -> str:
+def _unsafe(rows: Sequence[CostRow]) -> str:
     nothing = [row.method for row in rows if row.durability == "never" and row.data_durability == "never"]
     names = [row.method for row in rows if row.durability == "never" and row.data_durability != "never"]
     said = []
     if nothing:
-        said.append(f"After a power loss nothing that {_listed(nothing)} wrote is certain: not all of it is flushed.")
+        said.append(f"After a power loss nothing that {listed(nothing)} wrote is certain: not all of it is flushed.")
     if names:
-        said.append(f"{_listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name.")
+        said.append(f"{listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name.")
     return " ".join(said)
 
 
-def _samples_note(rows: Sequence[Row]) -> str:
+def _samples_note(rows: Sequence[CostRow]) -> str:
     used = sum(row.samples for row in rows)
     disturbed = sum(row.disturbed for row in rows)
     processes = max(row.processes for row in rows)
@@ -94,8 +150,3 @@ def _overhead_note(found: Measured) -> list[str]:
     costs = sorted(cost for record in found.overheads for cost in record.empty_save_ns)
     peak = max(record.harness_peak_bytes for record in found.overheads)
     return [f"The harness itself: {costs[len(costs) // 2] / 1e3:.1f} us a save, {peak / 2**20:.0f} MiB of memory."]
-
-
-def _listed(names: Sequence[str]) -> str:
-    unique = list(dict.fromkeys(names))
-    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]

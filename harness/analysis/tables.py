@@ -7,22 +7,25 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from harness.analysis.rows import Row
+from harness.analysis.cost import CostRow
+from harness.analysis.parity import ParityRow
+from harness.analysis.row import Row, group_title
+from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def by_workload(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Group rows that saved the same state on the same device, in order, under a title."""
-    groups: dict[str, list[Row]] = {}
+    """Group rows of one experiment with the same state on the same device, in order, under a title."""
+    groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        groups.setdefault(_title(row), []).append(row)
-    return {_with_size(title, members): members for title, members in groups.items()}
+        groups.setdefault((row.experiment, group_title(row)), []).append(row)
+    return {_full_title(*key, members): members for key, members in groups.items()}
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """The final table: text, one line per row. The framework is named where there are several."""
+    """The final table of rows of one experiment: text, one line per row. The framework is named where there are several."""
     several = len({row.framework for row in rows}) > 1
     return pd.DataFrame([_line(row, several) for row in rows])
 
@@ -69,27 +72,95 @@ def size(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def fraction(value: float | None) -> str:
+    """A share of one, or how much larger than one."""
+    return "–" if value is None else f"{value:.3f}"
+
+
 def _line(row: Row, several_frameworks: bool) -> dict[str, str]:
+    match row:
+        case CostRow():
+            return _cost_line(row, several_frameworks)
+        case SizesRow():
+            return _sizes_line(row, several_frameworks)
+        case ParityRow():
+            return _parity_line(row)
+    raise TypeError(f"no table for {type(row).__name__}")
+
+
+def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
     return {
-        "method": f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default,
+        "method": _method(row, several_frameworks),
         "stall": duration(row.stall_s),
         "durable": duration(row.durable_s),
         "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
+        "n": str(row.samples) if row.samples else "–",
         "cold load": _load(row),
-        "bytes": f"{row.file_bytes / row.state_bytes:.3f}" if row.file_bytes and row.state_bytes else "–",
+        "bytes": _ratio(row.file_bytes, row.state_bytes),
         "covers": row.covers,
         "power-safe": _power_safe(row),
         "verified": "yes" if row.verified else _why(row),
     }
 
 
-def _load(row: Row) -> str:
+def _sizes_line(row: SizesRow, several_frameworks: bool) -> dict[str, str]:
+    return {
+        "method": _method(row, several_frameworks),
+        "bytes": _ratio(row.file_bytes, row.state_bytes),
+        "fresh": _ratio(row.fresh_file_bytes, row.state_bytes),
+        "weights": _ratio(row.weights_bytes, row.state_bytes),
+        "optimizer": _ratio(row.optimizer_bytes, row.state_bytes),
+        "rest": "–" if row.metadata_bytes is None or row.other_bytes is None else size(row.metadata_bytes + row.other_bytes),
+        "files": "–" if row.files is None else str(row.files),
+        "writes": _writes(row),
+        "to device": _ratio(row.device_written_bytes, row.file_bytes),
+        "same files": _same(row) if row.status == "ok" else row.status,
+    }
+
+
+def _parity_line(row: ParityRow) -> dict[str, str]:
+    return {
+        "framework": row.framework,
+        "leaves": "–" if row.leaves is None else f"{row.leaves} + {len(row.extra_leaves)}",
+        "forward": _within(row.forward_difference, row.forward_tolerance),
+        "one step": _within(row.step_difference, row.step_tolerance),
+        "ten losses": _within(row.losses_difference, row.losses_tolerance),
+        "first loss": "–" if row.first_loss is None else f"{row.first_loss:.6f}",
+        "last loss": "–" if row.last_loss is None else f"{row.last_loss:.6f}",
+        "same state": "yes" if row.verified else _why(row),
+    }
+
+
+def _method(row: Row, several_frameworks: bool) -> str:
+    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default
+
+
+def _ratio(part: int | None, whole: int | None) -> str:
+    return fraction(part / whole if part is not None and whole else None)
+
+
+def _writes(row: SizesRow) -> str:
+    """How many, and their median size."""
+    return "–" if row.writes is None or row.write_median_bytes is None else f"{row.writes} of {size(row.write_median_bytes)}"
+
+
+def _same(row: SizesRow) -> str:
+    """Whether saving again gives the same files: in one process, in two."""
+    words = {True: "yes", False: "no", None: "–"}
+    return f"{words[row.same_in_one_process]}, {words[row.same_in_two_processes]}"
+
+
+def _within(difference: float | None, tolerance: float | None) -> str:
+    return "–" if difference is None or tolerance is None else f"{difference:.0e} of {tolerance:.0e}"
+
+
+def _load(row: CostRow) -> str:
     if row.load_s is None or row.load_cache == "cold":
         return duration(row.load_s)
     return f"{duration(row.load_s)} ({row.load_cache})"
 
 
-def _power_safe(row: Row) -> str:
+def _power_safe(row: CostRow) -> str:
     if row.durability == "never" and row.data_durability in ("at return", "at finished"):
         return f"never (data {row.data_durability})"
     return row.durability
@@ -99,15 +170,10 @@ def _why(row: Row) -> str:
     return row.status if row.status != "ok" else "not yet"
 
 
-def _title(row: Row) -> str:
-    precision = "" if row.precision == "float32" else f", {row.precision}"
-    ranks = "" if row.world == 1 else f", {row.world} ranks"
-    return f"{row.workload} {row.preset}{precision} on {row.device}{ranks}"
-
-
-def _with_size(title: str, rows: Sequence[Row]) -> str:
-    sizes = [row.state_bytes for row in rows if row.state_bytes]
-    return f"{title}: {size(max(sizes))} of state" if sizes else title
+def _full_title(experiment: str, title: str, rows: Sequence[Row]) -> str:
+    sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow) and row.state_bytes]
+    prefix = "" if experiment == "cost" else f"{experiment}: "
+    return f"{prefix}{title}: {size(max(sizes))} of state" if sizes else f"{prefix}{title}"
 
 
 def _escaped(cell: str) -> str:

@@ -52,11 +52,15 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
 
 
-def environment(temporary: Path, base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the worker's environment: this project importable, temporary files in the scratch directory."""
+def environment(temporary: Path, base: Mapping[str, str] | None = None, hash_seed: int | None = None) -> dict[str, str]:
+    """Return the worker's environment: this project importable, temporary files in the scratch directory.
+
+    `hash_seed` is that of Python's hashes of text; without one every process has another, whatever the user's own environment says.
+    """
     variables = dict(os.environ if base is None else base)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH", "")]))
     variables["TMPDIR"] = str(temporary)
+    variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables

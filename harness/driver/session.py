@@ -1,7 +1,8 @@
 """A run: its cases in order, process by process, until nothing is missing.
 
-The unit of work is one process slot of a group of cases that can share a process. In each, one worker saves and leaves a checkpoint
-of every case; another, which has not saved, loads them. A worker that breaks costs its present case, and the rest is started anew.
+The unit of work is one process slot of a group of cases that can share a process. In each, the stages of their experiment follow
+one another, a worker process each: one saves and leaves a checkpoint of every case, another, which has not saved, loads them. A
+worker that breaks costs its present case, and the rest is started anew.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import workloads
-from harness.case import Case, Job, Storage, Task, job_to_json
+from harness.case import Case, Job, JobRole, Storage, Task, job_to_json
 from harness.driver import launch, process, syscalls
 from harness.driver.environments import Environments
 from harness.driver.errors import UsageError
+from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
 from harness.driver.launch import Launch
-from harness.driver.progress import Direction, Progress
+from harness.driver.progress import Progress
 from harness.driver.store import Run
 from harness.driver.suite import PlannedCase
 from harness.reading import InvalidLine
@@ -30,11 +32,18 @@ _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 _KEPT_BYTES_AT_MOST = 8 << 30
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
+_IN_WORDS: dict[JobRole, str] = {
+    "save": "saves",
+    "load": "loads",
+    "inspect": "files",
+    "repeat": "the same files again",
+    "train": "ten steps",
+}
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that share one worker process: one framework, device, world and launcher."""
+    """Cases that share one worker process: one experiment, framework, device, world and launcher."""
 
     items: tuple[PlannedCase, ...]
 
@@ -42,6 +51,11 @@ class Unit:
     def case(self) -> Case:
         """Any of the cases, for what they share."""
         return self.items[0].case
+
+    @property
+    def experiment(self) -> Experiment:
+        """What is done with the cases."""
+        return EXPERIMENTS[self.case.experiment]
 
     @property
     def processes(self) -> int:
@@ -54,7 +68,7 @@ class Unit:
         methods = sorted({item.case.method for item in self.items})
         named = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
         world = "" if self.case.world == 1 else f" on {self.case.world} ranks"
-        return f"{self.case.framework} {named}{world}"
+        return f"{self.case.framework} {named}{world}" if self.experiment.methods else f"{self.case.framework}{world}"
 
 
 @dataclass(frozen=True)
@@ -104,33 +118,33 @@ class Session:
             shutil.rmtree(self._run.jobs, ignore_errors=True)
 
     def _measure_slot(self, unit: Unit, slot: int, storage: Storage) -> None:
-        """Save, then load, then (once) watch the system calls."""
-        items = [item for item in unit.items if slot < item.processes and not self._finished(item, slot)]
-        self._until_done("save", unit, slot, storage, [item for item in items if not self._saved(item, slot)])
-        self._until_done("load", unit, slot, storage, [item for item in items if not self._loaded(item, slot)])
-        if slot == 0:
+        """Go through the stages of the experiment, then (once) watch the system calls."""
+        stages = unit.experiment.stages
+        items = [
+            item
+            for item in unit.items
+            if slot < item.processes and not all(self.progress.done(item, slot, stage.role) for stage in stages)
+        ]
+        for stage in stages:
+            self._until_done(stage, unit, slot, storage, [item for item in items if not self._done(item, slot, stage)])
+        if slot == 0 and unit.experiment.traced:
             self._trace(unit, storage)
 
-    def _finished(self, item: PlannedCase, slot: int) -> bool:
-        """Whether a case needs nothing more of a slot. Loads that are missing need a save of the same slot first."""
-        return self.progress.done(item, slot, "save") and self._loaded(item, slot)
-
-    def _saved(self, item: PlannedCase, slot: int) -> bool:
-        """Whether the samples are there, and the checkpoint that the next process loads."""
+    def _done(self, item: PlannedCase, slot: int, stage: Stage) -> bool:
+        """Whether a stage's results are there, and the checkpoint that the next stage needs of it. A failed case is done."""
+        if not self.progress.done(item, slot, stage.role):
+            return False
         kept = Folders(self._scratch).digests(item.case, rank=0).exists()
-        return item.case.id in self.progress.failed or (kept and self.progress.done(item, slot, "save"))
+        return kept or not stage.keeps or item.case.id in self.progress.failed
 
-    def _loaded(self, item: PlannedCase, slot: int) -> bool:
-        return self.progress.done(item, slot, "load")
-
-    def _until_done(self, role: Direction, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]) -> None:
+    def _until_done(self, stage: Stage, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]) -> None:
         """Run jobs until every case is measured or failed: one that breaks costs its present case, and the rest goes on."""
-        done = self._saved if role == "save" else self._loaded
         while items:
-            tasks = tuple(self.progress.task(item, slot, role) for item in items)
-            self._on_event(Event(f"{unit.title}: {role}s, process {slot + 1} of {unit.processes}"))
-            ending = self._run_job(Job(self._name(role, slot), role, slot, str(self._scratch), tasks, storage=storage))
-            remaining = [item for item in items if not done(item, slot)]
+            tasks = tuple(self.progress.task(item, slot, stage.role) for item in items)
+            self._on_event(Event(f"{unit.title}: {_IN_WORDS[stage.role]}, process {slot + 1} of {unit.processes}"))
+            name, hash_seed = self._name(stage.role, slot), unit.experiment.hash_seed(slot)
+            ending = self._run_job(Job(name, stage.role, slot, str(self._scratch), tasks, storage=storage, hash_seed=hash_seed))
+            remaining = [item for item in items if not self._done(item, slot, stage)]
             if len(remaining) == len(items) or not ending.complete:
                 self._blame(ending, tasks, remaining, slot)
             items = [item for item in remaining if item.case.id not in self.progress.failed]
@@ -200,7 +214,7 @@ class Session:
         follower = process.Follower(folder, world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        ending = process.run(command, launch.environment(temporary), log, follower, world, timeout_s)
+        ending = process.run(command, launch.environment(temporary, hash_seed=job.hash_seed), log, follower, world, timeout_s)
         intake.close(ending)
         return ending
 
@@ -268,7 +282,8 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     for item in plan:
         case = item.case
         alone = case.method if item.own_process else ""
-        groups.setdefault((case.framework, case.device, case.world, case.launcher, alone), []).append(item)
+        shared = (case.experiment, case.framework, case.device, case.world, case.launcher, alone)
+        groups.setdefault(shared, []).append(item)
     return [unit for items in groups.values() for unit in _split(items)]
 
 

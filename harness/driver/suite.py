@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,6 +15,7 @@ from harness.case import Case
 from harness.driver import tables
 from harness.driver.catalog import FrameworkEntry, MethodEntry
 from harness.driver.errors import UsageError, nearest
+from harness.driver.experiments import COST, EXPERIMENTS
 from workloads import names as workload_names
 from workloads import precisions, presets
 
@@ -24,6 +25,9 @@ TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
     "default": lambda method: method.default,
     "fast": lambda method: method.fast,
 }
+NO_METHOD = MethodEntry.model_validate(
+    {"name": "", "class": "adapters.base:Method", "covers": "full", "rank_local": True, "format": "", "description": ""}
+)
 LAUNCHERS = ("local", "mpirun", "slurm")
 
 
@@ -51,16 +55,34 @@ class Shape:
 class Sweep(tables.Table):
     """One `[[sweep]]`: the product of its axes, each a scalar or a list."""
 
+    experiment: Literal["cost", "sizes", "parity"] = "cost"
     workload: Names
     preset: Names
     precision: Names
-    method: Names  # names of methods, or traits
+    method: Annotated[tuple[str, ...], *_AXIS] = ()  # names of methods, or traits
     world: Worlds = (1,)
     dropout: Rates = (0.0,)
-    samples: int = Field(ge=1)  # undisturbed samples per process
+    samples: int = Field(default=1, ge=1)  # undisturbed samples per process
     warmups: int = Field(default=1, ge=0)
+    slow_samples: int | None = Field(default=None, ge=1)  # of a method that the catalog calls slow, which then has no warm-up
     repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
     processes: int = Field(default=2, ge=1)
+
+    @model_validator(mode="after")
+    def _fits_the_experiment(self) -> Self:
+        """Refuse a sweep of methods without any, and counts that its experiment has no use for."""
+        experiment = EXPERIMENTS[self.experiment]
+        if experiment.methods != bool(self.method):
+            wanted = "names no method" if experiment.methods else "measures no methods, and one is named"
+            raise ValueError(f"a sweep of experiment {self.experiment} {wanted}")
+        if experiment is COST:
+            if "samples" not in self.model_fields_set:
+                raise ValueError("a sweep of experiment cost says how many samples each process takes")
+        else:
+            for name in ("samples", "warmups", "slow_samples", "repeats", "processes"):
+                if name in self.model_fields_set:
+                    raise ValueError(f"experiment {self.experiment} takes no samples: {name} has no meaning there")
+        return self
 
     @model_validator(mode="after")
     def _known_values(self) -> Self:
@@ -115,12 +137,13 @@ class PlannedCase:
     processes: int
     own_process: bool
     expected_failure: str | None  # a regular expression for the reason
+    race: bool = False  # the expected failure comes and goes
 
 
 @dataclass(frozen=True)
 class _Cell:
     framework: FrameworkEntry
-    method: MethodEntry
+    method: MethodEntry | None  # None where the experiment measures the framework itself
     shape: Shape
     sweep: Sweep
 
@@ -179,7 +202,7 @@ def plan(
     cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
     if not cells:
         raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
-    _require_options([cell.method for cell in cells], options or {})
+    _require_options([cell.method for cell in cells if cell.method], options or {})
     planned: dict[str, PlannedCase] = {}
     for cell in cells:
         item = _planned(cell, device, launcher, options or {})
@@ -235,6 +258,9 @@ def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
 def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds):
+            if not EXPERIMENTS[sweep.experiment].methods:
+                yield from () if requested else (_Cell(framework, None, shape, sweep),)
+                continue
             for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
                 yield _Cell(framework, method, shape, sweep)
 
@@ -263,7 +289,8 @@ def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
 
 
 def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[str, Any]) -> PlannedCase:
-    method, shape, sweep = cell.method, cell.shape, cell.sweep
+    shape, experiment = cell.shape, EXPERIMENTS[cell.sweep.experiment]
+    method = cell.method or NO_METHOD
     overrides = {key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options}
     case = Case(
         framework=cell.framework.name,
@@ -280,10 +307,27 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         device=device,
         world=shape.world,
         launcher=_launcher(shape.world, launcher),
+        experiment=experiment.name,
     )
+    expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
+    samples, warmups = _counts(cell.sweep, method)
     return PlannedCase(
-        case, sweep.samples, sweep.warmups, sweep.repeats, sweep.processes, method.own_process, method.expected_failure
+        case=case,
+        samples=samples,
+        warmups=warmups,
+        repeats=cell.sweep.repeats,
+        processes=experiment.processes or cell.sweep.processes,
+        own_process=method.own_process,
+        expected_failure=expected.reason if expected else None,
+        race=expected is not None and expected.race,
     )
+
+
+def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int]:
+    """(samples, warm-ups) of a method in each process."""
+    if method.slow and sweep.slow_samples is not None:
+        return sweep.slow_samples, 0
+    return sweep.samples, sweep.warmups
 
 
 def _checked(method: MethodEntry, key: str, value: Any) -> Any:

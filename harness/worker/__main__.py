@@ -9,7 +9,6 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -17,26 +16,26 @@ from typing import Any, TypeVar
 
 import workloads
 from adapters.base import DirectIo, Framework, Method, Place
-from harness.case import Case, Job, Storage, Task, job_from_json
+from harness.case import Case, Job, JobRole, Storage, Task, job_from_json
 from harness.record import OverheadRecord, WorkerRecord
-from harness.worker import storage, usage, verify
+from harness.worker import usage, verify
 from harness.worker.backing import Backer
-from harness.worker.bench import Bench, Fence, describe, measure_copies, no_old_garbage, state_record
+from harness.worker.bench import Bench, Fence, measure_copies, no_old_garbage, record_failure, state_record
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
+from harness.worker.inspect import run_inspections, run_repeats
 from harness.worker.output import DONE, Output
+from harness.worker.trajectory import run_trajectory
 from harness.worker.trial import EmptyMethod, LoadTrial, SaveTrial, Trial, marked_save, timed_save
 from harness.worker.world import World, join
 from workloads import Workload
 
-T = TypeVar("T")
-ResultT = TypeVar("ResultT")
 TrialT = TypeVar("TrialT", bound=Trial)
 Entries = list[tuple[int, Task]]  # tasks with their index in the job
 
 
 _EMPTY_SAVES = 20
-_STEPS_BEFORE_SAVING = 2  # a load's target starts with one step: counters and the position in the data differ too
+_STEPS_BEFORE_SAVING = 2  # a load's first target has taken none: counters and the position in the data differ too
 
 
 def main(job_file: str, folder: str) -> None:
@@ -70,7 +69,7 @@ def run_tasks(job: Job, world: World, output: Output) -> None:
             return
         bench = start(job, world, output, framework)
     except (Exception, SystemExit) as error:
-        _fail(output, world, job.tasks, error)
+        record_failure(output, world, job.tasks, error)
         return
     try:
         for entries in states:
@@ -124,18 +123,18 @@ def _run_state(bench: Bench, entries: Entries) -> None:
             bench.output.enter("overhead")
             bench.output.write(measure_overhead(bench))
     except (Exception, SystemExit) as error:
-        _fail(bench.output, bench.world, [task for _, task in entries], error)
+        record_failure(bench.output, bench.world, [task for _, task in entries], error)
     else:
-        {"save": run_saves, "load": run_loads, "trace": run_traces}[bench.job.role](bench, entries)
+        _ROLES[bench.job.role](bench, entries)
     bench.drop_state()
 
 
 def build(bench: Bench, case: Case) -> None:
-    """Build the state of a case, and train it where it is going to be saved. A load's target gets its steps before each load."""
+    """Build the state of a case, and train it where it is going to be timed. A load's target gets its steps before each load."""
     bench.output.enter("build")
-    saving = bench.job.role != "load"
-    bench.adopt(_workload(case), bench.job.seed if saving else bench.job.seed + 1)
-    if saving:
+    loading = bench.job.role == "load"
+    bench.adopt(_workload(case), bench.job.seed + 1 if loading else bench.job.seed)
+    if bench.job.role in ("save", "trace"):
         bench.output.enter("train")
         bench.train(_STEPS_BEFORE_SAVING)
 
@@ -170,9 +169,9 @@ def run_saves(bench: Bench, entries: Entries) -> None:
         bench.output.write(record)
         return SaveTrial(bench, task, _method_class(task), record.covered_bytes)
 
-    trials = _attempt(bench, entries, make)
+    trials = bench.attempt(entries, make)
     trials = _interleave(bench, trials, Fence(bench, "write"))
-    _attempt(bench, trials, SaveTrial.keep)
+    bench.attempt(trials, SaveTrial.keep)
 
 
 def run_loads(bench: Bench, entries: Entries) -> None:
@@ -182,7 +181,7 @@ def run_loads(bench: Bench, entries: Entries) -> None:
         size_bytes = state_record(bench, task.case, (0, 0)).covered_bytes
         return LoadTrial(bench, task, _method_class(task), size_bytes)
 
-    _interleave(bench, _attempt(bench, entries, make), Fence(bench, "read"))
+    _interleave(bench, bench.attempt(entries, make), Fence(bench, "read"))
 
 
 def run_traces(bench: Bench, entries: Entries) -> None:
@@ -195,7 +194,12 @@ def run_traces(bench: Bench, entries: Entries) -> None:
         method.close()
         bench.clear(bench.folders.trial)
 
-    _attempt(bench, entries, trace)
+    bench.attempt(entries, trace)
+
+
+def run_trajectories(bench: Bench, entries: Entries) -> None:
+    """Train from the beginning for every task; only one of them can have this state."""
+    bench.attempt(entries, lambda task: run_trajectory(bench, task.case))
 
 
 def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence) -> list[tuple[int, TrialT]]:
@@ -211,35 +215,11 @@ def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence) ->
 
     with no_old_garbage():
         while any(trial.wants_more for _, trial in trials):
-            trials = _attempt(bench, [*trials[1:], *trials[:1]], sample)
+            trials = bench.attempt([*trials[1:], *trials[:1]], sample)
             if bench.job.role == "save":
                 bench.output.enter("train")
                 bench.train()
     return trials
-
-
-def _attempt(bench: Bench, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]) -> list[tuple[int, ResultT]]:
-    """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
-    done = []
-    for index, entry in entries:
-        bench.output.task(index)
-        try:
-            done.append((index, action(entry)))
-        except (Exception, SystemExit) as error:
-            _fail(bench.output, bench.world, [bench.job.tasks[index]], error)
-            bench.thread_errors.clear()
-            if bench.job.role == "load":
-                bench.rebuild()  # a bad load may have put mappings or other types into the state that the next ones share
-            storage.remove_tree(bench.folders.trial)
-    return done
-
-
-def _fail(output: Output, world: World, tasks: Sequence[Task], error: BaseException) -> None:
-    """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
-    traceback.print_exception(error)
-    for task in tasks:
-        output.fail(task.case.id, describe(error))
-    world.fail()
 
 
 def _by_state(tasks: Sequence[Task]) -> list[Entries]:
@@ -253,6 +233,16 @@ def _by_state(tasks: Sequence[Task]) -> list[Entries]:
 
 def _workload(case: Case) -> Workload:
     return workloads.load(case.workload, case.preset, case.precision, case.dropout)
+
+
+_ROLES: dict[JobRole, Callable[[Bench, Entries], None]] = {
+    "save": run_saves,
+    "load": run_loads,
+    "trace": run_traces,
+    "inspect": lambda bench, entries: run_inspections(bench, entries, _method_class),
+    "repeat": lambda bench, entries: run_repeats(bench, entries, _method_class),
+    "train": run_trajectories,
+}
 
 
 def worker_record(job: Job, world: World, device: str) -> WorkerRecord:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
-from harness.case import Case, Job
+from harness.case import Case, Job, Task
 from harness.record import Backing, Ceilings, StateRecord
 from harness.worker import storage
 from harness.worker.backing import Backer
@@ -19,15 +20,19 @@ from harness.worker.ceiling import Ceiling, median_ns
 from harness.worker.clock import now_ns
 from harness.worker.folders import Folders
 from harness.worker.output import Output
-from harness.worker.verify import Scope
+from harness.worker.verify import Digests, Scope, digests
 from harness.worker.world import World
 from workloads import Workload
 
 CEILING_AGE_LIMIT_NS = 5_000_000_000
 DISTURBED_ABOVE = 0.10
 _COPY_TRIES = 3
+_TEXT_AT_MOST = 500  # characters of an error
 _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
+
+T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class BackgroundError(Exception):
@@ -49,6 +54,7 @@ class Bench:
     workload: Workload | None = None
     state: Any = None
     thread_errors: list[str] = field(default_factory=list)
+    _digests: Digests | None = None
 
     def method(self, case: Case, method_class: type[Method[Any]]) -> Method[Any]:
         """Make and open a method."""
@@ -64,6 +70,7 @@ class Bench:
     def adopt(self, workload: Workload, seed: int) -> None:
         """Build the workload's state, in place of whatever state there was."""
         self.drop_state()
+        self.forget_digests()
         self.workload = workload
         self.state = self.framework.build(workload, seed)
 
@@ -73,14 +80,29 @@ class Bench:
         gc.unfreeze()  # a framework's state may hold itself in cycles, and was frozen with everything else
         gc.collect()
 
-    def rebuild(self) -> None:
-        """Make the state anew: another seed and another number of steps than the saved ones."""
+    def rebuild(self, seed: int, steps: int) -> None:
+        """Make the state anew."""
         assert self.workload is not None
-        self.adopt(self.workload, self.job.seed + 1)
-        self.train()
+        self.adopt(self.workload, seed)
+        self.train(steps)
+
+    def digests(self) -> Digests:
+        """The digests of the state as it is; computed once for as long as nobody says that it has changed."""
+        if self._digests is None:
+            self._digests = digests(self.framework.leaves(self.state))
+        return self._digests
+
+    def forget_digests(self) -> None:
+        """Say that the state changes now."""
+        self._digests = None
+
+    def rebuild_target(self) -> None:
+        """Make the state anew for a load: another seed and another number of steps than the saved ones."""
+        self.rebuild(self.job.seed + 1, 1)
 
     def train(self, steps: int = 1) -> None:
         """Take training steps, untimed."""
+        self.forget_digests()
         for _ in range(steps):
             self.framework.gradients(self.state)
             self.framework.update(self.state)
@@ -106,6 +128,21 @@ class Bench:
         self.framework.synchronize(self.state)
         quiet = storage.wait_until_quiet(self.folders.scratch)
         return quiet, self.backer.back(_BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES)
+
+    def attempt(self, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]) -> list[tuple[int, ResultT]]:
+        """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
+        done = []
+        for index, entry in entries:
+            self.output.task(index)
+            try:
+                done.append((index, action(entry)))
+            except (Exception, SystemExit) as error:
+                record_failure(self.output, self.world, [self.job.tasks[index]], error)
+                self.thread_errors.clear()
+                if self.job.role == "load":
+                    self.rebuild_target()  # a bad load may have put mappings or other types into the state that the next ones share
+                storage.remove_tree(self.folders.trial)
+        return done
 
     def raise_thread_errors(self) -> None:
         """Raise what a background thread died of."""
@@ -152,11 +189,21 @@ def is_disturbed(ceilings: Ceilings) -> bool:
     return ceilings.spread > DISTURBED_ABOVE
 
 
+def record_failure(output: Output, world: World, tasks: Sequence[Task], error: BaseException) -> None:
+    """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
+    traceback.print_exception(error)
+    for task in tasks:
+        output.fail(task.case.id, describe(error))
+    world.fail()
+
+
 def describe(error: BaseException) -> str:
-    """An exception in one line."""
+    """An exception in one line; of a long text, as one that holds a traceback, its beginning and its end."""
     text = " ".join(str(error).split())
+    if len(text) > _TEXT_AT_MOST:
+        text = f"{text[: _TEXT_AT_MOST // 3]} … {text[-2 * _TEXT_AT_MOST // 3 :]}"
     name = type(error).__name__
-    return f"{name}: {text[:500]}" if text else name
+    return f"{name}: {text}" if text else name
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from adapters.directio import sync_directory
 from harness.record import FileEntry
 
 _PAGE_BYTES = mmap.PAGESIZE
+_SECTORS_WRITTEN, _SECTOR_BYTES = 6, 512  # the kernel counts in these sectors on every device
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -30,14 +31,19 @@ def files_under(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
 
 
+def name_inside(file: Path, root: Path) -> str:
+    """A file's path inside the checkpoint `root`; of a checkpoint that is a single file, its name."""
+    return file.name if file == root else str(file.relative_to(root))
+
+
 def inventory(path: Path) -> tuple[FileEntry, ...]:
     """The files of a checkpoint with their sizes."""
-    return tuple(FileEntry(_name(file, path), file.stat().st_size) for file in files_under(path))
+    return tuple(FileEntry(name_inside(file, path), file.stat().st_size) for file in files_under(path))
 
 
 def fingerprint(path: Path) -> Fingerprint:
     """What changes in a checkpoint when something still writes to it."""
-    stats = {_name(file, path): file.stat() for file in files_under(path)}
+    stats = {name_inside(file, path): file.stat() for file in files_under(path)}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
@@ -101,6 +107,12 @@ def wait_until_quiet(path: Path, limit_s: float = 2.0, still_s: float = 0.02) ->
     return False
 
 
+def device_written_bytes(path: Path) -> int | None:
+    """How many bytes the block device below `path` has taken since it started; None where it does not tell."""
+    fields = _device_statistics(path)
+    return None if fields is None else fields[_SECTORS_WRITTEN] * _SECTOR_BYTES
+
+
 def remove_tree(path: Path) -> None:
     """Remove a checkpoint, file or directory, if it is there."""
     if path.is_dir() and not path.is_symlink():
@@ -150,10 +162,6 @@ def _is_writable(process: int, descriptor: str) -> bool:
     return flags & os.O_ACCMODE != os.O_RDONLY
 
 
-def _name(file: Path, root: Path) -> str:
-    return file.name if file == root else str(file.relative_to(root))
-
-
 def _sync_file(path: Path) -> None:
     if not path.is_file():  # a link to nowhere, a socket, a pipe (whose opening would wait for ever), or nothing at all
         return
@@ -183,11 +191,16 @@ def _resident_pages(file: Path, size_bytes: int) -> int | None:
 
 
 def _device_counters(path: Path) -> tuple[int, ...] | None:
-    """(reads, writes, discards, requests in flight) of the block device below `path`, from its sysfs statistics."""
+    """(reads, writes, discards, requests in flight) of the block device below `path`."""
+    fields = _device_statistics(path)
+    return None if fields is None else (fields[0], fields[4], fields[11] if len(fields) > 11 else 0, fields[8])
+
+
+def _device_statistics(path: Path) -> list[int] | None:
+    """The numbers of the block device below `path`, in the order of the kernel's Documentation/block/stat.rst."""
     device = os.stat(path).st_dev
     try:
         with open(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat") as stat:
-            fields = [int(field) for field in stat.read().split()]
+            return [int(field) for field in stat.read().split()]
     except OSError:
         return None
-    return fields[0], fields[4], fields[11] if len(fields) > 11 else 0, fields[8]

@@ -147,7 +147,7 @@ class SaveTrial(Trial):
         bench.output.enter("prepare")
         bench.train()  # two steps between kept checkpoints: one step after loading one of them is then no other's
         path = bench.fresh(bench.folders.kept(self.case))
-        saved = verify.digests(bench.framework.leaves(bench.state))
+        saved = bench.digests()
         pending = overlapped_save(bench, self.method, path)
         bench.world.barrier()
         check_nothing_open(path)
@@ -202,7 +202,7 @@ class LoadTrial(Trial):
         ceilings = fence.after(self.size_bytes, before_ns)
         bench.output.enter("verify")
         bench.raise_thread_errors()
-        loaded = verify.digests(bench.framework.leaves(bench.state))
+        loaded = bench.digests()
         self._check(loaded)
         file_bytes = sum(file.bytes for file in storage.inventory(self.path))
         read_bytes = bench.world.total(used.read_bytes)
@@ -248,23 +248,25 @@ class LoadTrial(Trial):
     def _make_target(self) -> None:
         """Have a state that differs from the saved one in every leaf.
 
-        One step away from what the last load restored is enough, unless a leaf stands still; then it is built anew, from another
-        seed and with another number of steps than the saved one.
+        As a rule it is there: the first target is built from another seed and has taken no step, and what the load before has
+        restored was saved at another step. Else a step leads away from it. Where a leaf stands still, the state is built anew, from
+        another seed and with another number of steps than the saved one.
         """
-        bench = self.bench
-        bench.train()
+        for change in (self.bench.train, self.bench.rebuild_target):
+            if self._target_differs():
+                return
+            change()
+        verify.check_all_differ(self.saved, self.bench.digests())
+
+    def _target_differs(self) -> bool:
+        """Whether it does on every rank: all ranks change it together, for a step is a common one."""
         try:
-            self._check_target()
+            verify.check_all_differ(self.saved, self.bench.digests())
         except verify.Mismatch:
             differs = False
         else:
             differs = True
-        if bench.world.maximum(int(not differs)):  # all ranks build together: their next step is a common one
-            bench.rebuild()
-            self._check_target()
-
-    def _check_target(self) -> None:
-        verify.check_all_differ(self.saved, verify.digests(self.bench.framework.leaves(self.bench.state)))
+        return not self.bench.world.maximum(int(not differs))
 
     def _write_verified(self, loaded: verify.Digests) -> None:
         if self._verified:
@@ -319,6 +321,7 @@ def timed_sync(bench: Bench, path: Path) -> int:
 def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:
     """Load until the device has everything; returns nanoseconds."""
     bench.output.enter("load")
+    bench.forget_digests()
     begin = now_ns()
     method.load(bench.state, path)
     bench.framework.synchronize(bench.state)
@@ -328,6 +331,7 @@ def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:
 def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
     """Save with a training step in the gaps that the contract leaves for it, untimed."""
     output, framework, state = bench.output, bench.framework, bench.state
+    bench.forget_digests()
     output.enter("save")
     pending = method.save(state, path)
     framework.gradients(state)

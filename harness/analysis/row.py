@@ -1,0 +1,97 @@
+"""One row of a table: a case, whether it went well, and what an experiment measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from harness.analysis.statistics import Estimate
+from harness.case import Case
+from harness.record import SCHEMA, FailureRecord
+
+_WORST_FIRST = ("failed", "unsupported", "skipped")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A case of the plan, and how many samples it was to have over all processes."""
+
+    case: Case
+    samples: int
+    processes: int
+    default: bool = False  # the framework's own first choice
+
+
+@dataclass(kw_only=True)
+class Row:
+    """What is known of one case. Times in seconds, sizes in bytes; None where nothing could be measured."""
+
+    framework: str
+    method: str
+    workload: str
+    preset: str
+    precision: str
+    device: str
+    world: int
+    experiment: str
+    default: bool
+    covers: str
+    status: str = "ok"
+    phase: str = ""
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high. Raw samples stay out."""
+        flat: dict[str, Any] = {"schema": SCHEMA}
+        for item in fields(self):
+            if item.type == "Estimate | None":
+                flat |= _flat(item.name, getattr(self, item.name))
+            elif item.repr:
+                flat[item.name] = getattr(self, item.name)
+        return flat
+
+    def fail(self, failures: Iterable[FailureRecord]) -> bool:
+        """Take over the worst failure, where there is one; returns whether there was."""
+        worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.status), default=None)
+        if worst is None:
+            return False
+        self.status, self.phase, self.reason = worst.status, worst.phase, worst.reason
+        if self.world > 1:
+            self.reason = f"rank {worst.rank}: {worst.reason}"
+        return True
+
+
+def identity(item: Wanted) -> dict[str, Any]:
+    """The fields by which a row is known."""
+    case = item.case
+    return {
+        "framework": case.framework,
+        "method": case.method,
+        "workload": case.workload,
+        "preset": case.preset,
+        "precision": case.precision,
+        "device": case.device,
+        "world": case.world,
+        "experiment": case.experiment,
+        "default": item.default,
+        "covers": case.covers,
+    }
+
+
+def group_title(row: Row) -> str:
+    """What the rows of one table have in common."""
+    precision = "" if row.precision == "float32" else f", {row.precision}"
+    ranks = "" if row.world == 1 else f", {row.world} ranks"
+    return f"{row.workload} {row.preset}{precision} on {row.device}{ranks}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Each name once, as a sentence has them."""
+    unique = list(dict.fromkeys(names))
+    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
+
+
+def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:
+    values = asdict(estimate) if estimate else {"value": None, "low": None, "high": None}
+    return {name: values["value"], f"{name}_low": values["low"], f"{name}_high": values["high"]}
