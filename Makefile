@@ -22,7 +22,7 @@ $(HARNESS)/.complete: pyproject.toml
 bench: setup
 	$(BIN)/ckptbench run $(SUITE) --framework $(FRAMEWORK) $(ARGS)
 
-# The driver and the worker with `raw`, then every framework's conformance in its own environment.
+# The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
 test: test-fast test-frameworks
 
 test-fast: setup
@@ -33,6 +33,7 @@ test-frameworks: setup
 	for framework in $(FRAMEWORKS); do \
 		.venvs/$$framework/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance/test_$$framework.py || exit 1; \
 	done
+	$(BIN)/ckptbench run parity --framework all --results build/tests
 
 check: setup
 	$(BIN)/ruff check .

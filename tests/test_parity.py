@@ -8,19 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import records
-from conftest import planned
+from conftest import ROOT, planned
 
 import workloads
 from adapters.base import Leaf
 from harness.analysis.parity import ParityRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
+from harness.driver import catalog, store
 from harness.record import LeafSample, Record
 from harness.worker import trajectory
 from harness.worker.trajectory import AnotherState
 from workloads import Role
-
-PARITY = {"method": "buffered", "experiment": "parity", "framework": "", "precision": "float32"}
 
 
 def judged(found: dict[str, Record | None], precision: str = "float32") -> dict[str, ParityRow]:
@@ -94,6 +93,17 @@ def test_an_interrupted_run_says_so() -> None:
     found = judged({"one": records.trajectory(), "two": None, "three": records.trajectory()})
     assert (found["two"].status, found["two"].reason) == ("skipped", "not measured: the run was interrupted")
     assert found["one"].compared_with == ["three"]
+
+
+def test_the_committed_run_proves_that_all_frameworks_hold_the_same_state() -> None:
+    [folder] = (ROOT / "results" / "reference").glob("*/*-parity-*")
+    run = store.Run(folder)
+    found = rows([Wanted(item.case, 1, 1) for item in run.plan], run.records)
+    told = {(row.framework, row.workload, row.precision): row.status for row in found}
+    states = {(name, precision) for name in workloads.names() for precision in workloads.precisions(name)}
+    frameworks = set(catalog.frameworks()) - {"raw"}
+    assert told.keys() == {(framework, *state) for framework in frameworks for state in states}
+    assert {key for key, status in told.items() if status != "ok"} == {("chainer", "llm-slice", "bf16-mixed")}
 
 
 # --- what the worker checks before it trains ----------------------------------------------------------------------------------

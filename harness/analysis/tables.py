@@ -151,7 +151,7 @@ def _same(row: SizesRow) -> str:
 
 
 def _within(difference: float | None, tolerance: float | None) -> str:
-    return "–" if difference is None or tolerance is None else f"{difference:.0e} of {tolerance:.0e}"
+    return "–" if difference is None or tolerance is None else f"{difference:.0e} of {tolerance:g}"
 
 
 def _load(row: CostRow) -> str:
