@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -53,8 +53,10 @@ class Tensor:
 
     def canonical(self) -> NDArray[Any]:
         """Return a copy on the host in the canonical layout."""
-        array: NDArray[Any] = self.plain.numpy()
-        return array if self.axes is None else np.ascontiguousarray(array.transpose(self.axes))
+        values = self.plain.value()
+        with tf.device("CPU:0"):  # TensorFlow permutes on all cores, numpy on one
+            host = tf.identity(values) if self.axes is None else tf.transpose(values, self.axes)
+        return cast("NDArray[Any]", host.numpy())
 
     def assign(self, array: NDArray[Any]) -> None:
         """Take over values in the canonical layout."""
