@@ -7,7 +7,7 @@ clocks, digests or cache state: the worker owns those, so that a method's author
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -91,6 +91,7 @@ class Place:
     io: DirectIo
     rendezvous: tuple[str, int] | None = None  # host and port agreed over the launcher's own network; None in a world of one
     local_rank: int = 0
+    strategy: str = ""  # how the ranks train together: a name that adapter.toml declares; empty in a world of one
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,10 @@ class Framework(ABC, Generic[StateT]):
     @abstractmethod
     def leaves(self, state: StateT) -> Iterator[Leaf]:
         """Yield everything a bitwise resume needs. A leaf's `data` need only live until the next one is asked for."""
+
+    def assign(self, state: StateT, leaves: Mapping[str, memoryview]) -> None:
+        """Give the named leaves these values: host bytes in the layout in which `leaves` yields them. The others stay."""
+        raise NotImplementedError(f"{type(self).__name__} cannot assign leaves")
 
     def synchronize(self, state: StateT) -> None:
         """Return when the device has nothing left to do on this state."""

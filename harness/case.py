@@ -8,6 +8,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated")
+
 
 @dataclass(frozen=True)
 class Case:
@@ -27,12 +29,21 @@ class Case:
     device: str
     world: int
     launcher: str
-    experiment: str = "cost"  # "cost", "sizes" or "parity"; a parity case has no method
+    experiment: str = "cost"  # a name in harness.driver.experiments
+    strategy: str = ""  # how the ranks train together; empty in a world of one
+    load_world: int = 0  # ranks of the loading job where they are not those of the saving one, else 0
+    every: int = 0  # steps between two checkpoints, where training goes on around them
+    ablated: str = ""  # the role of leaves that a resumed run does not get back
 
     @functools.cached_property
     def id(self) -> str:
-        """The first 12 hex digits of the SHA-256 of the case's canonical JSON."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """The first 12 hex digits of the SHA-256 of the case's canonical JSON.
+
+        What a case has of the fields that schema 1 did not know counts only where it is not the default, so that the identifiers
+        of stored runs stay what they are.
+        """
+        known = {name: value for name, value in asdict(self).items() if name not in _LATER_FIELDS or value}
+        canonical = json.dumps(known, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 

@@ -34,6 +34,7 @@ def row(method: str = "one", durable: tuple[float, ...] = (1.0, 1.1, 0.9), stall
         precision="float32",
         device="cpu",
         world=1,
+        strategy="",
         experiment="cost",
         default=False,
         covers="full",

@@ -46,7 +46,7 @@ def make(preset: str, precision: str, dropout: float) -> Workload:
         model=_model(shape, dropout),
         optimizer=Adam(shape.learning_rate),
         loss="cross-entropy",
-        batch_size=4,
+        batch_size=8,
         data=LibraryText(shape.sequence),
     )
 

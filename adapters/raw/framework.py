@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -93,6 +93,11 @@ class Raw(Framework[State]):
             dtype = spec.dtype if str(found.dtype) == _STORED_AS.get(spec.dtype, spec.dtype) else str(found.dtype)
             placement = RankLocal() if _is_local(spec) and self.place.world > 1 else Replicated()
             yield Leaf(name, spec.role, dtype, tuple(found.shape), data, placement)
+
+    def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
+        for name, data in leaves.items():
+            leaf = state.leaves[name]
+            leaf[...] = self._arrays.asarray(np.frombuffer(data, dtype=leaf.dtype).reshape(leaf.shape))
 
     def synchronize(self, state: State) -> None:
         if self._arrays is not np:

@@ -34,6 +34,7 @@ class Row:
     precision: str
     device: str
     world: int
+    strategy: str
     experiment: str
     default: bool
     covers: str
@@ -73,6 +74,7 @@ def identity(item: Wanted) -> dict[str, Any]:
         "precision": case.precision,
         "device": case.device,
         "world": case.world,
+        "strategy": case.strategy,
         "experiment": case.experiment,
         "default": item.default,
         "covers": case.covers,

@@ -132,7 +132,8 @@ def _parity_line(row: ParityRow) -> dict[str, str]:
 
 
 def _method(row: Row, several_frameworks: bool) -> str:
-    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default
+    strategy = f", {row.strategy}" if row.strategy else ""
+    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default + strategy
 
 
 def _ratio(part: int | None, whole: int | None) -> str:

@@ -54,11 +54,21 @@ class _MethodTable(tables.Table):
     compressed: bool = False
     default: bool = False  # what the framework's documentation reaches for first
     fast: bool = False  # the framework's fastest known way
+    takes_shards: bool = False  # it can save a state of which no rank holds the whole
+    reshards: bool = False  # another number of ranks can load what it wrote
     slow: bool = False  # it takes many times as long as the others: a suite may take fewer samples of it
     own_process: bool = False  # it forks or starts daemons: nothing else may be measured in the same process
     test_double: bool = False  # misbehaves on purpose: only taken when named
     expected_failures: tuple[ExpectedFailure, ...] = Field(default=(), strict=False)
     options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Strategy(tables.Table):
+    """What `[strategies.NAME]` may hold: a way in which several ranks train together."""
+
+    description: str
+    default: bool = False
+    sharded: bool = False  # no rank holds the whole state
 
 
 class MethodEntry(_MethodTable):
@@ -80,11 +90,13 @@ class FrameworkEntry(_FrameworkTable):
 
     name: str
     methods: dict[str, MethodEntry]
+    strategies: dict[str, Strategy] = Field(default_factory=dict)
 
 
 class _AdapterFile(tables.Table):
     framework: _FrameworkTable
     methods: dict[str, _MethodTable]
+    strategies: dict[str, Strategy] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_default(self) -> Self:
@@ -92,6 +104,8 @@ class _AdapterFile(tables.Table):
         if len(defaults) != 1:
             found = ", ".join(defaults) or "none"
             raise ValueError(f"exactly one method must have `default = true`, and {len(defaults)} have it ({found})")
+        if self.strategies and sum(strategy.default for strategy in self.strategies.values()) != 1:
+            raise ValueError("exactly one strategy must have `default = true`")
         return self
 
 
@@ -104,7 +118,12 @@ def read(path: Path) -> FrameworkEntry:
     """Return the framework that one adapter.toml declares. Raises UsageError with file and key where it is broken."""
     declared = tables.read(path, _AdapterFile)
     methods = {name: MethodEntry(name=name, **table.model_dump(by_alias=True)) for name, table in declared.methods.items()}
-    return FrameworkEntry(name=path.parent.name, methods=methods, **declared.framework.model_dump(by_alias=True))
+    return FrameworkEntry(
+        name=path.parent.name,
+        methods=methods,
+        strategies=declared.strategies,
+        **declared.framework.model_dump(by_alias=True),
+    )
 
 
 def select(known: Mapping[str, FrameworkEntry], names: Iterable[str]) -> list[FrameworkEntry]:

@@ -282,7 +282,7 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     for item in plan:
         case = item.case
         alone = case.method if item.own_process else ""
-        shared = (case.experiment, case.framework, case.device, case.world, case.launcher, alone)
+        shared = (case.experiment, case.framework, case.device, case.world, case.strategy, case.launcher, alone)
         groups.setdefault(shared, []).append(item)
     return [unit for items in groups.values() for unit in _split(items)]
 

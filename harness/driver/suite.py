@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from harness.case import Case
 from harness.driver import tables
-from harness.driver.catalog import FrameworkEntry, MethodEntry
+from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
 from harness.driver.errors import UsageError, nearest
 from harness.driver.experiments import COST, EXPERIMENTS
 from workloads import names as workload_names
@@ -24,6 +24,11 @@ TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
     "all": lambda method: True,
     "default": lambda method: method.default,
     "fast": lambda method: method.fast,
+}
+STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
+    "all": lambda strategy: True,
+    "default": lambda strategy: strategy.default,
+    "sharded": lambda strategy: strategy.sharded,
 }
 NO_METHOD = MethodEntry.model_validate(
     {"name": "", "class": "adapters.base:Method", "covers": "full", "rank_local": True, "format": "", "description": ""}
@@ -61,6 +66,7 @@ class Sweep(tables.Table):
     precision: Names
     method: Annotated[tuple[str, ...], *_AXIS] = ()  # names of methods, or traits
     world: Worlds = (1,)
+    strategy: Annotated[tuple[str, ...], *_AXIS] = ("default",)  # names of strategies, or traits; a world of one has none
     dropout: Rates = (0.0,)
     samples: int = Field(default=1, ge=1)  # undisturbed samples per process
     warmups: int = Field(default=1, ge=0)
@@ -145,6 +151,7 @@ class _Cell:
     framework: FrameworkEntry
     method: MethodEntry | None  # None where the experiment measures the framework itself
     shape: Shape
+    strategy: str
     sweep: Sweep
 
 
@@ -185,6 +192,7 @@ def plan(
     workloads: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
     worlds: Sequence[int] | None = None,
+    strategies: Sequence[str] | None = None,
     device: str = "cpu",
     launcher: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -192,13 +200,17 @@ def plan(
     """Return the suite's cases for `frameworks`, each once: where two sweeps hold the same case, the first one's counts apply.
 
     `workloads` and `methods` narrow the suite; a method that the suite does not list for a workload is added where the
-    framework has it. `worlds` replaces the suite's. `options` replace those of the methods that have them, and then show in the
-    method's name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any case.
+    framework has it. `worlds` and `strategies` replace the suite's. `options` replace those of the methods that have them, and
+    then show in the method's name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any
+    case.
     """
     _require_devices(frameworks, device)
     _require_worlds(worlds or ())
     _require_methods(frameworks, methods or [name for sweep in suite.sweeps for name in sweep.method])
     sweeps = _narrowed(suite, workloads or ())
+    if strategies:
+        sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
+    _require_strategies(frameworks, strategies or [name for sweep in suite.sweeps for name in sweep.strategy])
     cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
     if not cells:
         raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
@@ -233,6 +245,13 @@ def _require_methods(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]
             _require("method", name, known, f"in {_in_words(frameworks)}")
 
 
+def _require_strategies(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
+    known = {name for framework in frameworks for name in framework.strategies}
+    for name in wanted:
+        if name not in STRATEGY_TRAITS:
+            _require("strategy", name, known, f"in {_in_words(frameworks)}")
+
+
 def _require_options(methods: Iterable[MethodEntry], options: Mapping[str, Any]) -> None:
     known = {key for method in methods for key in method.options}
     for key in options:
@@ -258,11 +277,29 @@ def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
 def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds):
-            if not EXPERIMENTS[sweep.experiment].methods:
-                yield from () if requested else (_Cell(framework, None, shape, sweep),)
-                continue
-            for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
-                yield _Cell(framework, method, shape, sweep)
+            for strategy in _strategies(framework, sweep, shape.world):
+                if not EXPERIMENTS[sweep.experiment].methods:
+                    yield from () if requested else (_Cell(framework, None, shape, strategy, sweep),)
+                    continue
+                for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
+                    if method.takes_shards or not _is_sharded(framework, strategy):
+                        yield _Cell(framework, method, shape, strategy, sweep)
+
+
+def _strategies(framework: FrameworkEntry, sweep: Sweep, world: int) -> list[str]:
+    """Return how the framework's ranks are to train together: "" where there is one rank, or one way that has no name."""
+    if world == 1 or not framework.strategies:
+        unsharded = any(name != "sharded" and not _is_sharded(framework, name) for name in sweep.strategy)
+        return [""] if unsharded else []
+    return [
+        name
+        for name, strategy in framework.strategies.items()
+        if name in sweep.strategy or any(STRATEGY_TRAITS[trait](strategy) for trait in sweep.strategy if trait in STRATEGY_TRAITS)
+    ]
+
+
+def _is_sharded(framework: FrameworkEntry, strategy: str) -> bool:
+    return strategy in framework.strategies and framework.strategies[strategy].sharded
 
 
 def _listed(sweeps: Iterable[Sweep], workload: str) -> list[str]:
@@ -308,6 +345,7 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         world=shape.world,
         launcher=_launcher(shape.world, launcher),
         experiment=experiment.name,
+        strategy=cell.strategy,
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
     samples, warmups = _counts(cell.sweep, method)

@@ -106,6 +106,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         io=_direct_io(job.storage),
         rendezvous=world.rendezvous(),
         local_rank=world.local_rank,
+        strategy=case.strategy,
     )
     framework.start(place)
     output.write(worker_record(job, world, case.device))
