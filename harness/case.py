@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated")
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Case:
     load_world: int = 0  # ranks of the loading job where they are not those of the saving one, else 0
     every: int = 0  # steps between two checkpoints, where training goes on around them
     ablated: str = ""  # the role of leaves that a resumed run does not get back
+    scale: int = 0  # how many times as large the workload is; 0 for as it is
 
     @functools.cached_property
     def id(self) -> str:
@@ -71,8 +72,25 @@ class Storage:
 
 
 # What a worker process does with its tasks: time saves; time loads of what another process saved; save once under a tracer; look
-# into checkpoints and save the same state twice; save the same state in another process; train and report numbers.
-JobRole = Literal["calibrate", "save", "load", "trace", "inspect", "repeat", "train"]
+# into checkpoints and save the same state twice; save the same state in another process; train and report numbers; time training
+# with and without checkpoints; train without interruption; up to a checkpoint and a kill; from there on; once more from the
+# beginning; save for another number of ranks; load what another number of ranks saved.
+JobRole = Literal[
+    "calibrate",
+    "save",
+    "load",
+    "trace",
+    "inspect",
+    "repeat",
+    "train",
+    "steps",
+    "straight",
+    "interrupt",
+    "resume",
+    "again",
+    "part",
+    "reload",
+]
 
 
 @dataclass(frozen=True)
@@ -83,12 +101,14 @@ class Job:
     role: JobRole
     process: int  # which of the case's processes this is: the cluster of its samples
     scratch: str
+    world: int = 1
     tasks: tuple[Task, ...] = ()
     packages: tuple[str, ...] = ()  # whose versions the worker reports
     storage: Storage | None = None  # None for the calibration job, which finds it
     calibration_bytes: int = 0
     not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
     hash_seed: int | None = None  # of Python's hashes of text; None for another one in every process
+    summary_above: int = 64  # in a world of more ranks, rank 0 writes one record for all
     seed: int = 2026
 
 

@@ -104,6 +104,9 @@ def run_command(
     python: PythonOption = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    summary_above: Annotated[
+        int, typer.Option(min=1, help="In a world of more ranks, store their spread instead of every rank's samples.")
+    ] = 64,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure a suite, and show its table."""
@@ -135,7 +138,7 @@ def run_command(
         command = ["ckptbench", *sys.argv[1:]]
         run = store.create(results, suite_name, command, plan, manifest.capture(scratch), directory, python or ())
     run.lock()
-    _measure(run, environments, scratch, timeout)
+    _measure(run, environments, scratch, timeout, summary_above)
     found = _show(run, "table")
     raise typer.Exit(judge.exit_code(run.plan, found))
 
@@ -163,7 +166,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_s: float | None) -> None:
+def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_s: float | None, summary_above: int) -> None:
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
@@ -181,7 +184,7 @@ def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_
                 bar.update(task, description=escape(event.text[:60]))
                 bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
 
-        session = Session(run, environments, scratch / run.name, packages, not_direct, timeout_s, on_event)
+        session = Session(run, environments, scratch / run.name, packages, not_direct, timeout_s, on_event, summary_above)
         try:
             session.measure()
         except KeyboardInterrupt:

@@ -10,10 +10,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 2
+SCHEMA = 3
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
+    3: "training, straight, interrupt, resume and reshard records; the spread over ranks in save and load records",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -65,6 +66,23 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Values of all ranks in six numbers: their 0th, 10th, 50th, 90th, 99th and 100th percentile."""
+
+    percentiles: tuple[float, ...]
+    slowest_rank: int
+
+
+@dataclass(frozen=True)
+class RankSpread:
+    """What a record says of ranks that wrote none of their own: how long each took, and how many bytes each wrote."""
+
+    ranks: int
+    duration_ns: Spread
+    written_bytes: Spread
+
+
+@dataclass(frozen=True)
 class WorkerRecord:
     """The process that measured: one a job and rank."""
 
@@ -78,6 +96,10 @@ class WorkerRecord:
     pid: int
     threads: int
     started_at_s: float
+    cpus: int = 0  # that this process may run on; 0 where it was not asked
+    ranks_here: int = 1  # on the same node
+    world: int = 1
+    framework: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,6 +188,7 @@ class SaveRecord:
     quiet: bool | None  # whether the device stood still before; None where it does not tell
     usage: Usage
     started_at_s: float
+    spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
 
 
 @dataclass(frozen=True)
@@ -189,6 +212,7 @@ class LoadRecord:
     quiet: bool | None  # whether the device stood still before; None where it does not tell
     usage: Usage
     started_at_s: float
+    spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
 
 
 @dataclass(frozen=True)
@@ -368,6 +392,114 @@ class TrajectoryRecord:
 
 
 @dataclass(frozen=True)
+class TrainingRecord:
+    """A block of training with checkpoints on one rank, between two blocks of the same steps without any.
+
+    At the start of every `every` steps the state is saved; the save's `finished` is waited for before the next one, and at the
+    block's end. `save_ns`, `staged_ns` and `finished_ns` have one value a checkpoint; `finished_ns` is what the loop waits there:
+    back-pressure. `step_ns` and `plain_step_ns` have one value a step, without what the loop waits for a save. `sync_ns` is what
+    making the checkpoints durable still takes after the block: nothing, for methods that flush.
+    """
+
+    kind: Literal["training"]
+    case: str
+    process: int
+    rank: int
+    index: int
+    warmup: bool
+    disturbed: bool
+    every: int
+    checkpoints: int
+    plain_before_ns: int
+    plain_after_ns: int
+    block_ns: int
+    save_ns: tuple[int, ...]
+    staged_ns: tuple[int, ...]
+    finished_ns: tuple[int, ...]
+    step_ns: tuple[int, ...]
+    plain_step_ns: tuple[int, ...]
+    sync_ns: int
+    covered_bytes: int
+    file_bytes: int
+    usage: Usage
+    started_at_s: float
+
+
+@dataclass(frozen=True)
+class StraightRecord:
+    """A training run without interruption, against which others are held."""
+
+    kind: Literal["straight"]
+    case: str
+    process: int
+    rank: int
+    losses: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class InterruptRecord:
+    """The same run up to its checkpoint, after which the process was killed."""
+
+    kind: Literal["interrupt"]
+    case: str
+    process: int
+    rank: int
+    at_step: int
+    losses: tuple[float, ...]
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """How far a leaf is from that of the straight run. `max_ulp` counts representable numbers between; None for other types."""
+
+    name: str
+    role: str
+    max_ulp: int | None
+    max_difference: float
+
+
+@dataclass(frozen=True)
+class ResumeRecord:
+    """A run that went on from a checkpoint in another process (or, from step 0, ran again), held against the straight run.
+
+    `losses` are those of the steps after `at_step`. `diverged_at` is the first step after which a leaf differs: `at_step` itself
+    where the load did not restore it. `first` has the leaves that differ there, the farthest first, `first_count` of them in all;
+    `final_count` and `final_max_ulp` tell of the last step.
+    """
+
+    kind: Literal["resume"]
+    case: str
+    process: int
+    rank: int
+    at_step: int
+    steps: int
+    losses: tuple[float, ...]
+    leaves: int
+    identical: bool
+    diverged_at: int | None
+    first: tuple[Divergence, ...]
+    first_count: int
+    final_count: int
+    final_max_ulp: int
+
+
+@dataclass(frozen=True)
+class ReshardRecord:
+    """A checkpoint of one number of ranks, loaded by another and compared whole. `left_out` counts leaves of a rank's own."""
+
+    kind: Literal["reshard"]
+    case: str
+    process: int
+    rank: int
+    saved_ranks: int
+    loaded_ranks: int
+    replicated_leaves: int
+    sharded_leaves: int
+    left_out: int
+
+
+@dataclass(frozen=True)
 class FailureRecord:
     """A case that gave no number, where it stood and why."""
 
@@ -394,6 +526,11 @@ Record = (
     | InventoryRecord
     | RepeatRecord
     | TrajectoryRecord
+    | TrainingRecord
+    | StraightRecord
+    | InterruptRecord
+    | ResumeRecord
+    | ReshardRecord
     | FailureRecord
 )
 

@@ -89,7 +89,11 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
     """Measure cases in worker processes of this interpreter and return the rows."""
 
     def run(
-        plan: Sequence[PlannedCase], timeout_s: float = 60, where: Path | None = None, before: Sequence[Record] = ()
+        plan: Sequence[PlannedCase],
+        timeout_s: float = 60,
+        where: Path | None = None,
+        before: Sequence[Record] = (),
+        summary_above: int = 64,
     ) -> Measured:
         folder = tmp_path_factory.mktemp("results")
         place = where or scratch
@@ -106,6 +110,7 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
             not_direct=preflight.direct_io(place),
             timeout_s=timeout_s,
             on_event=lambda event: messages.append(event.text),
+            summary_above=summary_above,
         )
         session.measure()
         return Measured(made, table_of(made), messages, place / made.name)

@@ -9,11 +9,13 @@ from harness.record import (
     Backing,
     CalibrationRecord,
     Ceilings,
+    Divergence,
     ExtraLeaf,
     FailureRecord,
     FileContent,
     FileDifference,
     FileEntry,
+    InterruptRecord,
     InventoryRecord,
     KeptRecord,
     LeafSample,
@@ -22,11 +24,15 @@ from harness.record import (
     PayloadRecord,
     Record,
     RepeatRecord,
+    ReshardRecord,
+    ResumeRecord,
     RolePayload,
     SaveRecord,
     StateRecord,
+    StraightRecord,
     SweepPoint,
     SyscallsRecord,
+    TrainingRecord,
     TrajectoryRecord,
     Usage,
     VerifiedRecord,
@@ -165,6 +171,53 @@ def trajectory(case: str = CASE, scale: float = 1.0, **changes: Any) -> Trajecto
     return replace(record, **changes)
 
 
+def training(case: str = CASE, **changes: Any) -> TrainingRecord:
+    """A block of four steps of 0.1 s with two checkpoints of 0.05 s each, between blocks of 0.4 s."""
+    tenth, twentieth = 100_000_000, 50_000_000
+    record = TrainingRecord(
+        kind="training",
+        case=case,
+        process=0,
+        rank=0,
+        index=0,
+        warmup=False,
+        disturbed=False,
+        every=2,
+        checkpoints=2,
+        plain_before_ns=4 * tenth,
+        plain_after_ns=4 * tenth,
+        block_ns=5 * tenth,
+        save_ns=(30_000_000, 30_000_000),
+        staged_ns=(20_000_000, 20_000_000),
+        finished_ns=(0, 0),
+        step_ns=(tenth,) * 4,
+        plain_step_ns=(tenth,) * 8,
+        sync_ns=twentieth,
+        covered_bytes=1000,
+        file_bytes=1100,
+        usage=USAGE,
+        started_at_s=1.8e9,
+    )
+    return replace(record, **changes)
+
+
+def straight(case: str = CASE, **changes: Any) -> StraightRecord:
+    return replace(StraightRecord("straight", case, 0, 0, tuple(3.0 - 0.1 * step for step in range(8))), **changes)
+
+
+def interrupt(case: str = CASE, **changes: Any) -> InterruptRecord:
+    return replace(InterruptRecord("interrupt", case, 0, 0, 4, straight().losses[:4], 1100), **changes)
+
+
+def resume(case: str = CASE, **changes: Any) -> ResumeRecord:
+    """A run that went on from step 4 of 8 bit by bit."""
+    return replace(ResumeRecord("resume", case, 0, 0, 4, 8, straight().losses[4:], 10, True, None, (), 0, 0, 0), **changes)
+
+
+def reshard(case: str = CASE, **changes: Any) -> ReshardRecord:
+    return replace(ReshardRecord("reshard", case, 0, 0, 2, 4, 8, 2, 3), **changes)
+
+
 def one_of_each() -> list[Record]:
     """A record of every type there is."""
     return [
@@ -181,5 +234,10 @@ def one_of_each() -> list[Record]:
         inventory(),
         repeat(identical=False, only_second=("new",), differences=(difference(),)),
         trajectory(),
+        training(),
+        straight(),
+        interrupt(),
+        resume(identical=False, diverged_at=4, first=(Divergence("rng/numpy", "rng", None, 3.0),), first_count=1),
+        reshard(),
         failure(),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from workloads.datasets import TEXT_TOKENS, LibraryText
 from workloads.layers import Attention, Dense, Dropout, Embedding, Layer, Normal, Residual, RmsNorm, Sequential, SwiGlu
@@ -35,9 +35,10 @@ PRESETS = {
 }
 
 
-def make(preset: str, precision: str, dropout: float) -> Workload:
-    """Return the workload."""
+def make(preset: str, precision: str, dropout: float, scale: int = 1) -> Workload:
+    """Return the workload, with `scale` times as many layers as the preset has."""
     shape = PRESETS[preset]
+    shape = replace(shape, layers=scale * shape.layers)
     return Workload(
         name=NAME,
         preset=preset,

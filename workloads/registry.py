@@ -16,10 +16,13 @@ class Definition:
     presets: tuple[str, ...]
     precisions: tuple[str, ...]
     make: Callable[[str, str, float], Workload]
+    make_scaled: Callable[[str, str, float, int], Workload] | None = None
 
 
 DEFINITIONS = {
-    module.NAME: Definition(tuple(module.PRESETS), module.PRECISIONS, module.make) for module in (resnet50, candle_mlp, llm_slice)
+    resnet50.NAME: Definition(tuple(resnet50.PRESETS), resnet50.PRECISIONS, resnet50.make),
+    candle_mlp.NAME: Definition(tuple(candle_mlp.PRESETS), candle_mlp.PRECISIONS, candle_mlp.make),
+    llm_slice.NAME: Definition(tuple(llm_slice.PRESETS), llm_slice.PRECISIONS, llm_slice.make, llm_slice.make),
 }
 
 
@@ -38,14 +41,24 @@ def precisions(name: str) -> tuple[str, ...]:
     return _definition(name).precisions
 
 
-def load(name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1) -> Workload:
-    """Return a workload; `ValueError` names what there is where one of the names is unknown."""
+def load(name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1, scale: int = 1) -> Workload:
+    """Return a workload, `scale` times as large where it can be; `ValueError` names what there is where a name is unknown."""
     definition = _definition(name)
     _check(f"preset of {name}", preset, definition.presets)
     _check(f"precision of {name}", precision, definition.precisions)
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout must be at least 0 and below 1, not {dropout}")
-    return definition.make(preset, precision, dropout)
+    if scale == 1:
+        return definition.make(preset, precision, dropout)
+    if definition.make_scaled is None:
+        scalable = ", ".join(known for known, other in DEFINITIONS.items() if other.make_scaled)
+        raise ValueError(f"workload {name} has one size for every number of ranks; those that grow: {scalable}")
+    return definition.make_scaled(preset, precision, dropout, scale)
+
+
+def is_scalable(name: str) -> bool:
+    """Whether a workload can be made some times as large."""
+    return _definition(name).make_scaled is not None
 
 
 def _definition(name: str) -> Definition:

@@ -9,20 +9,26 @@ import pandas as pd
 
 from harness.record import (
     FailureRecord,
+    InterruptRecord,
     InventoryRecord,
     LoadRecord,
     OverheadRecord,
     PayloadRecord,
     Record,
     RepeatRecord,
+    ReshardRecord,
+    ResumeRecord,
     SaveRecord,
     StateRecord,
+    StraightRecord,
     SyscallsRecord,
+    TrainingRecord,
     TrajectoryRecord,
     VerifiedRecord,
     WorkerRecord,
 )
 
+_WRITER_SHARE = 0.05  # of the bytes of the one that wrote most: below it, a rank has written its logs
 _KEY = ["case", "process", "index"]
 
 
@@ -32,6 +38,7 @@ class Measured:
 
     saves: pd.DataFrame
     loads: pd.DataFrame
+    trainings: pd.DataFrame
     states: dict[str, StateRecord] = field(default_factory=dict)
     syscalls: dict[str, SyscallsRecord] = field(default_factory=dict)
     failures: dict[str, list[FailureRecord]] = field(default_factory=dict)
@@ -42,6 +49,10 @@ class Measured:
     inventories: dict[str, list[InventoryRecord]] = field(default_factory=dict)
     repeats: dict[str, list[RepeatRecord]] = field(default_factory=dict)
     trajectories: dict[str, TrajectoryRecord] = field(default_factory=dict)
+    straight: dict[str, list[StraightRecord]] = field(default_factory=dict)
+    interrupted: dict[str, list[InterruptRecord]] = field(default_factory=dict)
+    resumed: dict[str, list[ResumeRecord]] = field(default_factory=dict)
+    resharded: dict[str, list[ReshardRecord]] = field(default_factory=dict)
 
 
 def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
@@ -49,6 +60,7 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
     found = Measured(
         saves=_of_world(_saves(record for record in records if isinstance(record, SaveRecord)), worlds),
         loads=_of_world(_loads(record for record in records if isinstance(record, LoadRecord)), worlds),
+        trainings=_trainings_of_world([record for record in records if isinstance(record, TrainingRecord)], worlds),
     )
     for record in records:
         match record:
@@ -70,6 +82,14 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
                 found.inventories.setdefault(record.case, []).append(record)
             case RepeatRecord():
                 found.repeats.setdefault(record.case, []).append(record)
+            case StraightRecord():
+                found.straight.setdefault(record.case, []).append(record)
+            case InterruptRecord():
+                found.interrupted.setdefault(record.case, []).append(record)
+            case ResumeRecord():
+                found.resumed.setdefault(record.case, []).append(record)
+            case ReshardRecord():
+                found.resharded.setdefault(record.case, []).append(record)
             case TrajectoryRecord():
                 if record.rank == 0:
                     found.trajectories[record.case] = record
@@ -90,6 +110,7 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "process": record.process,
             "index": record.index,
             "rank": record.rank,
+            "ranks": record.spread.ranks if record.spread else 1,
             "warmup": record.warmup,
             "disturbed": record.disturbed,
             "stall_s": (record.save_ns + record.staged_ns) / 1e9,
@@ -100,12 +121,39 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "covered_bytes": record.covered_bytes,
             "file_bytes": record.file_bytes,
             "files": len(record.files),
+            "written_bytes": record.usage.written_bytes,
+            "spread_straggler": _spread_straggler(record),
             "backing": record.backing.state,
             "peak_bytes": record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
         }
         for record in records
     ]
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "warmup", "disturbed"])
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
+
+
+def _spread_straggler(record: SaveRecord) -> float:
+    """The last rank's time over the middle one's, where one record speaks for all; else not a number."""
+    if record.spread is None:
+        return float("nan")
+    percentiles = record.spread.duration_ns.percentiles
+    return percentiles[-1] / percentiles[len(percentiles) // 2 - 1]
+
+
+def _over_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
+    """How a sample's ranks differ: the last one's time over the median, the largest share of the bytes, and how many wrote any."""
+    found = []
+    for key, sample in ranks.groupby(_KEY):
+        written, finished = sample["written_bytes"], sample["finished_s"]
+        whole = len(sample) == sample["ranks"].sum()
+        found.append(
+            {
+                **dict(zip(_KEY, key, strict=True)),
+                "straggler": finished.max() / finished.median() if whole else sample["spread_straggler"].max(),
+                "largest_share": written.max() / written.sum() if whole and written.sum() else float("nan"),
+                "writers": int((written > _WRITER_SHARE * written.max()).sum()) if whole else 0,
+            }
+        )
+    return pd.DataFrame(found, columns=[*_KEY, "straggler", "largest_share", "writers"])
 
 
 def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
@@ -115,6 +163,7 @@ def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
             "process": record.process,
             "index": record.index,
             "rank": record.rank,
+            "ranks": record.spread.ranks if record.spread else 1,
             "warmup": record.warmup,
             "disturbed": record.disturbed,
             "load_s": record.load_ns / 1e9,
@@ -125,15 +174,16 @@ def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
         }
         for record in records
     ]
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "warmup", "disturbed"])
+    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
 
 
 def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
     """One row a sample: the last rank's times after the common barrier, and anything that disturbed any rank."""
     if ranks.empty:
         return ranks
-    complete = ranks.groupby(_KEY)["rank"].transform("nunique") == ranks["case"].map(worlds)
-    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "cache", "backing", "direct")]
+    ranks = ranks.drop_duplicates([*_KEY, "rank"])
+    complete = ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)
+    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "ranks", "cache", "backing", "direct")]
     samples = (
         ranks[complete]
         .groupby(_KEY, as_index=False)
@@ -147,8 +197,44 @@ def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
         )
     )
     if "finished_s" in samples:
+        samples = samples.merge(_over_ranks(ranks[complete]), on=_KEY)
         samples["durable_s"] = samples["finished_s"] + samples["sync_s"]
         samples["efficiency"] = samples["ceiling_s"] / samples["durable_s"]
     else:
         samples["efficiency"] = samples["ceiling_s"] / samples["load_s"]
     return samples
+
+
+def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int]) -> pd.DataFrame:
+    """One row a block: the last rank's times, a checkpoint each."""
+    rows = [
+        {
+            "case": record.case,
+            "process": record.process,
+            "index": record.index,
+            "rank": record.rank,
+            "warmup": record.warmup,
+            "disturbed": record.disturbed,
+            "checkpoints": record.checkpoints,
+            "steps": record.checkpoints * record.every,
+            "plain_s": 0.5 * (record.plain_before_ns + record.plain_after_ns) / 1e9,
+            "block_s": record.block_ns / 1e9,
+            "stall_s": (sum(record.save_ns) + sum(record.staged_ns)) / record.checkpoints / 1e9,
+            "back_pressure_s": sum(record.finished_ns) / record.checkpoints / 1e9,
+            "steps_s": sum(record.step_ns) / 1e9,
+            "unflushed_s": record.sync_ns / record.checkpoints / 1e9,
+            "file_bytes": record.file_bytes,
+        }
+        for record in records
+    ]
+    ranks = pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "warmup", "disturbed"])
+    if ranks.empty:
+        return ranks
+    complete = ranks.groupby(_KEY)["rank"].transform("nunique") == ranks["case"].map(worlds)
+    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank")]
+    blocks = ranks[complete].groupby(_KEY, as_index=False).agg(dict.fromkeys(numbers, "max"))
+    blocks["step_s"] = blocks["plain_s"] / blocks["steps"]
+    blocks["overhead_s"] = (blocks["block_s"] - blocks["plain_s"]) / blocks["checkpoints"]
+    blocks["overhead_share"] = blocks["block_s"] / blocks["plain_s"] - 1.0
+    blocks["slowdown_s"] = (blocks["steps_s"] - blocks["plain_s"]) / blocks["checkpoints"]
+    return blocks

@@ -35,6 +35,10 @@ class Row:
     device: str
     world: int
     strategy: str
+    load_world: int
+    every: int
+    ablated: str
+    scale: int
     experiment: str
     default: bool
     covers: str
@@ -75,6 +79,10 @@ def identity(item: Wanted) -> dict[str, Any]:
         "device": case.device,
         "world": case.world,
         "strategy": case.strategy,
+        "load_world": case.load_world,
+        "every": case.every,
+        "ablated": case.ablated,
+        "scale": case.scale,
         "experiment": case.experiment,
         "default": item.default,
         "covers": case.covers,
@@ -85,7 +93,8 @@ def group_title(row: Row) -> str:
     """What the rows of one table have in common."""
     precision = "" if row.precision == "float32" else f", {row.precision}"
     ranks = "" if row.world == 1 else f", {row.world} ranks"
-    return f"{row.workload} {row.preset}{precision} on {row.device}{ranks}"
+    times = f" x {row.scale}" if row.scale > 1 else ""
+    return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.analysis import cost, parity, sizes
+from harness.analysis import cost, parity, reshard, resume, sizes, train
 from harness.analysis.frame import Measured, measured
 from harness.analysis.row import Row, Wanted
 from harness.record import Record
@@ -13,6 +13,10 @@ _BUILDERS: dict[str, Callable[[Sequence[Wanted], Measured], Sequence[Row]]] = {
     "cost": lambda items, found: [cost.row(item, found) for item in items],
     "sizes": lambda items, found: [sizes.row(item, found) for item in items],
     "parity": parity.rows,
+    "train": lambda items, found: [train.row(item, found) for item in items],
+    "resume": lambda items, found: [resume.row(item, found) for item in items],
+    "rerun": lambda items, found: [resume.row(item, found) for item in items],
+    "reshard": lambda items, found: [reshard.row(item, found) for item in items],
 }
 
 

@@ -58,6 +58,12 @@ def median(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
     return _estimate(float(np.median(samples.values)), resampled, confidence)
 
 
+def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
+    """The median of samples that may lie around zero, with its interval, spread on their own scale."""
+    resampled = resampled_medians(samples, np.random.default_rng(_SEED), logarithmic=False)
+    return _estimate(float(np.median(samples.values)), resampled, confidence)
+
+
 def ratio(numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE) -> Estimate:
     """The ratio of two medians with an interval that holds for all of `comparisons` such ratios together."""
     generator = np.random.default_rng(_SEED)
@@ -71,7 +77,7 @@ def simultaneous(confidence: float, comparisons: int) -> float:
     return 1.0 - (1.0 - confidence) / max(1, comparisons)
 
 
-def resampled_medians(samples: Samples, generator: np.random.Generator, count: int = RESAMPLES) -> Values:
+def resampled_medians(samples: Samples, generator: np.random.Generator, count: int = RESAMPLES, logarithmic: bool = True) -> Values:
     """Medians of `count` bootstrap samples: processes drawn first, then as many samples within each as it has."""
     clusters = [samples.values[samples.processes == process] for process in np.unique(samples.processes)]
     lengths = np.array([len(cluster) for cluster in clusters])
@@ -81,15 +87,15 @@ def resampled_medians(samples: Samples, generator: np.random.Generator, count: i
     at_once = max(1, _DRAWS_AT_ONCE // table.size)
     parts = [min(at_once, count - done) for done in range(0, count, at_once)]
     drawn = np.concatenate([_drawn_medians(table, lengths, generator, part) for part in parts])
-    return _spread(drawn, float(np.median(samples.values)), len(clusters))
+    return _spread(drawn, float(np.median(samples.values)), len(clusters), logarithmic)
 
 
-def _spread(medians: Values, centre: float, processes: int) -> Values:
+def _spread(medians: Values, centre: float, processes: int, logarithmic: bool) -> Values:
     """Correct for few processes; one process says nothing about others, and is left as it is."""
     if processes == 1:
         return medians
     factor = (processes / (processes - 1)) ** 0.5
-    return np.asarray(centre * (medians / centre) ** factor)
+    return np.asarray(centre * (medians / centre) ** factor if logarithmic else centre + (medians - centre) * factor)
 
 
 def _drawn_medians(table: Values, lengths: NDArray[np.int64], generator: np.random.Generator, count: int) -> Values:

@@ -8,10 +8,13 @@ from harness.analysis import statistics
 from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
 from harness.analysis.parity import ParityRow
+from harness.analysis.reshard import ReshardRow
+from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, listed
 from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
-from harness.analysis.tables import duration, fraction
+from harness.analysis.tables import duration, fraction, spread_duration
+from harness.analysis.train import TrainRow
 
 
 def meaning(rows: Sequence[Row]) -> str:
@@ -19,7 +22,17 @@ def meaning(rows: Sequence[Row]) -> str:
     cost = [row for row in rows if isinstance(row, CostRow)]
     sizes = [row for row in rows if isinstance(row, SizesRow)]
     parity = [row for row in rows if isinstance(row, ParityRow)]
-    said = [_cost(cost) if cost else "", _sizes(sizes) if sizes else "", _parity(parity) if parity else ""]
+    train = [row for row in rows if isinstance(row, TrainRow)]
+    resume = [row for row in rows if isinstance(row, ResumeRow)]
+    reshard = [row for row in rows if isinstance(row, ReshardRow)]
+    said = [
+        _cost(cost) if cost else "",
+        _sizes(sizes) if sizes else "",
+        _parity(parity) if parity else "",
+        _train(train) if train else "",
+        _resume(resume) if resume else "",
+        _reshard(reshard) if reshard else "",
+    ]
     return " ".join(text for text in said if text)
 
 
@@ -77,6 +90,48 @@ def _parity(rows: Sequence[ParityRow]) -> str:
     if other:
         said.append(f"{listed(other)} {'does' if len(other) == 1 else 'do'} not: see the reasons below.")
     return " ".join(said)
+
+
+def _train(rows: Sequence[TrainRow]) -> str:
+    """Which method slows training down least, and where the loop waits for a checkpoint before the next."""
+    good = [row for row in rows if row.status == "ok" and row.overhead_s]
+    if not good:
+        return "No method's training could be timed."
+    best = min(good, key=lambda row: row.overhead_s.value if row.overhead_s else float("inf"))
+    said = [f"Training loses least with {best.method}: {spread_duration(best.overhead_s)} a checkpoint."]
+    pressed = [row for row in good if row.back_pressure_s and row.step_s and row.back_pressure_s.low > 0.1 * row.step_s.value]
+    if pressed:
+        said.append(f"With {listed([row.method for row in pressed])} the loop waits for one checkpoint before the next.")
+    return " ".join(said)
+
+
+def _resume(rows: Sequence[ResumeRow]) -> str:
+    """Which methods resume bit by bit, and which that say they cover everything do not."""
+    known = [row for row in rows if row.bitwise is not None and not row.ablated]
+    plain = [row for row in known if not row.method]
+    methods = [row for row in known if row.method]
+    same = [row.method for row in methods if row.bitwise]
+    other = [row.method for row in methods if not row.bitwise and row.covers == "full"]
+    said = [f"{row.framework} trains {_bits(row)} when it trains again{_with(row)}." for row in plain]
+    if same:
+        said.append(f"Bit by bit as if nothing had happened: {listed(same)}.")
+    if other:
+        said.append(f"Not so, for all that they cover the state: {listed(other)}.")
+    return " ".join(said)
+
+
+def _bits(row: ResumeRow) -> str:
+    return "the same bits" if row.bitwise else "other bits"
+
+
+def _with(row: Row) -> str:
+    return f" with {row.strategy}" if row.strategy else ""
+
+
+def _reshard(rows: Sequence[ReshardRow]) -> str:
+    """Whose checkpoints another number of ranks can load."""
+    good = [row.method for row in rows if row.verified]
+    return f"Whole for another number of ranks: {listed(good)}." if good else "No checkpoint is whole for another number of ranks."
 
 
 def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | None:

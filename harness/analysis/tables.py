@@ -9,10 +9,14 @@ import pandas as pd
 
 from harness.analysis.cost import CostRow
 from harness.analysis.parity import ParityRow
+from harness.analysis.reshard import ReshardRow
+from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
+from harness.analysis.train import TrainRow
 
+_ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -59,6 +63,13 @@ def duration(estimate: Estimate | None) -> str:
     return f"{value:#.3g} {unit}" if value < 99.95 else f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
 
 
+def spread_duration(estimate: Estimate | None) -> str:
+    """A duration around zero with its interval, in milliseconds."""
+    if estimate is None:
+        return "–"
+    return f"{1e3 * estimate.value:.0f} ms [{1e3 * estimate.low:.0f}–{1e3 * estimate.high:.0f}]"
+
+
 def share(estimate: Estimate | None) -> str:
     """A share of a ceiling with its interval."""
     return "–" if estimate is None else f"{estimate.value:.2f} [{estimate.low:.2f}–{estimate.high:.2f}]"
@@ -85,6 +96,12 @@ def _line(row: Row, several_frameworks: bool) -> dict[str, str]:
             return _sizes_line(row, several_frameworks)
         case ParityRow():
             return _parity_line(row)
+        case TrainRow():
+            return _train_line(row, several_frameworks)
+        case ResumeRow():
+            return _resume_line(row, several_frameworks)
+        case ReshardRow():
+            return _reshard_line(row, several_frameworks)
     raise TypeError(f"no table for {type(row).__name__}")
 
 
@@ -95,11 +112,19 @@ def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
         "durable": duration(row.durable_s),
         "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
         "n": str(row.samples) if row.samples else "–",
+        **(_ranks(row) if row.world > 1 else {}),
         "cold load": _load(row),
         "bytes": _ratio(row.file_bytes, row.state_bytes),
         "covers": row.covers,
         "power-safe": _power_safe(row),
         "verified": "yes" if row.verified else _why(row),
+    }
+
+
+def _ranks(row: CostRow) -> dict[str, str]:
+    return {
+        "last / median rank": "–" if row.straggler is None else f"{row.straggler:.2f}",
+        "writers": "–" if row.writers is None else f"{row.writers} of {row.world}",
     }
 
 
@@ -131,9 +156,52 @@ def _parity_line(row: ParityRow) -> dict[str, str]:
     }
 
 
+def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
+    return {
+        "method": _method(row, several_frameworks),
+        "every": f"{row.every} steps",
+        "step": duration(row.step_s),
+        "overhead": spread_duration(row.overhead_s),
+        "of training": "–" if row.overhead_share is None else f"{100 * row.overhead_share.value:+.1f} %",
+        "stall": duration(row.stall_s),
+        "slowdown": duration(row.slowdown_s),
+        "back-pressure": duration(row.back_pressure_s),
+        "unflushed": duration(row.unflushed_s),
+        "n": str(row.samples) if row.samples else "–",
+        "verified": "yes" if row.verified else _why(row),
+    }
+
+
+def _resume_line(row: ResumeRow, several_frameworks: bool) -> dict[str, str]:
+    measured = row.bitwise is not None
+    return {
+        "method": _method(row, several_frameworks) if row.method else f"{row.framework} without a checkpoint{_strategy(row)}",
+        "covers": row.covers if row.method else "",
+        "resumed": row.verdict if measured else row.status,
+        "first": "" if row.diverged_at is None else f"{row.first_leaves[0]}{f' on rank {row.diverged_rank}' * (row.world > 1)}",
+        "at the end": "" if not row.final_count else f"{row.final_count} leaves, up to {row.final_max_ulp} ulp",
+        "last loss": f"{row.losses[-1]:.6f} / {row.straight_losses[-1]:.6f}" if measured else "–",
+    }
+
+
+def _reshard_line(row: ReshardRow, several_frameworks: bool) -> dict[str, str]:
+    return {
+        "method": _method(row, several_frameworks),
+        "ranks": f"{row.world} to {row.load_world}",
+        "replicated": "–" if row.replicated_leaves is None else str(row.replicated_leaves),
+        "sharded": "–" if row.sharded_leaves is None else str(row.sharded_leaves),
+        "left out": "–" if row.left_out is None else str(row.left_out),
+        "whole": "yes" if row.verified else _why(row),
+    }
+
+
+def _strategy(row: Row) -> str:
+    return f", {row.strategy}" if row.strategy else ""
+
+
 def _method(row: Row, several_frameworks: bool) -> str:
-    strategy = f", {row.strategy}" if row.strategy else ""
-    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default + strategy
+    ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
+    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default + ablated + _strategy(row)
 
 
 def _ratio(part: int | None, whole: int | None) -> str:
@@ -172,8 +240,9 @@ def _why(row: Row) -> str:
 
 
 def _full_title(experiment: str, title: str, rows: Sequence[Row]) -> str:
-    sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow) and row.state_bytes]
+    sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow | TrainRow) and row.state_bytes]
     prefix = "" if experiment == "cost" else f"{experiment}: "
+    title += " (oversubscribed)" if any(isinstance(row, CostRow) and row.oversubscribed for row in rows) else ""
     return f"{prefix}{title}: {size(max(sizes))} of state" if sizes else f"{prefix}{title}"
 
 

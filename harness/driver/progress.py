@@ -7,9 +7,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from harness.case import JobRole, Task
-from harness.driver.experiments import SAMPLED, stages
+from harness.driver.experiments import SAMPLED, Stage, stages
 from harness.driver.suite import PlannedCase
-from harness.record import FailureRecord, LoadRecord, Record, RepeatRecord, SaveRecord, SyscallsRecord, TrajectoryRecord
+from harness.record import (
+    FailureRecord,
+    InterruptRecord,
+    KeptRecord,
+    LoadRecord,
+    Record,
+    RepeatRecord,
+    ReshardRecord,
+    ResumeRecord,
+    SaveRecord,
+    StraightRecord,
+    SyscallsRecord,
+    TrainingRecord,
+    TrajectoryRecord,
+)
+
+Sample = SaveRecord | LoadRecord | TrainingRecord
 
 
 @dataclass
@@ -20,8 +36,9 @@ class _Samples:
     warmups: set[int] = field(default_factory=set)
     disturbed: set[int] = field(default_factory=set)
 
-    def add(self, record: SaveRecord | LoadRecord) -> None:
-        self.ranks[record.index].add(record.rank)
+    def add(self, record: Sample) -> None:
+        spread = None if isinstance(record, TrainingRecord) else record.spread
+        self.ranks[record.index] |= {record.rank} if spread is None else set(range(spread.ranks))
         if record.warmup:
             self.warmups.add(record.index)
         elif record.disturbed:
@@ -37,7 +54,7 @@ class Progress:
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._samples: dict[tuple[str, int, str], _Samples] = defaultdict(_Samples)
-        self._came_to_its_end: set[tuple[str, int, JobRole]] = set()
+        self._ended: dict[tuple[str, int, JobRole], set[int]] = defaultdict(set)
         self.failed: set[str] = set()
         self.traced: set[str] = set()
         for record in records:
@@ -45,17 +62,36 @@ class Progress:
 
     def add(self, record: Record) -> None:
         """Take a record into account."""
-        if isinstance(record, SaveRecord | LoadRecord):
-            self._samples[record.case, record.process, record.kind].add(record)
-        elif isinstance(record, RepeatRecord):
-            role: JobRole = "inspect" if record.pair == "one process" else "repeat"
-            self._came_to_its_end.add((record.case, record.process, role))
-        elif isinstance(record, TrajectoryRecord):
-            self._came_to_its_end.add((record.case, record.process, "train"))
+        if isinstance(record, Sample):
+            role: JobRole = "steps" if isinstance(record, TrainingRecord) else record.kind
+            self._samples[record.case, record.process, role].add(record)
         elif isinstance(record, FailureRecord):
             self.failed.add(record.case)
         elif isinstance(record, SyscallsRecord):
             self.traced.add(record.case)
+        else:
+            self._add_end(record)
+
+    def _add_end(self, record: Record) -> None:
+        """Take into account that a rank has come to the end of a job that is one piece."""
+        match record:
+            case RepeatRecord():
+                role: JobRole = "inspect" if record.pair == "one process" else "repeat"
+            case ResumeRecord():
+                role = "again" if record.at_step == 0 else "resume"
+            case TrajectoryRecord():
+                role = "train"
+            case StraightRecord():
+                role = "straight"
+            case InterruptRecord():
+                role = "interrupt"
+            case KeptRecord():
+                role = "part"
+            case ReshardRecord():
+                role = "reload"
+            case _:
+                return
+        self._ended[record.case, record.process, role].add(record.rank)
 
     def task(self, item: PlannedCase, process: int, role: JobRole) -> Task:
         """What one process still has to do for a case. Disturbed samples use up the repeats first, then count.
@@ -63,17 +99,19 @@ class Progress:
         What takes no samples is one piece: there, or to be done from its beginning.
         """
         if role not in SAMPLED:
-            missing = (item.case.id, process, role) not in self._came_to_its_end
+            ranks = self._ended[item.case.id, process, role]
+            missing = len(ranks) < _reporting_ranks(item, role)
             return Task(item.case, samples=int(missing), warmups=0, repeats=0)
         samples = self._samples[item.case.id, process, role]
+        wanted, warmups, repeats = (1, 0, 0) if _stage(item, role).once else (item.samples, item.warmups, item.repeats)
         complete = samples.complete(item.case.world)
         disturbed = len(complete & samples.disturbed)
-        counted = len(complete) - min(disturbed, item.repeats)
+        counted = len(complete) - min(disturbed, repeats)
         return Task(
             case=item.case,
-            samples=max(0, item.samples - counted),
-            warmups=item.warmups,
-            repeats=max(0, item.repeats - disturbed),
+            samples=max(0, wanted - counted),
+            warmups=warmups,
+            repeats=max(0, repeats - disturbed),
             first_index=max(samples.ranks, default=-1) + 1,
         )
 
@@ -100,5 +138,14 @@ def _roles(item: PlannedCase) -> list[JobRole]:
     return [stage.role for stage in stages(item.case.experiment)]
 
 
+def _stage(item: PlannedCase, role: JobRole) -> Stage:
+    return next(stage for stage in stages(item.case.experiment) if stage.role == role)
+
+
 def _wanted(item: PlannedCase, role: JobRole) -> int:
-    return item.samples if role in SAMPLED else 1
+    return item.samples if role in SAMPLED and not _stage(item, role).once else 1
+
+
+def _reporting_ranks(item: PlannedCase, role: JobRole) -> int:
+    """How many ranks say that a job has come to its end: where files are compared, rank 0 alone."""
+    return 1 if role in ("inspect", "repeat") else _stage(item, role).world(item.case)

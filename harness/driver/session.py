@@ -30,6 +30,7 @@ from harness.worker.folders import Folders
 CALIBRATION_BYTES_AT_MOST = 256 << 20
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 _KEPT_BYTES_AT_MOST = 8 << 30
+_STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
 _IN_WORDS: dict[JobRole, str] = {
@@ -38,6 +39,13 @@ _IN_WORDS: dict[JobRole, str] = {
     "inspect": "files",
     "repeat": "the same files again",
     "train": "ten steps",
+    "steps": "training with checkpoints",
+    "straight": "training straight on",
+    "interrupt": "training up to a kill",
+    "resume": "training on from the checkpoint",
+    "again": "training once more",
+    "part": "saves",
+    "reload": "loads by another number of ranks",
 }
 
 
@@ -90,8 +98,13 @@ class Session:
         not_direct: str | None,
         timeout_s: float | None,
         on_event: Callable[[Event], None],
+        summary_above: int = 64,
     ) -> None:
-        """Take the run to fill, and a scratch directory of its own that is removed at the end."""
+        """Take the run to fill, and a scratch directory of its own that is removed at the end.
+
+        In a world of more than `summary_above` ranks, one record stands for the samples of all.
+        """
+        self._summary_above = summary_above
         self._run = run
         self._environments = environments
         self._scratch = scratch
@@ -105,6 +118,7 @@ class Session:
 
     def measure(self) -> None:
         """Measure what is missing. The scratch directory is gone afterwards, whatever happens."""
+        self._refuse_unsupported()
         units = group(self._run.plan)
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
@@ -117,6 +131,12 @@ class Session:
             shutil.rmtree(self._scratch, ignore_errors=True)
             shutil.rmtree(self._run.jobs, ignore_errors=True)
 
+    def _refuse_unsupported(self) -> None:
+        """Give the cases that cannot be measured their rows."""
+        for item in self._run.plan:
+            if item.unsupported and item.case.id not in self.progress.failed:
+                self._add(FailureRecord("failure", item.case.id, 0, 0, "unsupported", "plan", item.unsupported))
+
     def _measure_slot(self, unit: Unit, slot: int, storage: Storage) -> None:
         """Go through the stages of the experiment, then (once) watch the system calls."""
         stages = unit.experiment.stages
@@ -126,7 +146,9 @@ class Session:
             if slot < item.processes and not all(self.progress.done(item, slot, stage.role) for stage in stages)
         ]
         for stage in stages:
-            self._until_done(stage, unit, slot, storage, [item for item in items if not self._done(item, slot, stage)])
+            missing = [item for item in items if not self._done(item, slot, stage)]
+            for together in [[item] for item in missing] if stage.alone else [missing]:
+                self._until_done(stage, unit, slot, storage, together)
         if slot == 0 and unit.experiment.traced:
             self._trace(unit, storage)
 
@@ -134,8 +156,12 @@ class Session:
         """Whether a stage's results are there, and the checkpoint that the next stage needs of it. A failed case is done."""
         if not self.progress.done(item, slot, stage.role):
             return False
-        kept = Folders(self._scratch).digests(item.case, rank=0).exists()
-        return kept or not stage.keeps or item.case.id in self.progress.failed
+        return item.case.id in self.progress.failed or not stage.keeps or self._left(stage, item.case).exists()
+
+    def _left(self, stage: Stage, case: Case) -> Path:
+        """A file that is there when a stage has left what it keeps."""
+        folders = Folders(self._scratch)
+        return folders.digests(case, rank=0) if stage.keeps == "checkpoint" else folders.reference(case, rank=0)
 
     def _until_done(self, stage: Stage, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]) -> None:
         """Run jobs until every case is measured or failed: one that breaks costs its present case, and the rest goes on."""
@@ -143,18 +169,20 @@ class Session:
             tasks = tuple(self.progress.task(item, slot, stage.role) for item in items)
             self._on_event(Event(f"{unit.title}: {_IN_WORDS[stage.role]}, process {slot + 1} of {unit.processes}"))
             name, hash_seed = self._name(stage.role, slot), unit.experiment.hash_seed(slot)
-            ending = self._run_job(Job(name, stage.role, slot, str(self._scratch), tasks, storage=storage, hash_seed=hash_seed))
+            world = stage.world(unit.case)
+            job = Job(name, stage.role, slot, str(self._scratch), world, tasks, storage=storage, hash_seed=hash_seed)
+            ending = self._run_job(job)
             remaining = [item for item in items if not self._done(item, slot, stage)]
-            if len(remaining) == len(items) or not ending.complete:
+            if remaining and (len(remaining) == len(items) or not ending.complete):
                 self._blame(ending, tasks, remaining, slot)
+            elif not (ending.complete or stage.killed):
+                self._on_event(Event(f"warning: a worker broke after its work was done: {ending.reason}"))
             items = [item for item in remaining if item.case.id not in self.progress.failed]
 
     def _blame(self, ending: process.Ending, tasks: Sequence[Task], remaining: Sequence[PlannedCase], slot: int) -> None:
         """Make failures of a job's end: of the case it stood at, or of every unfinished one where it stood at none."""
         unfinished = {item.case.id for item in remaining}
         blamed = unfinished if ending.at.task < 0 else {tasks[ending.at.task].case.id}
-        if not unfinished:
-            self._on_event(Event(f"warning: a worker broke after its work was done: {ending.reason}"))
         for case in sorted(blamed & unfinished - self.progress.failed):
             self._fail(case, slot, ending.at.rank, ending.at.phase, ending.reason or "the worker left the case out")
 
@@ -188,7 +216,7 @@ class Session:
         log = self._run.jobs / "strace.log"
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
-            job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), tasks, storage=storage)
+            job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), unit.case.world, tasks, storage=storage)
             reason = self._run_job(job, tracer=syscalls.command(log)).reason
         for case in cases:
             if case.id not in self.progress.failed:
@@ -199,22 +227,21 @@ class Session:
         """Run one worker process (or one a rank) and take in what it writes."""
         framework = job.tasks[0].case.framework if job.tasks else None
         if framework is not None:
-            job = replace(job, packages=self._packages[framework])
+            job = replace(job, packages=self._packages[framework], summary_above=self._summary_above)
             interpreter = self._environments.interpreter(framework)
         assert interpreter is not None
-        world = job.tasks[0].case.world if job.tasks else 1
         folder = self._run.jobs / job.name
         folder.mkdir(parents=True)
         temporary = self._scratch / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(job_to_json(job))
-        started = Launch(interpreter, folder / "job.json", folder, world)
-        command = launch.argv(job.tasks[0].case.launcher if job.tasks else "local", started, tracer or [])
+        started = Launch(interpreter, folder / "job.json", folder, job.world)
+        command = launch.argv(job.tasks[0].case.launcher if job.world > 1 else "local", started, tracer or [])
         intake = _Intake(self, job)
-        follower = process.Follower(folder, world, intake.take)
+        follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        ending = process.run(command, launch.environment(temporary, hash_seed=job.hash_seed), log, follower, world, timeout_s)
+        ending = process.run(command, launch.environment(temporary, hash_seed=job.hash_seed), log, follower, job.world, timeout_s)
         intake.close(ending)
         return ending
 
@@ -282,25 +309,26 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     for item in plan:
         case = item.case
         alone = case.method if item.own_process else ""
-        shared = (case.experiment, case.framework, case.device, case.world, case.strategy, case.launcher, alone)
+        ranks = (case.world, case.load_world, case.strategy, case.launcher)
+        shared = (case.experiment, case.framework, case.device, ranks, alone)
         groups.setdefault(shared, []).append(item)
     return [unit for items in groups.values() for unit in _split(items)]
 
 
 def state_bytes(case: Case) -> int:
     """The bytes of one rank's state, before the few that a framework adds."""
-    return _state_bytes(case.workload, case.preset, case.precision)
+    return _state_bytes(case.workload, case.preset, case.precision, case.scale)
 
 
 @functools.cache
-def _state_bytes(workload: str, preset: str, precision: str) -> int:
-    return workloads.load(workload, preset, precision).state_bytes
+def _state_bytes(workload: str, preset: str, precision: str, scale: int) -> int:
+    return workloads.load(workload, preset, precision, scale=scale or 1).state_bytes
 
 
 def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
     """What a run takes at its fullest: a unit's kept checkpoints, one more under test, and the ceilings' two files."""
     kept = max(sum(state_bytes(item.case) for item in unit.items) for unit in group(plan))
-    at_work = 3 * max(state_bytes(item.case) for item in plan)
+    at_work = max(_STATES_AT_WORK.get(item.case.experiment, 3) * state_bytes(item.case) for item in plan)
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
 
 

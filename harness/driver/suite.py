@@ -15,9 +15,9 @@ from harness.case import Case
 from harness.driver import tables
 from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
 from harness.driver.errors import UsageError, nearest
-from harness.driver.experiments import COST, EXPERIMENTS
+from harness.driver.experiments import EXPERIMENTS, RESHARD, RESUME, TRAIN
+from workloads import is_scalable, precisions, presets
 from workloads import names as workload_names
-from workloads import precisions, presets
 
 SUITES = Path(__file__).resolve().parents[2] / "workloads" / "suites"
 TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
@@ -33,6 +33,7 @@ STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
 NO_METHOD = MethodEntry.model_validate(
     {"name": "", "class": "adapters.base:Method", "covers": "full", "rank_local": True, "format": "", "description": ""}
 )
+_OWN_KEYS = {"load_world": RESHARD, "every": TRAIN, "ablated": RESUME}
 LAUNCHERS = ("local", "mpirun", "slurm")
 
 
@@ -41,6 +42,7 @@ def _as_list(value: object) -> object:
 
 
 _AXIS = (BeforeValidator(_as_list), Field(strict=False, min_length=1))
+Ablated = Literal["", "optimizer", "rng", "buffer", "position"]
 Names = Annotated[tuple[str, ...], *_AXIS]
 Worlds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], *_AXIS]
 Rates = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], *_AXIS]
@@ -55,18 +57,26 @@ class Shape:
     precision: str
     dropout: float
     world: int
+    load_world: int  # 0 where the same ranks load
+    every: int  # steps between two checkpoints; 0 where no training is timed
+    ablated: str
+    scale: int  # 0 where the workload does not grow
 
 
 class Sweep(tables.Table):
     """One `[[sweep]]`: the product of its axes, each a scalar or a list."""
 
-    experiment: Literal["cost", "sizes", "parity"] = "cost"
+    experiment: Literal["cost", "sizes", "parity", "train", "resume", "rerun", "reshard"] = "cost"
     workload: Names
     preset: Names
     precision: Names
     method: Annotated[tuple[str, ...], *_AXIS] = ()  # names of methods, or traits
     world: Worlds = (1,)
     strategy: Annotated[tuple[str, ...], *_AXIS] = ("default",)  # names of strategies, or traits; a world of one has none
+    load_world: Worlds | tuple[()] = ()  # numbers of ranks that load what `world` ranks saved: experiment reshard alone
+    every: Worlds | tuple[()] = ()  # steps between two checkpoints: experiment train alone
+    ablated: Annotated[tuple[Ablated, ...], *_AXIS] = ("",)  # what a resumed run does not get back: experiment resume alone
+    weak: bool = False  # the workload grows with the world
     dropout: Rates = (0.0,)
     samples: int = Field(default=1, ge=1)  # undisturbed samples per process
     warmups: int = Field(default=1, ge=0)
@@ -81,13 +91,26 @@ class Sweep(tables.Table):
         if experiment.methods != bool(self.method):
             wanted = "names no method" if experiment.methods else "measures no methods, and one is named"
             raise ValueError(f"a sweep of experiment {self.experiment} {wanted}")
-        if experiment is COST:
+        for key, owner in _OWN_KEYS.items():
+            if key in self.model_fields_set and experiment is not owner:
+                raise ValueError(f"{key} has a meaning in experiment {owner.name} alone")
+            if key not in self.model_fields_set and experiment is owner and key != "ablated":
+                raise ValueError(f"a sweep of experiment {owner.name} says {key}")
+        if experiment.sampled:
             if "samples" not in self.model_fields_set:
-                raise ValueError("a sweep of experiment cost says how many samples each process takes")
+                raise ValueError(f"a sweep of experiment {experiment.name} says how many samples each process takes")
         else:
             for name in ("samples", "warmups", "slow_samples", "repeats", "processes"):
                 if name in self.model_fields_set:
                     raise ValueError(f"experiment {self.experiment} takes no samples: {name} has no meaning there")
+        return self
+
+    @model_validator(mode="after")
+    def _grows(self) -> Self:
+        """Refuse weak scaling of a workload that has one size."""
+        for workload in self.workload if self.weak else ():
+            if not is_scalable(workload):
+                raise ValueError(f"workload {workload} does not grow with the world: weak scaling needs one that does")
         return self
 
     @model_validator(mode="after")
@@ -112,8 +135,10 @@ class Sweep(tables.Table):
 
         A precision that a workload lacks is left out: it is there for the sweep's other workloads.
         """
-        for point in itertools.product(self.workload, self.preset, self.precision, self.dropout, worlds or self.world):
-            shape = Shape(*point)
+        states = itertools.product(self.workload, self.preset, self.precision, self.dropout)
+        uses = itertools.product(worlds or self.world, self.load_world or (0,), self.every or (0,), self.ablated)
+        for state, (world, load_world, every, ablated) in itertools.product(states, list(uses)):
+            shape = Shape(*state, world, load_world, every, ablated, scale=world if self.weak else 0)
             if shape.precision in precisions(shape.workload):
                 yield shape
 
@@ -144,6 +169,7 @@ class PlannedCase:
     own_process: bool
     expected_failure: str | None  # a regular expression for the reason
     race: bool = False  # the expected failure comes and goes
+    unsupported: str = ""  # why the case cannot be measured, where it cannot
 
 
 @dataclass(frozen=True)
@@ -346,6 +372,10 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         launcher=_launcher(shape.world, launcher),
         experiment=experiment.name,
         strategy=cell.strategy,
+        load_world=shape.load_world,
+        every=shape.every,
+        ablated=shape.ablated,
+        scale=shape.scale,
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
     samples, warmups = _counts(cell.sweep, method)
@@ -358,7 +388,15 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         own_process=method.own_process,
         expected_failure=expected.reason if expected else None,
         race=expected is not None and expected.race,
+        unsupported=_unsupported(cell),
     )
+
+
+def _unsupported(cell: _Cell) -> str:
+    """Why a case cannot be measured, as far as the declarations tell; empty where it can."""
+    if cell.sweep.experiment == RESHARD.name and cell.method and not cell.method.reshards:
+        return "what it writes is for the number of ranks that wrote it"
+    return ""
 
 
 def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int]:

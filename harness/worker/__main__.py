@@ -25,12 +25,15 @@ from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
 from harness.worker.inspect import run_inspections, run_repeats
 from harness.worker.output import DONE, Output
+from harness.worker.reshard import run_parts, run_reloads
+from harness.worker.resume import run_again, run_interrupted, run_resumed, run_straight
+from harness.worker.training import Pace, TrainingTrial
 from harness.worker.trajectory import run_trajectory
 from harness.worker.trial import EmptyMethod, LoadTrial, SaveTrial, Trial, marked_save, timed_save
 from harness.worker.world import World, join
 from workloads import Workload
 
-TrialT = TypeVar("TrialT", bound=Trial)
+TrialT = TypeVar("TrialT", bound=Trial[Any])
 Entries = list[tuple[int, Task]]  # tasks with their index in the job
 
 
@@ -41,7 +44,7 @@ _STEPS_BEFORE_SAVING = 2  # a load's first target has taken none: counters and t
 def main(job_file: str, folder: str) -> None:
     """Read the job, do it, and leave the mark that says it was done to the end."""
     job = job_from_json(Path(job_file).read_text())
-    world = join(job.tasks[0].case.world if job.tasks else 1)
+    world = join(job.world)
     output = Output(Path(folder), world.rank, job.process)
     if job.role == "calibrate":
         run_calibration(job, output)
@@ -106,7 +109,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         io=_direct_io(job.storage),
         rendezvous=world.rendezvous(),
         local_rank=world.local_rank,
-        strategy=case.strategy,
+        strategy=case.strategy if world.size > 1 else "",
     )
     framework.start(place)
     output.write(worker_record(job, world, case.device))
@@ -135,7 +138,7 @@ def build(bench: Bench, case: Case) -> None:
     bench.output.enter("build")
     loading = bench.job.role == "load"
     bench.adopt(_workload(case), bench.job.seed + 1 if loading else bench.job.seed)
-    if bench.job.role in ("save", "trace"):
+    if bench.job.role in ("save", "trace", "steps"):
         bench.output.enter("train")
         bench.train(_STEPS_BEFORE_SAVING)
 
@@ -175,6 +178,19 @@ def run_saves(bench: Bench, entries: Entries) -> None:
     bench.attempt(trials, SaveTrial.keep)
 
 
+def run_steps(bench: Bench, entries: Entries) -> None:
+    """Take every task's blocks of training in turn, then leave one checkpoint of each for the verifying process."""
+    copies_ns = measure_copies(bench)
+
+    def make(task: Task) -> TrainingTrial:
+        record = state_record(bench, task.case, copies_ns)
+        bench.output.write(record)
+        return TrainingTrial(bench, task, _method_class(task), record.covered_bytes)
+
+    trials = _interleave(bench, bench.attempt(entries, make), Pace(bench))
+    bench.attempt(trials, TrainingTrial.keep)
+
+
 def run_loads(bench: Bench, entries: Entries) -> None:
     """Take every task's loads in turn."""
 
@@ -203,7 +219,7 @@ def run_trajectories(bench: Bench, entries: Entries) -> None:
     bench.attempt(entries, lambda task: run_trajectory(bench, task.case))
 
 
-def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence) -> list[tuple[int, TrialT]]:
+def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence | Pace) -> list[tuple[int, TrialT]]:
     """Take one sample of each trial after the other until none wants more; returns those that did not fail.
 
     Another method opens each round, and the state moves on between rounds.
@@ -228,12 +244,12 @@ def _by_state(tasks: Sequence[Task]) -> list[Entries]:
     groups: dict[tuple[object, ...], Entries] = {}
     for index, task in enumerate(tasks):
         case = task.case
-        groups.setdefault((case.workload, case.preset, case.precision, case.dropout), []).append((index, task))
+        groups.setdefault((case.workload, case.preset, case.precision, case.dropout, case.scale), []).append((index, task))
     return list(groups.values())
 
 
 def _workload(case: Case) -> Workload:
-    return workloads.load(case.workload, case.preset, case.precision, case.dropout)
+    return workloads.load(case.workload, case.preset, case.precision, case.dropout, case.scale or 1)
 
 
 _ROLES: dict[JobRole, Callable[[Bench, Entries], None]] = {
@@ -243,6 +259,13 @@ _ROLES: dict[JobRole, Callable[[Bench, Entries], None]] = {
     "inspect": lambda bench, entries: run_inspections(bench, entries, _method_class),
     "repeat": lambda bench, entries: run_repeats(bench, entries, _method_class),
     "train": run_trajectories,
+    "steps": run_steps,
+    "straight": run_straight,
+    "interrupt": lambda bench, entries: run_interrupted(bench, entries, _method_class),
+    "resume": lambda bench, entries: run_resumed(bench, entries, _method_class),
+    "again": run_again,
+    "part": lambda bench, entries: run_parts(bench, entries, _method_class),
+    "reload": lambda bench, entries: run_reloads(bench, entries, _method_class),
 }
 
 
@@ -259,6 +282,10 @@ def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
         pid=os.getpid(),
         threads=threading.active_count(),
         started_at_s=time.time(),
+        cpus=len(os.sched_getaffinity(0)),
+        ranks_here=world.ranks_here,
+        world=world.size,
+        framework=job.tasks[0].case.framework,
     )
 
 

@@ -7,13 +7,15 @@ import gc
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
 from harness.case import Case, Job, Task
-from harness.record import Backing, Ceilings, StateRecord
+from harness.record import Backing, Ceilings, LoadRecord, RankSpread, SaveRecord, Spread, StateRecord
 from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling, median_ns
@@ -26,6 +28,7 @@ from workloads import Workload
 
 CEILING_AGE_LIMIT_NS = 5_000_000_000
 DISTURBED_ABOVE = 0.10
+PERCENTILES = (0, 10, 50, 90, 99, 100)
 _COPY_TRIES = 3
 _TEXT_AT_MOST = 500  # characters of an error
 _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
@@ -129,6 +132,15 @@ class Bench:
         quiet = storage.wait_until_quiet(self.folders.scratch)
         return quiet, self.backer.back(_BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES)
 
+    def write_sample(self, record: SaveRecord | LoadRecord) -> None:
+        """Write a rank's sample; in a large world, rank 0 writes that of the last rank, with the spread over all."""
+        if self.world.size <= self.job.summary_above:
+            self.output.write(record)
+            return
+        ranks = self.world.gather(record)
+        if ranks is not None:
+            self.output.write(summed_up(ranks))
+
     def attempt(self, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]) -> list[tuple[int, ResultT]]:
         """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
         done = []
@@ -182,6 +194,26 @@ class Fence:
     def _is_fresh(self, when_ns: int) -> bool:
         """Agreed between the ranks: they take the next ceiling together or not at all."""
         return self._world.maximum(now_ns() - when_ns) < CEILING_AGE_LIMIT_NS
+
+
+def summed_up(ranks: Sequence[SaveRecord | LoadRecord]) -> SaveRecord | LoadRecord:
+    """The sample of the rank that came last, for all: disturbed where any was, flushed when the last was."""
+    durations = [_duration_ns(record) for record in ranks]
+    moved = [record.usage.written_bytes if record.kind == "save" else record.usage.read_bytes for record in ranks]
+    spread = RankSpread(len(ranks), _spread(durations), _spread(moved))
+    last = ranks[spread.duration_ns.slowest_rank]
+    common: dict[str, Any] = {"rank": 0, "disturbed": any(record.disturbed for record in ranks), "spread": spread}
+    if isinstance(last, SaveRecord):
+        common["sync_ns"] = max(record.sync_ns for record in ranks if isinstance(record, SaveRecord))
+    return replace(last, **common)
+
+
+def _duration_ns(record: SaveRecord | LoadRecord) -> int:
+    return record.load_ns if isinstance(record, LoadRecord) else record.save_ns + record.staged_ns + record.finished_ns
+
+
+def _spread(values: Sequence[int]) -> Spread:
+    return Spread(tuple(float(value) for value in np.percentile(values, PERCENTILES)), int(np.argmax(values)))
 
 
 def is_disturbed(ceilings: Ceilings) -> bool:

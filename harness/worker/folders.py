@@ -36,3 +36,12 @@ class Folders:
     def digests(self, case: Case, rank: int) -> Path:
         """What that checkpoint must restore on a rank."""
         return self.scratch / "expected" / f"{case.id}-{rank}.json"
+
+    def reference(self, case: Case, rank: int) -> Path:
+        """A rank's list of what it has kept of the uninterrupted run, beside the values themselves."""
+        return self.scratch / "reference" / _state_key(case) / f"rank-{rank}.json"
+
+
+def _state_key(case: Case) -> str:
+    """What cases with the same training have in common."""
+    return f"{case.workload}-{case.preset}-{case.precision}-{case.dropout}-{case.scale}"

@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from adapters.base import Method, Pending
 from harness.case import Case, Task
@@ -16,6 +16,8 @@ from harness.record import CacheState, KeptRecord, LoadRecord, SaveRecord, Verif
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
 from harness.worker.clock import now_ns
+
+FenceT = TypeVar("FenceT")
 
 _LATE_WORK_WAIT_S = 0.1
 _RESIDENT_AT_MOST = 0.001
@@ -54,7 +56,7 @@ class EmptyMethod(Method[Any]):
         return None
 
 
-class Trial(ABC):
+class Trial(ABC, Generic[FenceT]):
     """One case in this process, and how many samples of it are still wanted."""
 
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
@@ -73,8 +75,8 @@ class Trial(ABC):
         return self._samples_left > 0
 
     @abstractmethod
-    def sample(self, fence: Fence) -> None:
-        """Take one sample, between two ceilings."""
+    def sample(self, fence: FenceT) -> None:
+        """Take one sample, between two of what it is held against."""
 
     def count(self, warmup: bool, disturbed: bool) -> None:
         """Book a sample: a disturbed one is taken again while repeats are left."""
@@ -87,7 +89,7 @@ class Trial(ABC):
             self._samples_left -= 1
 
 
-class SaveTrial(Trial):
+class SaveTrial(Trial[Fence]):
     """Saves of one case, and at the end the checkpoint that the loading process will read."""
 
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
@@ -111,7 +113,7 @@ class SaveTrial(Trial):
         ceilings = fence.after(self.size_bytes, before_ns)
         bench.raise_thread_errors()
         check_finished(path, written)
-        bench.output.write(
+        bench.write_sample(
             SaveRecord(
                 kind="save",
                 case=self.case.id,
@@ -138,39 +140,11 @@ class SaveTrial(Trial):
         bench.clear(bench.folders.trial)
 
     def keep(self) -> None:
-        """Save across a training step, untimed, and keep the checkpoint with what it must restore.
-
-        Forward and backward run before `staged`, the optimizer's step before `finished`: a method that aliases the live state,
-        or copies batch-norm statistics too late, writes something else than the saved step.
-        """
-        bench = self.bench
-        bench.output.enter("prepare")
-        bench.train()  # two steps between kept checkpoints: one step after loading one of them is then no other's
-        path = bench.fresh(bench.folders.kept(self.case))
-        saved = bench.digests()
-        pending = overlapped_save(bench, self.method, path)
-        bench.world.barrier()
-        check_nothing_open(path)
-        written = storage.fingerprint(path)
-        time.sleep(_LATE_WORK_WAIT_S)
-        self.close()
-        bench.world.barrier()
-        bench.output.enter("finished")
-        del pending
-        bench.raise_thread_errors()
-        check_finished(path, written)
-        expected = bench.folders.digests(self.case, bench.world.rank)
-        expected.parent.mkdir(exist_ok=True)
-        verify.write_digests(expected, saved)
-        bench.output.write(KeptRecord("kept", self.case.id, bench.job.process, bench.world.rank, len(saved)))
-
-    def close(self) -> None:
-        """Give back what the method holds."""
-        self.bench.output.enter("close")
-        self.method.close()
+        """Leave a checkpoint for the loading process."""
+        keep_checkpoint(self.bench, self.case, self.method)
 
 
-class LoadTrial(Trial):
+class LoadTrial(Trial[Fence]):
     """Loads of a checkpoint that another process wrote, each on a new method into a state that differs in every leaf."""
 
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
@@ -210,7 +184,7 @@ class LoadTrial(Trial):
         bench.output.enter("close")
         method.close()
         self._write_verified(loaded)
-        bench.output.write(
+        bench.write_sample(
             LoadRecord(
                 kind="load",
                 case=self.case.id,
@@ -284,6 +258,39 @@ class LoadTrial(Trial):
             )
         )
         self._verified = True
+
+
+def keep_checkpoint(bench: Bench, case: Case, method: Method[Any]) -> None:
+    """Save across a training step, untimed, and keep the checkpoint with what it must restore; the method is closed with it.
+
+    Forward and backward run before `staged`, the optimizer's step before `finished`: a method that aliases the live state, or
+    copies batch-norm statistics too late, writes something else than the saved step.
+    """
+    bench.output.enter("prepare")
+    bench.train()  # two steps between kept checkpoints: one step after loading one of them is then no other's
+    saved = bench.digests()
+    save_for_another(bench, case, method)
+    expected = bench.folders.digests(case, bench.world.rank)
+    expected.parent.mkdir(exist_ok=True)
+    verify.write_digests(expected, saved)
+    bench.output.write(KeptRecord("kept", case.id, bench.job.process, bench.world.rank, len(saved)))
+
+
+def save_for_another(bench: Bench, case: Case, method: Method[Any]) -> None:
+    """Save behind a training step where another job will look for it, and close the method; raises where it works on afterwards."""
+    path = bench.fresh(bench.folders.kept(case))
+    pending = overlapped_save(bench, method, path)
+    bench.world.barrier()
+    check_nothing_open(path)
+    written = storage.fingerprint(path)
+    time.sleep(_LATE_WORK_WAIT_S)
+    bench.output.enter("close")
+    method.close()
+    bench.world.barrier()
+    bench.output.enter("finished")
+    del pending
+    bench.raise_thread_errors()
+    check_finished(path, written)
 
 
 def timed_save(bench: Bench, method: Method[Any], path: Path) -> Phases:

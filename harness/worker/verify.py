@@ -64,7 +64,7 @@ def digests(leaves: Iterable[Leaf]) -> Digests:
         if leaf.name in found:
             raise Mismatch(f"two leaves are called {leaf.name}")
         found[leaf.name] = Digest(
-            sha256=_sha256(leaf.data),
+            sha256=sha256(leaf.data),
             dtype=leaf.dtype,
             shape=tuple(leaf.shape),
             role=str(leaf.role),
@@ -121,7 +121,7 @@ def _check_same_structure(saved: Digests, other: Digests) -> None:
             raise Mismatch(f"{name} is {found.dtype}{list(found.shape)} and was saved as {digest.dtype}{list(digest.shape)}")
 
 
-def _sha256(data: memoryview) -> str:
+def sha256(data: memoryview) -> str:
     """Hash the parts on all cores, then the parts' digests: hashlib lets go of the interpreter's lock."""
     parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
     if len(parts) <= 1:

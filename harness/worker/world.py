@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class World:
@@ -13,6 +15,7 @@ class World:
     rank = 0
     size = 1
     local_rank = 0
+    ranks_here = 1
 
     def barrier(self) -> None:
         """Return when every rank has come here."""
@@ -23,6 +26,14 @@ class World:
 
     def total(self, value: int) -> int:
         """Return the sum of the ranks' values, on every rank."""
+        return value
+
+    def gather(self, value: T) -> list[T] | None:
+        """Return the ranks' values on rank 0, None on the others."""
+        return [value]
+
+    def agreed(self, value: T) -> T:
+        """Return rank 0's value, on every rank."""
         return value
 
     def rendezvous(self) -> tuple[str, int] | None:
@@ -49,6 +60,7 @@ class MpiWorld(World):
         self.rank = self._world.Get_rank()
         self.size = self._world.Get_size()
         self.local_rank = self._node.Get_rank()
+        self.ranks_here = self._node.Get_size()
 
     def barrier(self) -> None:
         self._world.Barrier()
@@ -58,6 +70,14 @@ class MpiWorld(World):
 
     def total(self, value: int) -> int:
         return int(self._world.allreduce(value, op=self._mpi.SUM))
+
+    def gather(self, value: T) -> list[T] | None:
+        found: list[T] | None = self._world.gather(value)
+        return found
+
+    def agreed(self, value: T) -> T:
+        found: T = self._world.bcast(value)
+        return found
 
     def rendezvous(self) -> tuple[str, int] | None:
         address = (_reachable_address(), _free_port()) if self.rank == 0 else None

@@ -1,0 +1,114 @@
+"""Whether a checkpoint of one number of ranks is whole for another. Never timed.
+
+Compared is what the ranks hold together: replicated leaves on every rank, sharded ones put together. What a rank has of its own has
+no meaning in a world of another size, and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from adapters.base import Leaf, Method, Shard
+from harness.case import Case, Task
+from harness.record import KeptRecord, ReshardRecord
+from harness.worker import verify
+from harness.worker.bench import Bench
+from harness.worker.trial import save_for_another
+from harness.worker.verify import Digests
+from harness.worker.world import World
+
+_STEPS_BEFORE_SAVING = 2
+
+MethodClass = Callable[[Task], type[Method[Any]]]
+Entries = Sequence[tuple[int, Task]]
+
+
+def run_parts(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+    """Save the state of these ranks behind a step."""
+    bench.output.enter("train")
+    bench.train(_STEPS_BEFORE_SAVING)
+
+    def save(task: Task) -> None:
+        method = bench.method(task.case, method_class(task))
+        whole = whole_digests(bench)
+        save_for_another(bench, task.case, method)
+        expected = bench.folders.digests(task.case, bench.world.rank)
+        expected.parent.mkdir(exist_ok=True)
+        verify.write_digests(expected, whole)
+        bench.output.write(KeptRecord("kept", task.case.id, bench.job.process, bench.world.rank, len(whole)))
+
+    bench.attempt(entries, save)
+
+
+def run_reloads(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+    """Load what another number of ranks saved, each into a state that differs from it."""
+
+    def load(task: Task) -> None:
+        case = task.case
+        bench.rebuild_target()
+        method = bench.method(case, method_class(task))
+        bench.output.enter("load")
+        bench.forget_digests()
+        method.load(bench.state, bench.folders.kept(case) / "checkpoint")
+        bench.framework.synchronize(bench.state)
+        bench.output.enter("verify")
+        bench.output.write(_compared(bench, case))
+        bench.output.enter("close")
+        method.close()
+
+    bench.attempt(entries, load)
+
+
+def whole_digests(bench: Bench) -> Digests:
+    """The digests of all leaves on this rank; those of sharded leaves are of the whole, and the same on every rank."""
+    digests = dict(bench.digests())
+    for leaf in bench.framework.leaves(bench.state):
+        if isinstance(leaf.placement, Shard):
+            whole = _whole(leaf, leaf.placement, bench.world)
+            sha256 = bench.world.agreed(verify.sha256(whole) if whole is not None else "")
+            digests[leaf.name] = replace(digests[leaf.name], sha256=sha256, shape=leaf.placement.global_shape)
+    return digests
+
+
+def _whole(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
+    """Put the ranks' parts of a leaf together on rank 0."""
+    parts = world.gather((shard.offset, tuple(leaf.shape), bytes(leaf.data)))
+    if parts is None:
+        return None
+    item_bytes = leaf.data.nbytes // max(1, int(np.prod(leaf.shape)))
+    item_bytes = max(item_bytes, *(len(data) // max(1, int(np.prod(shape))) for _, shape, data in parts))
+    whole = np.zeros((*shard.global_shape, item_bytes), dtype=np.uint8)
+    for offset, shape, data in parts:
+        place = tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+        whole[place] = np.frombuffer(data, dtype=np.uint8).reshape(*shape, item_bytes)
+    return whole.reshape(-1).data
+
+
+def _compared(bench: Bench, case: Case) -> ReshardRecord:
+    """Raise Mismatch unless every covered leaf that the ranks hold together is what was saved."""
+    saved = verify.read_digests(bench.folders.digests(case, 0))
+    loaded = whole_digests(bench)
+    roles = bench.scope(case).covers.roles
+    sharded = {leaf.name for leaf in bench.framework.leaves(bench.state) if isinstance(leaf.placement, Shard)}
+    common = [name for name in saved if name in loaded and not (saved[name].rank_local or loaded[name].rank_local)]
+    compared = [name for name in common if saved[name].role in roles]
+    wrong = [name for name in compared if loaded[name].sha256 != saved[name].sha256]
+    if wrong:
+        raise verify.Mismatch(f"{len(wrong)} of {len(compared)} leaves differ from the saved state: {verify.listed(wrong)}")
+    if not compared:
+        raise verify.Mismatch("the two worlds have no leaf in common")
+    return ReshardRecord(
+        kind="reshard",
+        case=case.id,
+        process=bench.job.process,
+        rank=bench.world.rank,
+        saved_ranks=case.world,
+        loaded_ranks=bench.world.size,
+        replicated_leaves=sum(name not in sharded for name in compared),
+        sharded_leaves=sum(name in sharded for name in compared),
+        left_out=len(saved) - len(compared),
+    )

@@ -1,0 +1,106 @@
+"""Cases of several ranks: other numbers of them on load, one record for many, and what the table says of who wrote what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import records
+from conftest import Measure, faulty, planned
+
+from harness.analysis.cost import CostRow
+from harness.analysis.reshard import ReshardRow
+from harness.analysis.row import Wanted
+from harness.analysis.rows import rows
+from harness.driver.suite import PlannedCase
+from harness.record import LoadRecord, SaveRecord
+from harness.worker.bench import summed_up
+
+TWO = replace(planned().case, world=2, launcher="mpirun")
+
+
+def resharded(item: PlannedCase, load_world: int, **changes: object) -> PlannedCase:
+    case = replace(item.case, experiment="reshard", world=2, launcher="mpirun", load_world=load_world)
+    return replace(item, case=case, samples=1, warmups=0, **changes)
+
+
+def test_a_case_that_cannot_be_measured_gets_its_row_at_once(measure: Measure) -> None:
+    found = measure([resharded(planned("buffered"), 1, unsupported="for two ranks alone"), planned("buffered")])
+    bad, good = found.rows
+    assert (bad.status, bad.reason, good.status) == ("unsupported", "rank 0: for two ranks alone", "ok")
+
+
+def test_what_another_number_of_ranks_has_loaded_is_counted() -> None:
+    case = replace(TWO, experiment="reshard", load_world=2)
+    loaded = [replace(records.reshard(rank=rank), case=case.id) for rank in (0, 1)]
+    (whole,) = rows([Wanted(case, 1, 1)], loaded)
+    assert isinstance(whole, ReshardRow)
+    assert (whole.status, whole.replicated_leaves, whole.sharded_leaves, whole.left_out) == ("ok", 8, 2, 3)
+    (part,) = rows([Wanted(case, 1, 1)], loaded[:1])
+    assert part.status == "skipped"
+
+
+def test_one_record_speaks_for_all_ranks() -> None:
+    saves = [records.save(rank=rank, finished_ns=100_000_000 * (1 + rank), disturbed=rank == 1) for rank in range(5)]
+    record = summed_up(saves)
+    assert isinstance(record, SaveRecord)
+    assert (record.rank, record.finished_ns, record.disturbed) == (0, 500_000_000, True), "the last rank's times"
+    assert record.spread is not None
+    assert (record.spread.ranks, record.spread.duration_ns.slowest_rank) == (5, 4)
+    assert record.spread.duration_ns.percentiles[0] == 300_000_000
+    assert record.spread.duration_ns.percentiles[-1] == 700_000_000
+    loaded = summed_up([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
+    assert isinstance(loaded, LoadRecord)
+    assert loaded.load_ns == 1000
+
+
+def test_a_table_reads_the_one_record_as_all_ranks() -> None:
+    case = replace(TWO, world=5)
+    saves = [records.save(case.id, rank=rank, finished_ns=100_000_000 * (1 + rank)) for rank in range(5)]
+    loads = [records.load(case.id, rank=rank) for rank in range(5)]
+    verified = [records.verified(case.id, rank=rank) for rank in range(5)]
+    (every,) = rows([Wanted(case, 1, 1)], [*saves, *loads, *verified])
+    (summary,) = rows([Wanted(case, 1, 1)], [summed_up(saves), summed_up(loads), *verified])
+    assert isinstance(every, CostRow)
+    assert isinstance(summary, CostRow)
+    assert every.durable_s == summary.durable_s
+    assert every.straggler == pytest.approx(summary.straggler) == pytest.approx(0.7 / 0.5)
+    assert (every.writers, summary.writers) == (5, None), "who wrote what is in the ranks' own records alone"
+
+
+def test_who_wrote_the_bytes_is_told() -> None:
+    idle = replace(records.USAGE, written_bytes=4096)
+    pair = [records.save(TWO.id), records.save(TWO.id, rank=1, usage=idle, save_ns=0, staged_ns=0)]
+    loads = [records.load(TWO.id), records.load(TWO.id, rank=1)]
+    (row,) = rows([Wanted(TWO, 1, 1)], [*pair, *loads])
+    assert isinstance(row, CostRow)
+    assert row.writers == 1
+    assert row.largest_share == pytest.approx(1.0, abs=0.01)
+    assert row.straggler == pytest.approx(0.3 / 0.2)
+
+
+def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
+    found = measure([planned("buffered", world=2, launcher="mpirun")], summary_above=1)
+    saves = found.records("save")
+    assert saves
+    assert all(record.rank == 0 and record.spread and record.spread.ranks == 2 for record in saves)
+    assert found.rows[0].status == "ok"
+
+
+def test_a_checkpoint_of_two_ranks_is_whole_for_one_and_for_four(measure: Measure) -> None:
+    found = measure([resharded(planned("npz"), 1), resharded(planned("npz"), 4), resharded(planned("buffered"), 1)])
+    one, four, layout = found.rows
+    assert (one.status, four.status) == ("ok", "ok"), (one.reason, four.reason)
+    assert isinstance(one, ReshardRow)
+    assert isinstance(four, ReshardRow)
+    assert one.replicated_leaves == four.replicated_leaves
+    assert layout.status == "failed", "its files are laid out for two ranks"
+
+
+@pytest.mark.parametrize("fault", ["raises", "killed", "hangs"])
+def test_a_rank_that_breaks_in_a_resumed_run_is_one_failed_row(measure: Measure, fault: str) -> None:
+    item = faulty(fault, world=2, launcher="mpirun")
+    found = measure([replace(item, case=replace(item.case, experiment="resume"), samples=1, warmups=0)], timeout_s=8)
+    (row,) = found.rows
+    assert (row.status, row.phase) == ("failed", "save")
+    assert row.reason.startswith("rank ")

@@ -1,0 +1,120 @@
+"""Runs that are killed and go on: what the workers find, and what the table says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import records
+from conftest import Measure, faulty, planned
+
+from harness.analysis.resume import ResumeRow
+from harness.analysis.row import Wanted
+from harness.analysis.rows import rows
+from harness.case import Case
+from harness.driver.suite import PlannedCase
+from harness.record import Divergence, Record
+from harness.worker import resume
+
+CASE = replace(planned().case, experiment="resume")
+
+
+def of(item: PlannedCase, **changes: object) -> PlannedCase:
+    """The case in an experiment without samples."""
+    return replace(item, case=replace(item.case, **changes), samples=1, warmups=0)
+
+
+def row(found: list[Record], case: Case = CASE) -> ResumeRow:
+    """The row of these records, each put under the case."""
+    (made,) = rows([Wanted(case, 1, 1)], [replace(record, case=case.id) for record in found])
+    assert isinstance(made, ResumeRow)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("dtype", "first", "second", "ulp"),
+    [
+        ("float32", 1.0, np.nextafter(np.float32(1), np.float32(2)), 1),
+        ("float32", -1.0, np.nextafter(np.float32(-1), np.float32(0)), 1),
+        ("float32", -1e-45, 1e-45, 3),  # two denormals, both zeros between them
+        ("float64", 1.0, 1.0 + 2**-50, 4),
+        ("int64", 3, 5, None),
+    ],
+)
+def test_the_distance_is_counted_in_representable_numbers(dtype: str, first: float, second: float, ulp: int | None) -> None:
+    values = [np.array([7, value, 7], dtype=dtype).view(np.uint8) for value in (first, second)]
+    assert resume.divergence("leaf", "weight", dtype, *values).max_ulp == ulp
+
+
+def test_bfloat16_is_counted_in_its_own_numbers() -> None:
+    values = [np.array([bits], dtype="<u2").view(np.uint8) for bits in (0x3F80, 0x3F82)]
+    found = resume.divergence("leaf", "weight", "bfloat16", *values)
+    assert (found.max_ulp, found.max_difference) == (2, 2 * 2**-7)
+
+
+def test_what_is_no_number_is_infinitely_far() -> None:
+    values = [np.array([value], dtype="float32").view(np.uint8) for value in (1.0, float("nan"))]
+    assert resume.divergence("leaf", "weight", "float32", *values).max_difference == float("inf")
+
+
+def test_runs_are_killed_and_go_on_bit_by_bit(measure: Measure) -> None:
+    plan = [
+        of(planned("buffered"), experiment="resume"),
+        of(planned("npz"), experiment="resume"),
+        of(planned("buffered"), experiment="resume", ablated="optimizer"),
+        of(planned("buffered"), experiment="resume", ablated="position"),
+        of(planned("direct"), experiment="rerun", method="", method_path=""),
+    ]
+    found = measure(plan)
+    whole, npz, no_optimizer, no_position, again = found.rows
+    assert [row.status for row in found.rows] == ["ok"] * 5, [row.reason for row in found.rows]
+    assert (whole.bitwise, npz.bitwise, again.bitwise) == (True, True, True)
+    assert (whole.at_step, whole.steps, whole.repeatable) == (4, 8, True)
+    assert no_optimizer.verdict.startswith("not restored (optimizer: ")
+    assert no_position.first_leaves[0].startswith("position/")
+    assert (no_position.diverged_at, no_position.first_roles) == (4, ["position"])
+    assert not [text for text in found.messages if "warning" in text], "the kill is no breakdown"
+
+
+def test_every_resumed_run_has_a_process_of_its_own(measure: Measure) -> None:
+    found = measure([of(planned("buffered"), experiment="resume"), of(planned("direct"), experiment="resume")])
+    jobs = [record.job for record in found.records("worker")]
+    assert [job.split("-")[1] for job in jobs] == ["straight", "interrupt", "resume", "resume"]
+    assert len({record.pid for record in found.records("worker")}) == 4
+
+
+def test_what_a_method_does_not_restore_is_named_at_the_load(measure: Measure) -> None:
+    (made,) = measure([of(faulty("no-rng"), experiment="resume")]).rows
+    assert isinstance(made, ResumeRow)
+    assert (made.status, made.bitwise, made.diverged_at, made.first_roles) == ("ok", False, 4, ["rng"])
+    assert made.verdict.startswith("not restored")
+
+
+@pytest.mark.parametrize("fault", ["raises", "killed", "changes-state"])
+def test_a_save_that_fails_costs_its_case_alone(measure: Measure, fault: str) -> None:
+    found = measure([of(faulty(fault), experiment="resume"), of(planned("buffered"), experiment="resume")])
+    assert [row.status for row in found.rows] == ["failed", "ok"]
+    assert found.rows[1].bitwise
+
+
+def test_a_difference_names_step_leaf_and_rank() -> None:
+    two = replace(CASE, world=2, launcher="mpirun")
+    leaf = Divergence("weights/dense.weight", "weight", 3, 1e-7)
+    late = records.resume(rank=1, identical=False, diverged_at=6, first=(leaf,), first_count=2, final_count=9, final_max_ulp=40)
+    found = row([records.straight(), records.straight(rank=1), records.resume(), late], two)
+    assert (found.bitwise, found.diverged_at, found.diverged_rank, found.first_max_ulp) == (False, 6, 1, 3)
+    assert found.verdict == "differs from step 6 on (weight: 2 of 10 leaves)"
+    assert found.first_leaves == ["weights/dense.weight (3 ulp)"]
+    assert (found.final_count, found.final_max_ulp) == (9, 40)
+
+
+def test_a_rank_that_says_nothing_leaves_the_case_unmeasured() -> None:
+    two = replace(CASE, world=2, launcher="mpirun")
+    assert row([records.straight(), records.straight(rank=1), records.resume()], two).status == "skipped"
+
+
+def test_an_interrupted_run_that_went_another_way_is_told() -> None:
+    other = records.interrupt(losses=(3.0, 2.9, 2.8, 2.75))
+    assert row([records.straight(), records.interrupt(), records.resume()]).repeatable is True
+    assert row([records.straight(), other, records.resume()]).repeatable is False

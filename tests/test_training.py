@@ -1,0 +1,87 @@
+"""Training with checkpoints against training without: what the blocks hold, and what the table makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import records
+from conftest import Measure, faulty, planned
+
+from harness.analysis.row import Wanted
+from harness.analysis.rows import rows
+from harness.analysis.train import TrainRow
+from harness.case import Case
+from harness.driver.suite import PlannedCase
+from harness.record import Record
+
+CASE = replace(planned().case, experiment="train", every=2)
+
+
+def timed(item: PlannedCase, every: int = 2) -> PlannedCase:
+    return replace(item, case=replace(item.case, experiment="train", every=every))
+
+
+def row(found: list[Record], case: Case = CASE, samples: int = 1) -> TrainRow:
+    (made,) = rows([Wanted(case, samples, 1)], [replace(record, case=case.id) for record in found])
+    assert isinstance(made, TrainRow)
+    return made
+
+
+def test_overhead_is_what_a_block_takes_beyond_those_around_it() -> None:
+    found = row([records.state(), records.training(), records.verified()])
+    assert (found.status, found.samples, found.verified) == ("ok", 1, True)
+    assert found.overhead_s is not None
+    assert found.overhead_s.value == pytest.approx(0.05)
+    assert found.overhead_share is not None
+    assert found.overhead_share.value == pytest.approx(0.25)
+    values = [found.stall_s, found.slowdown_s, found.back_pressure_s, found.unflushed_s, found.step_s]
+    assert [value.value for value in values if value] == pytest.approx([0.05, 0.0, 0.0, 0.025, 0.1])
+
+
+def test_steps_that_are_slower_and_waits_are_told_apart() -> None:
+    slow = records.training(block_ns=700_000_000, finished_ns=(100_000_000, 0), step_ns=(125_000_000,) * 4)
+    found = row([records.state(), slow, records.verified()])
+    values = [found.stall_s, found.slowdown_s, found.back_pressure_s]
+    assert [value.value for value in values if value] == pytest.approx([0.05, 0.05, 0.05])
+    assert found.overhead_s is not None
+    assert found.overhead_s.value == pytest.approx(0.15)
+
+
+def test_a_block_that_a_rank_has_not_reported_gives_no_number() -> None:
+    two = replace(CASE, world=2, launcher="mpirun")
+    assert row([records.training(), records.verified()], two).status == "skipped"
+    both = [records.training(), records.training(rank=1, block_ns=600_000_000), records.verified(), records.verified(rank=1)]
+    found = row(both, two)
+    assert found.overhead_s is not None
+    assert found.overhead_s.value == pytest.approx(0.1), "the last rank's time"
+
+
+def test_training_may_come_out_faster_with_a_checkpoint() -> None:
+    blocks = [records.training(index=index, block_ns=(399 + index) * 1_000_000) for index in range(3)]
+    found = row([*blocks, records.verified()], samples=3)
+    assert found.overhead_s is not None
+    assert found.overhead_s.low < 0 < found.overhead_s.high
+
+
+def test_blocks_alternate_and_the_last_checkpoint_is_verified(measure: Measure) -> None:
+    found = measure([timed(planned("buffered")), timed(planned("npz"))])
+    assert [row.status for row in found.rows] == ["ok", "ok"], [row.reason for row in found.rows]
+    assert [(record.checkpoints, len(record.step_ns), len(record.plain_step_ns)) for record in found.records("training")] == [
+        (2, 4, 8)
+    ] * 6
+    for record in found.records("training"):
+        waits = sum(record.save_ns) + sum(record.staged_ns) + sum(record.finished_ns) + sum(record.step_ns)
+        assert 0.9 * record.block_ns < waits <= record.block_ns, "nothing in the block goes unaccounted for"
+    assert len(found.records("load")) == 2, "one load each, which proves what was written"
+    assert not list(found.scratch.rglob("*"))
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("alias", "leaves differ"), ("background-error", "background"), ("raises", "Error")])
+def test_wrong_bytes_yield_no_overhead(measure: Measure, fault: str, reason: str) -> None:
+    found = measure([timed(faulty(fault)), timed(planned("buffered"))])
+    bad, good = found.rows
+    assert (bad.status, good.status) == ("failed", "ok")
+    assert reason in bad.reason
+    assert isinstance(bad, TrainRow)
+    assert bad.overhead_s is None
