@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -156,7 +157,8 @@ def show_command(
 
 
 def main() -> None:
-    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C."""
+    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C and where it is asked to end."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except UsageError as error:

@@ -19,7 +19,7 @@ from conftest import ROOT, Measure, faulty, planned
 from harness.driver import store
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
-KILLS_AFTER_S = (0.9, 1.6, 2.3, 1.2, 3.0)
+KILLS_AFTER_S = (0.3, 0.9, 1.6, 0.6, 2.4)  # counted from when a worker is at work
 
 
 def command(results: Path, where: Path, *extra: str) -> list[str]:
@@ -56,6 +56,9 @@ def test_a_run_killed_many_times_repeats_nothing_and_loses_nothing(tmp_path: Pat
     seen: list[Counter] = []
     for after_s in KILLS_AFTER_S:
         driver = start(argv)
+        deadline = time.monotonic() + 30
+        while not processes_in(where) and time.monotonic() < deadline:
+            time.sleep(0.05)
         time.sleep(after_s)
         driver.kill()
         driver.communicate()

@@ -52,15 +52,20 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
 
 
-def environment(temporary: Path, base: Mapping[str, str] | None = None, hash_seed: int | None = None) -> dict[str, str]:
+def environment(
+    temporary: Path, base: Mapping[str, str] | None = None, hash_seed: int | None = None, shared_memory: Path | None = None
+) -> dict[str, str]:
     """Return the worker's environment: this project importable, temporary files in the scratch directory.
 
-    `hash_seed` is that of Python's hashes of text; without one every process has another, whatever the user's own environment says.
+    `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when they were killed. `hash_seed` is
+    that of Python's hashes of text; without one every process has another, whatever the user's own environment says.
     """
     variables = dict(os.environ if base is None else base)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH", "")]))
     variables["TMPDIR"] = str(temporary)
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
+    if shared_memory is not None:
+        variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared_memory)
     if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables

@@ -71,6 +71,7 @@ class Follower:
 def run(command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
     kills_before = _oom_kills()
+    seen: set[int] = set()
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -80,12 +81,15 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        seen.add(process.pid)
         try:
-            hung = _follow(process, follower, timeout_s)
+            hung = _follow(process, follower, timeout_s, seen)
         except BaseException:  # Ctrl-C: nothing may outlive the driver
             kill_tree(process)
             follower.poll()
             raise
+        finally:
+            _clear_shared_memory(seen)
     marks = follower.marks()
     standing = _broken_rank(marks)
     if hung and _all_done(marks):
@@ -114,8 +118,8 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(members, timeout=_GRACE_S)
 
 
-def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float) -> bool:
-    """Poll until the process ends; returns whether it had to be killed because it stood still."""
+def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float, seen: set[int]) -> bool:
+    """Poll until the process ends; returns whether it had to be killed because it stood still. Notes in `seen` whom it started."""
     marks, moved_at = follower.marks(), time.monotonic()
     members: list[psutil.Process] = []
     while True:
@@ -126,6 +130,7 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
             _reap(members)
             return False
         members = _members(process)
+        seen.update(member.pid for member in members)
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()
         elif time.monotonic() - moved_at > (_EXIT_S if _all_done(marks) else timeout_s):
@@ -152,6 +157,13 @@ def _reap(members: list[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     psutil.wait_procs(alive, timeout=_GRACE_S)
+
+
+def _clear_shared_memory(processes: set[int]) -> None:
+    """Remove segments that PyTorch has named after processes that are no more: one that is killed leaves them."""
+    for process in processes:
+        for segment in Path("/dev/shm").glob(f"torch_{process}_*"):
+            segment.unlink(missing_ok=True)
 
 
 def _broken_rank(marks: list[tuple[int, int, str]]) -> Standing:

@@ -29,6 +29,7 @@ from harness.worker.folders import Folders
 
 CALIBRATION_BYTES_AT_MOST = 256 << 20
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
+SHARED_MEMORY = Path("/dev/shm")
 _KEPT_BYTES_AT_MOST = 8 << 30
 _STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
@@ -112,6 +113,7 @@ class Session:
         self._not_direct = not_direct
         self._timeout_s = timeout_s
         self._on_event = on_event
+        self._clear_shared_memory()  # of a driver before this one that was killed
         run.salvage()
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.progress = Progress(run.records)
@@ -241,9 +243,25 @@ class Session:
         follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        ending = process.run(command, launch.environment(temporary, hash_seed=job.hash_seed), log, follower, job.world, timeout_s)
+        shared_memory = self._shared_memory() if job.world > 1 else None
+        variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory)
+        try:
+            ending = process.run(command, variables, log, follower, job.world, timeout_s)
+        finally:
+            self._clear_shared_memory()
         intake.close(ending)
         return ending
+
+    def _shared_memory(self) -> Path | None:
+        """A directory in shared memory of this run's own, where the machine has any."""
+        if not SHARED_MEMORY.is_dir():
+            return None
+        folder = SHARED_MEMORY / f"ckptbench-{self._run.name}"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _clear_shared_memory(self) -> None:
+        shutil.rmtree(SHARED_MEMORY / f"ckptbench-{self._run.name}", ignore_errors=True)
 
     @property
     def _logs(self) -> Path:

@@ -1,0 +1,116 @@
+"""Nothing outlives a job of several ranks, however it ends: no process, no shared memory, no socket, no temporary file."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import Measure, faulty, planned
+from test_session import command, processes_in, start
+
+SHARED_MEMORY = Path("/dev/shm")
+TEMPORARY = Path(tempfile.gettempdir())
+
+
+@contextmanager
+def nothing_left(where: Path) -> Iterator[None]:
+    """Fail where a job in `where` has left anything: what runs is known by its temporary directory, and what lies by its owner."""
+    watched = Watched(where)
+    watched.start()
+    yield
+    deadline = time.monotonic() + 5
+    while processes_in(where) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    watched.end()
+    assert watched.listeners, "ranks listen on sockets: the watcher has seen nothing"
+    assert watched.shared_memory, "ranks of one machine share memory: the watcher has seen nothing"
+    assert processes_in(where) == []
+    assert watched.listening() == []
+    assert [path for path in watched.shared_memory if path.exists()] == []
+    assert not [folder for folder in TEMPORARY.glob("ompi.*") if folder.name.partition(".")[2] in watched.processes]
+    assert not list(where.iterdir()), "the scratch directory was not cleaned"
+
+
+class Watched(threading.Thread):
+    """What the processes of a job open while they are there: listening ports, and files in shared memory."""
+
+    def __init__(self, where: Path) -> None:
+        super().__init__(daemon=True)
+        self._where = where
+        self._over = threading.Event()
+        self.processes: set[str] = set()
+        self.listeners: set[int] = set()
+        self.shared_memory: set[Path] = set()
+
+    def run(self) -> None:
+        while not self._over.wait(0.1):
+            for process in processes_in(self._where):
+                with suppress(psutil.Error, OSError):
+                    self._look_at(process)
+
+    def end(self) -> None:
+        """Stop watching."""
+        self._over.set()
+        self.join()
+
+    def listening(self) -> list[int]:
+        """The ports on which the processes seen still listen, whatever has become of their parents."""
+        opened = psutil.net_connections("tcp")
+        return [
+            connection.laddr.port
+            for connection in opened
+            if connection.status == psutil.CONN_LISTEN and str(connection.pid) in self.processes
+        ]
+
+    def _look_at(self, process: psutil.Process) -> None:
+        self.processes.add(str(process.pid))
+        opened = process.net_connections("tcp")
+        self.listeners |= {connection.laddr.port for connection in opened if connection.status == psutil.CONN_LISTEN}
+        maps = {Path(mapped.path) for mapped in process.memory_maps()}
+        self.shared_memory |= {path for path in maps if path.is_relative_to(SHARED_MEMORY)}
+
+
+@pytest.fixture
+def where(scratch: Path, request: pytest.FixtureRequest) -> Path:
+    """A scratch directory of the test's own."""
+    folder = scratch / request.node.name.replace("[", "-").rstrip("]")
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("fault", ["none", "raises", "killed", "hangs", "exits"])
+def test_two_ranks_leave_nothing(measure: Measure, where: Path, fault: str) -> None:
+    with nothing_left(where):
+        found = measure([faulty(fault, world=2, launcher="mpirun")], timeout_s=8, where=where)
+    assert found.rows[0].status == ("ok" if fault == "none" else "failed")
+
+
+def test_ranks_that_were_killed_on_purpose_leave_nothing(measure: Measure, where: Path) -> None:
+    item = planned("buffered", world=2, launcher="mpirun")
+    with nothing_left(where):
+        found = measure([replace(item, case=replace(item.case, experiment="resume"), samples=1)], where=where)
+    assert found.rows[0].status == "ok"
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_ended_takes_its_ranks_along(tmp_path: Path, where: Path, sent: signal.Signals) -> None:
+    argv = command(tmp_path, where, "--framework", "raw", "--workload", "resnet50", "--world", "2")
+    with nothing_left(where):
+        driver = start(argv)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and not any(where.glob("*/trial/*")):
+            time.sleep(0.05)
+        driver.send_signal(sent)
+        driver.communicate(timeout=30)
+        if sent == signal.SIGKILL:  # what a killed driver cannot clear away, the next one does
+            again = start(command(tmp_path, where, "--resume", "latest"))
+            _, errors = again.communicate(timeout=120)
+            assert again.returncode == 0, errors
