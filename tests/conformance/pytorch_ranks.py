@@ -6,6 +6,7 @@ reads, with another number of ranks.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pickle
@@ -19,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 from test_pytorch import METHODS, RESHARDED, STRATEGIES, WORKING, digests, make, opened, train, trained
 
@@ -34,13 +34,20 @@ from workloads.layers import Dense, Normal, Relu, Sequential
 Whole = dict[str, NDArray[Any]]
 Problems = list[str]
 
-RANKS = MPI.COMM_WORLD
 SAVED = {"ddp": ("resnet50", "uneven"), "fsdp": ("resnet50", "llm-slice", "uneven")}
 
 # World 4 with a quarter of the batch each against world 1 with all of it, in float32: the sums have another order. Averages that
 # were sums, or one rank's own, would be wrong by their own size.
 AVERAGE_TOLERANCE = 1e-5  # of a tensor's largest element: Adam's first moment after one step is a tenth of the averaged gradient
 WEIGHT_TOLERANCE = {1: 0.05, 10: 0.05}  # of the way that the optimizer has gone at most: steps times learning rate
+
+
+@functools.cache
+def ranks() -> Any:
+    """Return all ranks. Not at the module's top: DCP's daemon imports this module too, and must not start MPI."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD
 
 
 def small(name: str, dropout: float = 0.1) -> Workload:
@@ -54,17 +61,17 @@ def small(name: str, dropout: float = 0.1) -> Workload:
 @contextmanager
 def started(strategy: str, folder: Path) -> Iterator[PyTorch]:
     """Start the framework among all ranks; a world of one has no strategy."""
-    rendezvous = RANKS.bcast(("127.0.0.1", free_port()) if RANKS.rank == 0 else None) if RANKS.size > 1 else None
+    rendezvous = ranks().bcast(("127.0.0.1", free_port()) if ranks().rank == 0 else None) if ranks().size > 1 else None
     framework = PyTorch()
-    framework.start(Place(RANKS.rank, RANKS.size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, RANKS.rank, strategy))
+    framework.start(Place(ranks().rank, ranks().size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, ranks().rank, strategy))
     yield framework
     framework.stop()
 
 
 def report(what: str, problems: Problems) -> None:
     """Print what any rank has found."""
-    found = sorted({problem for rank in RANKS.allgather(problems) for problem in rank})
-    if RANKS.rank == 0:
+    found = sorted({problem for rank in ranks().allgather(problems) for problem in rank})
+    if ranks().rank == 0:
         print(f"{what}: {'; '.join(found[:5]) or 'right'}", flush=True)
 
 
@@ -108,13 +115,13 @@ def wrong_training(framework: PyTorch, workload: Workload) -> Problems:
 
 def different_views(framework: PyTorch, state: State) -> Problems:
     """Return replicated leaves that differ between the ranks, and rank-local ones of random generators that do not."""
-    views = RANKS.allgather(digests(framework, state))
+    views = ranks().allgather(digests(framework, state))
     problems = []
     for leaf in framework.leaves(state):
         distinct = len({view[leaf.name] for view in views})
         if leaf.placement == Replicated() and distinct != 1:
             problems.append(f"{leaf.name} differs between the ranks")
-        if leaf.placement == RankLocal() and distinct != RANKS.size:
+        if leaf.placement == RankLocal() and distinct != ranks().size:
             problems.append(f"{leaf.name} is the same on several ranks")
     return problems
 
@@ -156,11 +163,11 @@ def check_saving(folder: Path) -> None:
 def wrong_restore(framework: PyTorch, workload: Workload, name: str, path: Path) -> Problems:
     """Save behind a training step, load into another state, and name what did not come back."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    RANKS.barrier()
+    ranks().barrier()
     state = trained(framework, workload, 1, 2)
     covered = [leaf.name for leaf in framework.leaves(state) if METHODS[name].get("rank_local") or leaf.placement != RankLocal()]
     saved, expected = digests(framework, state), whole(framework, state)
-    if RANKS.rank == 0:
+    if ranks().rank == 0:
         path.with_suffix(".expected").write_bytes(pickle.dumps(expected))
     method = make(name, framework)
     with opened(method, state):
@@ -169,7 +176,7 @@ def wrong_restore(framework: PyTorch, workload: Workload, name: str, path: Path)
         pending.staged()
         framework.update(state)
         pending.finished()
-        RANKS.barrier()
+        ranks().barrier()
         problems = wrong_entries(framework, name, state, path)
         target = trained(framework, workload, 2, 1)
         method.load(target, path)
@@ -181,22 +188,22 @@ def wrong_restore(framework: PyTorch, workload: Workload, name: str, path: Path)
 def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Problems:
     """The optimizer lies in the checkpoint once, or once for every rank that has a file of its own; no padding goes with it."""
     entries = list(make(name, framework).entries(path))
-    copies = RANKS.size if METHODS[name].get("rank_local") else 1
+    copies = ranks().size if METHODS[name].get("rank_local") else 1
     expected = 0
     for leaf in framework.leaves(state):
         if leaf.role is Role.OPTIMIZER:
-            expected += RANKS.allreduce(leaf.data.nbytes) if isinstance(leaf.placement, Shard) else copies * leaf.data.nbytes
+            expected += ranks().allreduce(leaf.data.nbytes) if isinstance(leaf.placement, Shard) else copies * leaf.data.nbytes
     found = sum(entry.raw_bytes for entry in entries if entry.role is Role.OPTIMIZER)
     writers = len({entry.file for entry in entries})
     problems = [] if found == expected else [f"the entries of the optimizer come to {found} bytes and not {expected}"]
-    wanted = RANKS.size if METHODS[name].get("sharded") else 1
+    wanted = ranks().size if METHODS[name].get("sharded") else 1
     return problems + ([] if writers == wanted else [f"{writers} files and not {wanted}"])
 
 
 def check_loading(folder: Path) -> None:
     """Load what another number of ranks has saved."""
     for strategy, names in SAVED.items():
-        with started(strategy if RANKS.size > 1 else "", folder) as framework:
+        with started(strategy if ranks().size > 1 else "", folder) as framework:
             for name in names:
                 for method in methods_for(strategy):
                     path = folder / strategy / name / method
@@ -237,7 +244,7 @@ def whole(framework: PyTorch, state: State) -> Whole:
         if leaf.placement == Replicated():
             gathered[leaf.name] = array_of(leaf).copy()
         elif isinstance(leaf.placement, Shard):
-            gathered[leaf.name] = joined(RANKS.allgather((leaf.placement, array_of(leaf))))
+            gathered[leaf.name] = joined(ranks().allgather((leaf.placement, array_of(leaf))))
     return gathered
 
 
@@ -276,8 +283,16 @@ def free_port() -> int:
 
 CHECKS: dict[str, Callable[[Path], None]] = {"train": check_training, "save": check_saving, "load": check_loading}
 
-if __name__ == "__main__":
-    CHECKS[sys.argv[1]](Path(sys.argv[2]))
-    RANKS.barrier()
+
+def main(check: str, folder: Path) -> None:
+    """Check, and leave together."""
+    from mpi4py import MPI
+
+    CHECKS[check](folder)
+    ranks().barrier()
     MPI.Finalize()
     os._exit(0)  # a normal exit aborts now and then, in a thread of the process group
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
