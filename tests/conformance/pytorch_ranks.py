@@ -34,12 +34,12 @@ from workloads.layers import Dense, Normal, Relu, Sequential
 Whole = dict[str, NDArray[Any]]
 Problems = list[str]
 
-SAVED = {"ddp": ("resnet50", "uneven"), "fsdp": ("resnet50", "llm-slice", "uneven")}
+SAVED = {"ddp": ("resnet50", "llm-slice"), "fsdp": ("resnet50", "llm-slice", "uneven")}
 
-# World 4 with a quarter of the batch each against world 1 with all of it, in float32: the sums have another order. Averages that
-# were sums, or one rank's own, would be wrong by their own size.
-AVERAGE_TOLERANCE = 1e-5  # of a tensor's largest element: Adam's first moment after one step is a tenth of the averaged gradient
-WEIGHT_TOLERANCE = {1: 0.05, 10: 0.05}  # of the way that the optimizer has gone at most: steps times learning rate
+# Several ranks with a part of the batch each against one with all of it, in float32: only the order of the sums differs, by steps.
+# A sum for an average, or a rank's own gradients, would show in Adam's moments, but hardly in weights: Adam rescales gradients.
+MOMENT_TOLERANCE = {1: 1e-5, 10: 1e-4}  # of the largest element; found: 1.3e-6, 7.1e-6
+WEIGHT_TOLERANCE = 0.01  # of steps times learning rate, about the way that a weight can have gone; found: 0.0037
 
 
 @functools.cache
@@ -98,8 +98,10 @@ def wrong_values(framework: PyTorch, workload: Workload) -> Problems:
 
 def wrong_training(framework: PyTorch, workload: Workload) -> Problems:
     """Ranks agree on what they share and on nothing else, training is repeatable, leaves can be given back, memory is freed."""
-    state, again, other = (trained(framework, workload, seed, steps) for seed, steps in ((1, 3), (1, 3), (2, 1)))
-    values = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(state)}
+    steps = 1 if framework.place.strategy == "ddp" else 0  # in a step of its own it rebuilds its buckets, as `state` has done
+    state, again = (trained(framework, workload, 1, 3) for _ in range(2))
+    other = trained(framework, workload, 2, steps)
+    values = bytes_of(framework, state)
     problems = different_views(framework, state)
     problems += [f"{name} is not repeatable" for name, data in bytes_of(framework, again).items() if data != values[name]]
     framework.assign(other, {name: memoryview(data) for name, data in values.items()})
@@ -136,6 +138,8 @@ def wrong_averages(framework: PyTorch, workload: Workload) -> Problems:
         for each, state in zip((framework, alone), states, strict=True):
             train(each, state, steps - state.step)
         ours, theirs = whole(framework, states[0]), {leaf.name: array_of(leaf) for leaf in alone.leaves(states[1])}
+        if [leaf.name for leaf in framework.leaves(states[0])] != [leaf.name for leaf in alone.leaves(states[1])]:
+            problems.append("the leaves have other names")
         for name, values in ours.items():
             difference = float(np.abs(values.astype(np.float64) - theirs[name]).max())
             if difference > tolerance(name, theirs[name], steps, workload):
@@ -144,10 +148,10 @@ def wrong_averages(framework: PyTorch, workload: Workload) -> Problems:
 
 
 def tolerance(name: str, values: NDArray[Any], steps: int, workload: Workload) -> float:
-    """How far a leaf may be off."""
+    """Return how far a leaf may be off."""
     if name.startswith("weights/"):
-        return WEIGHT_TOLERANCE[steps] * steps * workload.optimizer.learning_rate
-    return AVERAGE_TOLERANCE * float(np.abs(values).max()) if steps == 1 else float("inf")
+        return WEIGHT_TOLERANCE * steps * workload.optimizer.learning_rate
+    return MOMENT_TOLERANCE[steps] * float(np.abs(values).max())
 
 
 def check_saving(folder: Path) -> None:
@@ -266,10 +270,12 @@ def array_of(leaf: Leaf) -> NDArray[Any]:
 
 
 def bytes_of(framework: PyTorch, state: State) -> dict[str, bytes]:
+    """Return the bytes of every leaf on this rank."""
     return {leaf.name: bytes(leaf.data) for leaf in framework.leaves(state)}
 
 
 def differing(first: dict[str, str], second: dict[str, str], how: str) -> Problems:
+    """Name the leaves whose digests differ."""
     return [f"{name} {how}" for name in first if first[name] != second[name]]
 
 
