@@ -9,7 +9,10 @@ from pathlib import Path
 
 from adapters.base import Pending
 from adapters.raw.files import Buffered
-from adapters.raw.framework import State
+from adapters.raw.framework import Raw, State
+from workloads import Workload
+
+STANDING = "optimizer/momentum/classifier.bias"
 
 
 class Circumstances(Buffered):
@@ -68,3 +71,25 @@ class WeightsOnly(Buffered):
         super().load(state, path)
         for name, leaf in kept.items():
             state.leaves[name][...] = leaf
+
+
+class StandingLeaf(Raw):
+    """A leaf of which has the same value in every state, as the moments of rows have that no batch uses."""
+
+    def build(self, workload: Workload, seed: int) -> State:
+        state = super().build(workload, seed)
+        state.leaves[STANDING][...] = 0
+        return state
+
+    def update(self, state: State) -> None:
+        super().update(state)
+        state.leaves[STANDING][...] = 0
+
+
+class WithoutStandingLeaf(Buffered):
+    """Leaves the leaf as it was."""
+
+    def load(self, state: State, path: Path) -> None:
+        kept = state.leaves[STANDING].copy()
+        super().load(state, path)
+        state.leaves[STANDING][...] = kept

@@ -128,6 +128,13 @@ def test_a_method_that_says_what_it_covers_is_measured(run: Measured) -> None:
     assert row.covered_bytes < row.state_bytes
 
 
+def test_a_leaf_that_no_training_moves_is_verified_too(measure: Measure) -> None:
+    framework = "tests.spies:StandingLeaf"
+    run = measure([planned("buffered", framework_path=framework), spied("WithoutStandingLeaf", framework_path=framework)])
+    assert (run.row("buffered").status, run.row("buffered").verified) == ("ok", True)
+    assert run.row("WithoutStandingLeaf").reason.endswith("differ from the saved state: optimizer/momentum/classifier.bias")
+
+
 # 4. Nothing else in the clock
 
 

@@ -142,6 +142,15 @@ def test_a_target_of_another_structure_is_no_target() -> None:
         verify.check_all_differ(SAVED, OTHER | verify.digests([leaf("weights/z")]))
 
 
+def test_an_empty_shard_is_neither_equal_before_a_load_nor_restored_by_it() -> None:
+    nothing = leaf("optimizer/empty", np.zeros((0, 3)), role=Role.OPTIMIZER, where=Shard((9, 3), (9, 0)))
+    saved, other = verify.digests([*state(1.0), nothing]), verify.digests([*state(2.0), nothing])
+    verify.check_all_differ(saved, other)
+    assert complaint(saved, verify.digests([*state(1.0), nothing]), ALONE) == ""
+    restored = mixed(saved, other, ["weights/a", "weights/b", "buffers/a"])
+    assert complaint(saved, restored, Scope(WEIGHTS, rank_local=True, world=4)) == ""
+
+
 # After it
 
 

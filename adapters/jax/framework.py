@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,9 +12,10 @@ import jax
 import numpy as np
 from jax import Array
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
-from adapters.jax.ranks import Ranks
-from adapters.jax.state import LOCAL, State, new_state
+from adapters.base import Framework, Leaf, Place
+from adapters.jax.layout import own_parts, with_own_part
+from adapters.jax.state import State, new_state
+from adapters.jax.strategies import strategy_for
 from workloads import Workload, role_of
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
@@ -22,56 +23,65 @@ TreeT = TypeVar("TreeT")
 
 
 class Jax(Framework[State]):
-    """Plain JAX with optax: one process and one device per rank, replicated data-parallel training."""
+    """Plain JAX with optax: one process and one device per rank, the batch divided over the ranks."""
 
     def start(self, place: Place) -> None:
         """Choose the device, make the run deterministic and join the process group."""
         super().start(place)
+        strategy = strategy_for(place)
         _configure(place.device)
         if place.rendezvous is not None:
             host, port = place.rendezvous
             jax.distributed.initialize(f"{host}:{port}", place.world, place.rank, local_device_ids=_device_ids(place))
         self.device = jax.local_devices()[0]
         self.host = jax.local_devices(backend="cpu")[0]
-        self.ranks = Ranks(jax.devices()) if place.world > 1 else None
+        self.strategy = strategy(place, jax.devices())
 
     def build(self, workload: Workload, seed: int) -> State:
-        """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
-        return new_state(workload, seed, self.place.rank, self.device)
+        """Return a state at step 0."""
+        return new_state(workload, seed, self.strategy)
 
     def gradients(self, state: State) -> None:
         """Run forward and backward on the batch at the state's position."""
         batch = state.workload.batch(state.step, self.place.rank, self.place.world)
-        inputs, targets = jax.device_put((batch.inputs, batch.targets), self.device)
+        inputs, targets = self.strategy.batch(batch)
         state.loss, state.gradients, state.buffers, state.rng = state.training.gradients(
             state.weights, state.buffers, state.rng, inputs, targets
         )
 
     def update(self, state: State) -> None:
         """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
-        gradients = self.ranks.average(state.gradients) if self.ranks else state.gradients
+        gradients = self.strategy.average(state.gradients)
         state.weights, state.master, state.optimizer = state.training.update(
             state.weights, state.master, state.optimizer, gradients
         )
         state.step += 1
 
     def loss(self, state: State) -> float:
-        """Return the loss of the last `gradients` call on this rank's batch."""
+        """Return the loss of the last `gradients` call: on this rank's batch or, of a sharded state, on that of all ranks."""
         return float(state.loss)
 
     def leaves(self, state: State) -> Iterator[Leaf]:
-        """Yield the state's arrays, on a CPU without a copy."""
+        """Yield this rank's part of the state's arrays, on a CPU without a copy."""
         for name, array in state.tensors().items():
             part = name.partition("/")[0]
-            data = _bytes(self.on_host(array))
-            yield Leaf(name, role_of(name), array.dtype.name, array.shape, data, self._placement(part))
+            own = self.on_host(array)
+            yield Leaf(name, role_of(name), own.dtype.name, own.shape, _bytes(own), self.strategy.placement(part, array))
+
+    def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
+        """Put new arrays with these values in the place of the named ones, on the same devices: nothing is compiled anew."""
+        tensors = state.tensors()
+        for name, data in leaves.items():
+            values = np.frombuffer(data, tensors[name].dtype).copy()  # an array of a CPU may be the memory that it is made of
+            tensors[name] = with_own_part(tensors[name], values)
+        state.adopt_tensors(tensors)
 
     def on_host(self, arrays: TreeT) -> TreeT:
-        """Return the arrays on a CPU, without a copy where they are there.
+        """Return this rank's parts of the arrays on a CPU, without a copy where they are there.
 
         numpy.asarray alone would leave its copy in an array of a GPU, for whoever saves the same array next to find.
         """
-        return jax.device_put(arrays, self.host)
+        return jax.device_put(own_parts(arrays), self.host)
 
     def synchronize(self, state: State) -> None:
         """Return when everything that has been asked for is in the state's arrays."""
@@ -82,13 +92,13 @@ class Jax(Framework[State]):
         if self.device.platform == "cpu":
             return 0
         pinned = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
-        on_device = [array for array in jax.tree.leaves(state.tree()) if isinstance(array, Array)]
+        on_device = [array for array in jax.tree.leaves(own_parts(state.tree())) if isinstance(array, Array)]
         jax.block_until_ready(jax.device_put(on_device, pinned))
         return sum(array.nbytes for array in on_device)
 
     def stop(self) -> None:
         """Leave the process group once every rank has come here."""
-        if self.ranks is not None:
+        if self.place.world > 1:
             jax.distributed.shutdown()
 
     @staticmethod
@@ -97,9 +107,6 @@ class Jax(Framework[State]):
         if device == "cuda" and not _has_cuda():
             return f"JAX {jax.__version__} finds no CUDA device"
         return None
-
-    def _placement(self, part: str) -> Placement:
-        return RankLocal() if part in LOCAL and self.place.world > 1 else Replicated()
 
 
 def _has_cuda() -> bool:

@@ -11,15 +11,13 @@ import numpy as np
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
-from adapters.base import Entry, Method, Pending
-from adapters.jax.framework import Jax
+from adapters.base import Entry, Pending
+from adapters.jax.one_writer import OneWriter
 from adapters.jax.state import ROLES, State
 
 
-class FlaxMsgpack(Method[State]):
+class FlaxMsgpack(OneWriter):
     """The whole state as one string of bytes, which the script writes and reads itself."""
-
-    framework: Jax
 
     def save(self, state: State, path: Path) -> Pending:
         """Write one file."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orbax.checkpoint as ocp
 
@@ -31,15 +30,20 @@ class Orbax(Method[State]):
 
     def save(self, state: State, path: Path) -> Pending:
         """Write one folder."""
-        self.checkpointer.save(path, args=ocp.args.PyTreeSave(self._shared(state)))
+        # Orbax takes only arrays that all ranks hold together.
+        self.checkpointer.save(path, args=ocp.args.PyTreeSave(self.framework.strategy.shared(state.tree())))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read new arrays like the state's and put them in their place."""
-        target = self._shared(state)
+        """Read new arrays like the state's, each rank its parts of them, and put them in their place.
+
+        The state's own arrays are what tells Orbax which rank gets which part, whatever ranks and parts there were at the save.
+        """
+        tree = state.tree()
+        target = self.framework.strategy.target(tree)
         arguments = ocp.checkpoint_utils.construct_restore_args(target)
-        loaded = self.checkpointer.restore(path, args=ocp.args.PyTreeRestore(target, restore_args=arguments))
-        state.adopt(self.framework.ranks.own(loaded) if self.framework.ranks else loaded)
+        restored = self.checkpointer.restore(path, args=ocp.args.PyTreeRestore(target, restore_args=arguments))
+        state.adopt(self.framework.strategy.own(restored, tree))
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the arrays' chunks, and what describes them in the same store."""
@@ -49,10 +53,6 @@ class Orbax(Method[State]):
     def close(self) -> None:
         """Wait for the checkpointer's threads and end them."""
         self.checkpointer.close()
-
-    def _shared(self, state: State) -> dict[str, Any]:
-        """Return the state's tree. Orbax takes only arrays that all ranks hold together."""
-        return self.framework.ranks.share(state.tree()) if self.framework.ranks else state.tree()
 
 
 def _role(array: str) -> Role | None:

@@ -8,17 +8,15 @@ from pathlib import Path
 import jax
 from safetensors.flax import load_file, save_file
 
-from adapters.base import Entry, Method, Pending
+from adapters.base import Entry, Pending
 from adapters.formats import safetensors
-from adapters.jax.framework import Jax
+from adapters.jax.one_writer import OneWriter
 from adapters.jax.state import State
 from workloads import role_of
 
 
-class Safetensors(Method[State]):
+class Safetensors(OneWriter):
     """The format holds arrays only, so the position is saved as one."""
-
-    framework: Jax
 
     def save(self, state: State, path: Path) -> Pending:
         """Write one file."""

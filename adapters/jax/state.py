@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -14,12 +13,12 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
 
 from adapters.jax.modules import Tree
+from adapters.jax.strategies import OneRank
 from adapters.jax.training import Training, rounded, training
 from workloads import Role, Workload
 from workloads.layers import Variable
 
 SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}  # canonical -> optax
-LOCAL = ("buffers", "rng")  # the parts of the tree that each rank has of its own
 ROLES = {  # of all parts of the tree
     "weights": Role.WEIGHT,
     "buffers": Role.BUFFER,
@@ -38,7 +37,7 @@ class State:
     the old weights and slots to the new ones, unless somebody still looks at it.
     """
 
-    workload: Workload
+    training: Training  # what computes with this state
     weights: Tree
     buffers: Tree
     master: Tree  # float32 copies of lower-precision weights, else empty
@@ -49,9 +48,9 @@ class State:
     loss: Array = field(default_factory=lambda: jnp.array(jnp.nan))
 
     @property
-    def training(self) -> Training:
-        """What computes with this state."""
-        return training(self.workload)
+    def workload(self) -> Workload:
+        """What is trained."""
+        return self.training.workload
 
     def tree(self) -> dict[str, Any]:
         """Return the state as the nested structure that a script hands to Orbax. Its arrays are the state's own."""
@@ -115,21 +114,22 @@ class State:
         return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
 
 
-def new_state(workload: Workload, seed: int, rank: int, device: jax.Device) -> State:
-    """Return a state at step 0 on the device. The random key differs from rank to rank, the other first values do not."""
+def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
+    """Return a state at step 0. Where ranks have random keys of their own, these differ; the other first values do not."""
 
-    def first(variables: tuple[Variable, ...]) -> Tree:
-        return nested({variable.name: jax.device_put(workload.initial(variable.name, seed), device) for variable in variables})
+    def first(part: str, variables: tuple[Variable, ...]) -> Tree:
+        return nested({variable.name: strategy.put(part, workload.initial(variable.name, seed)) for variable in variables})
 
-    trained = first(workload.parameters)
-    words = np.random.SeedSequence((seed, rank)).generate_state(2)  # the size of a key of JAX's default generator
+    functions = training(workload, strategy.layout)
+    trained = first("weights", workload.parameters)
+    words = np.random.SeedSequence((seed, strategy.stream)).generate_state(2)  # the size of a key of JAX's default generator
     return State(
-        workload,
+        functions,
         weights=rounded(trained) if workload.master_weights else trained,
-        buffers=first(workload.buffers),
+        buffers=first("buffers", workload.buffers),
         master=trained if workload.master_weights else {},
-        optimizer=training(workload).first_slots(trained),
-        rng=jax.device_put(words, device),
+        optimizer=functions.first_slots(trained),
+        rng=strategy.put("rng", words),
     )
 
 

@@ -8,22 +8,35 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from flax.traverse_util import unflatten_dict
+from jax import Array, lax
 
 import workloads.optimizers
+from adapters.jax.layout import Layout
 from adapters.jax.modules import Tree, forward
 from workloads import Workload
 
 
 class Training:
-    """The functions of one workload. Every one returns new arrays; see `update` for those that it takes over."""
+    """The functions of one workload. Every one returns new arrays; see `update` for those that it takes over.
 
-    def __init__(self, workload: Workload) -> None:
+    With a layout they are programs over all ranks: weights, slots and gradients lie as it says, everything else is replicated. The
+    layout of the results is part of the programs, so that a step's results are the next one's arguments.
+    """
+
+    def __init__(self, workload: Workload, layout: Layout | None) -> None:
         self.workload = workload
+        self.layout = layout
         self.optimizer = _optimizer(workload)
-        self.first_slots = jax.jit(self.optimizer.init)  # one program, instead of one for every shape
-        self.gradients = jax.jit(self._gradients)
-        self.update = jax.jit(self._update, donate_argnums=(0, 1, 2))  # in place, as training scripts have it
+        shapes = _weight_shapes(workload)
+        replicated = layout and layout.replicated
+        weights = layout and layout.tree_of(shapes)
+        slots = layout and layout.tree_of(jax.eval_shape(self.optimizer.init, shapes))
+        master = weights if workload.master_weights else None
+        self.first_slots = jax.jit(self.optimizer.init, out_shardings=slots)  # one program, instead of one for every shape
+        self.gradients = jax.jit(self._gradients, out_shardings=(replicated, weights, replicated, replicated))
+        # In place, as training scripts have it.
+        self.update = jax.jit(self._update, donate_argnums=(0, 1, 2), out_shardings=(weights, master, slots))
 
     def _gradients(
         self, weights: Tree, buffers: Tree, rng: Array, inputs: Array, targets: Array
@@ -32,7 +45,7 @@ class Training:
         rng, dropout = jax.random.split(jax.random.wrap_key_data(rng))
 
         def loss(weights: Tree) -> tuple[Array, Tree]:
-            outputs, changed = forward(self.workload.model, weights, buffers, inputs, dropout)
+            outputs, changed = forward(self.workload.model, self._whole(weights), buffers, inputs, dropout)
             return _loss(self.workload, outputs, targets), changed
 
         (value, changed), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
@@ -48,16 +61,30 @@ class Training:
             return trained, {}, slots
         return rounded(trained), trained, slots
 
+    def _whole(self, weights: Tree) -> Tree:
+        """Have every rank gather the weights, and compute with its part of the batch: else XLA would choose what crosses ranks."""
+        if self.layout is None:
+            return weights
+        gathered: Tree = lax.with_sharding_constraint(weights, self.layout.replicated)
+        return gathered
+
 
 @functools.cache
-def training(workload: Workload) -> Training:
-    """Return the workload's functions, the same for every state: they are compiled once."""
-    return Training(workload)
+def training(workload: Workload, layout: Layout | None) -> Training:
+    """Return the workload's functions, the same for every state of a layout: they are compiled once."""
+    return Training(workload, layout)
 
 
 def rounded(master: Tree) -> Tree:
     """Return float32 weights in the precision that the model computes with."""
     return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), master)
+
+
+def _weight_shapes(workload: Workload) -> Tree:
+    """Return what stands for the weights where only their shapes count."""
+    flat = {variable.name: jax.ShapeDtypeStruct(variable.shape, jnp.float32) for variable in workload.parameters}
+    shapes: Tree = unflatten_dict(flat, sep=".")
+    return shapes
 
 
 def _optimizer(workload: Workload) -> optax.GradientTransformation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
-from adapters.pytorch.state import State, new_module
+from adapters.pytorch import shards, strategies
+from adapters.pytorch.state import State, new_state
 from workloads import Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
 
 
 class PyTorch(Framework[State]):
-    """Plain PyTorch: one process per rank, replicated data-parallel training."""
+    """Plain PyTorch: one process per rank, data-parallel training by one of the `strategies`."""
 
     def start(self, place: Place) -> None:
         """Choose the device, make the run deterministic and join the process group."""
@@ -32,28 +33,28 @@ class PyTorch(Framework[State]):
             host, port = place.rendezvous
             backend = "cpu:gloo,cuda:nccl" if place.device == "cuda" else "gloo"
             dist.init_process_group(backend, f"tcp://{host}:{port}", rank=place.rank, world_size=place.world)
+        self.strategy = strategies.make(place, self.device)
 
     def build(self, workload: Workload, seed: int) -> State:
         """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
         rng_seed = int(np.random.SeedSequence((seed, self.place.rank)).generate_state(1)[0])
-        return State(workload, new_module(workload, seed, self.device), _rng(rng_seed, self.device))
+        return new_state(workload, seed, self.strategy, _rng(rng_seed, self.device))
 
     def gradients(self, state: State) -> None:
-        """Run forward and backward on the batch at the state's position."""
+        """Run forward and backward on the batch at the state's position. DDP and FSDP average over the ranks inside backward."""
         batch = state.workload.batch(state.step, self.place.rank, self.place.world)
         inputs, targets = (torch.from_numpy(array).to(self.device) for array in (batch.inputs, batch.targets))
         state.model.zero_grad()
         with state.own_rng():
-            loss = _loss(state.workload, state.model(inputs), targets)
+            loss = _loss(state.workload, state.runner(inputs), targets)
             loss.backward()
         state.loss = loss.detach()
 
     def update(self, state: State) -> None:
-        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+        """Average the gradients over the ranks where that is still to do, take the optimizer's step and move on by one batch."""
         if state.workload.master_weights:
             _cast_gradients(state.model, state.trained)
-        if self.place.world > 1:
-            _average_gradients(state.trained, self.place.world)
+        self.strategy.average(state.trained)
         state.optimizer.step()
         if state.workload.master_weights:
             state.write_back()
@@ -64,11 +65,18 @@ class PyTorch(Framework[State]):
         return state.loss.item()
 
     def leaves(self, state: State) -> Iterator[Leaf]:
-        """Yield the state's tensors, on the host without a copy."""
+        """Yield what this rank holds of the state's tensors, on the host without a copy."""
         for name, tensor in state.tensors().items():
+            part = shards.local(tensor)
             role = role_of(name)
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            yield Leaf(name, role, dtype, tuple(tensor.shape), _host_bytes(tensor), self._placement(name, role))
+            dtype = str(part.dtype).removeprefix("torch.")
+            placement = shards.shard(tensor) or self._placement(name, role)
+            yield Leaf(name, role, dtype, tuple(part.shape), _host_bytes(part), placement)
+
+    def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
+        """Give the named leaves these values. Raises KeyError for an unknown name, ValueError for a wrong number of bytes."""
+        own = state.local_tensors()
+        state.restore_tensors({name: _from_bytes(data, own[name]) for name, data in leaves.items()})
 
     def synchronize(self, state: State) -> None:
         """Return when the device has nothing left to do."""
@@ -77,7 +85,7 @@ class PyTorch(Framework[State]):
 
     def copy_to_host(self, state: State) -> int:
         """Copy what is on the GPU through one pinned buffer, and return the bytes."""
-        on_device = [_bytes(tensor) for tensor in state.tensors().values() if tensor.is_cuda]
+        on_device = [_bytes(tensor) for tensor in state.local_tensors().values() if tensor.is_cuda]
         for part in (part for tensor in on_device for part in tensor.split(PINNED_BYTES)):
             self._pinned[: part.numel()].copy_(part, non_blocking=True)
         self.synchronize(state)
@@ -141,24 +149,16 @@ def _cast_gradients(model: nn.Module, trained: nn.Module) -> None:
         master.grad = low.grad.float()
 
 
-def _average_gradients(module: nn.Module, world: int) -> None:
-    """Average over the ranks with one flat all-reduce.
-
-    DistributedDataParallel rebuilds its buckets after the first step, which changes the order of the sums: from four ranks on,
-    a resumed run would then differ bitwise from an uninterrupted one.
-    """
-    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(flat)
-    flat /= world
-    parts = flat.split([gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
-
-
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
 
 
 def _host_bytes(tensor: Tensor) -> memoryview:
     return memoryview(_bytes(tensor).cpu().numpy())
+
+
+def _from_bytes(data: memoryview, like: Tensor) -> Tensor:
+    """Return a tensor on the host with this content and the type and shape of another."""
+    tensor = torch.empty(like.shape, dtype=like.dtype)
+    _host_bytes(tensor)[:] = data
+    return tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +11,9 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 import workloads.optimizers
+from adapters.pytorch import shards
 from adapters.pytorch.modules import translate
+from adapters.pytorch.strategies import Strategy
 from workloads import Workload
 
 SLOTS = {"momentum": "momentum_buffer", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "step": "step"}  # canonical -> torch
@@ -22,14 +23,17 @@ class State:
     """Model, optimizer, random generators and position in the data.
 
     `trained` is the module whose parameters the optimizer owns: the model itself, or in mixed precision its float32 master
-    copy. The random generators are process-wide in PyTorch; the state keeps their values, so that several states do not share
-    them.
+    copy. Neither knows how the ranks train together; `runner`, which computes the model, does. The random generators are
+    process-wide in PyTorch; the state keeps their values, so that several states do not share them.
     """
 
-    def __init__(self, workload: Workload, trained: nn.Module, rng: dict[str, Tensor]) -> None:
+    def __init__(
+        self, workload: Workload, strategy: Strategy, trained: nn.Module, model: nn.Module, rng: dict[str, Tensor]
+    ) -> None:
         self.workload = workload
         self.trained = trained
-        self.model = copy.deepcopy(trained).to(torch.bfloat16) if workload.master_weights else trained
+        self.model = model
+        self.runner = strategy.runner(model)
         self.optimizer = _optimizer(workload, trained)
         self.rng = rng  # "cpu", and "cuda" where it is used: uint8, on the host
         self.step = 0
@@ -59,17 +63,21 @@ class State:
         """Return everything as tensors under canonical names, for formats that hold nothing else."""
         return dict(self._tensors())
 
+    def local_tensors(self) -> dict[str, Tensor]:
+        """Return what this rank holds of `tensors`, in the state's own memory but for the position."""
+        return {name: shards.local(tensor) for name, tensor in self._tensors()}
+
     @torch.no_grad()
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the values of `tensors`."""
-        for name, tensor in self.tensors().items():
-            tensor.copy_(tensors[name])
-        self.step = int(tensors["position/step"])
+        """Take over the values of some or all `local_tensors`."""
+        own = self.local_tensors()
+        for name, tensor in tensors.items():
+            own[name].copy_(tensor)
+        self.step = int(own["position/step"])
 
     def write_back(self) -> None:
         """Round the master weights to the model's precision."""
-        with torch.no_grad():
-            torch._foreach_copy_(list(self.model.parameters()), list(self.trained.parameters()))
+        _copy_parameters(self.trained, self.model)
 
     @contextmanager
     def own_rng(self) -> Iterator[None]:
@@ -102,17 +110,37 @@ class State:
                     yield f"optimizer/{slot}/{name}", self.optimizer.state[parameter][torch_name]
 
 
-def new_module(workload: Workload, seed: int, device: torch.device) -> nn.Module:
-    """Return the workload's model in float32 with its first values."""
-    with torch.device("meta"):  # no time and memory for first values that are replaced below
-        module = translate(workload.model)
-    module.to_empty(device=device)
+def new_state(workload: Workload, seed: int, strategy: Strategy, rng: dict[str, Tensor]) -> State:
+    """Return a state at step 0 with the workload's first values."""
+    trained = _empty_module(workload, torch.float32, strategy)
+    _fill(trained, workload, seed)
+    if not workload.master_weights:
+        return State(workload, strategy, trained, trained, rng)
+    model = _empty_module(workload, torch.bfloat16, strategy)
+    _copy_parameters(trained, model)
+    return State(workload, strategy, trained, model, rng)
+
+
+def _empty_module(workload: Workload, dtype: torch.dtype, strategy: Strategy) -> nn.Module:
+    """Return the workload's model, of which this rank holds its part, without values."""
+    with torch.device("meta"):  # no time and memory for first values that are replaced, nor for other ranks' parts
+        module = translate(workload.model).to(dtype)
+    strategy.shard(module)
+    return module.to_empty(device=strategy.device)
+
+
+def _fill(module: nn.Module, workload: Workload, seed: int) -> None:
     state = module.state_dict()  # the module's own tensors
     for variable in (*workload.parameters, *workload.buffers):
-        state.pop(variable.name).copy_(torch.from_numpy(workload.initial(variable.name, seed)))
+        tensor = state.pop(variable.name)
+        shards.local(tensor).copy_(torch.from_numpy(shards.part_of(workload.initial(variable.name, seed), tensor)))
     for counter in state.values():  # num_batches_tracked is PyTorch's own, so the workload does not name it
         counter.zero_()
-    return module
+
+
+def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    ours, theirs = ([shards.local(parameter.detach()) for parameter in module.parameters()] for module in (source, target))
+    torch._foreach_copy_(theirs, ours)
 
 
 def _optimizer(workload: Workload, module: nn.Module) -> Optimizer:

@@ -1,45 +1,90 @@
-"""One rank of a save and a load by every method of the JAX adapter under mpirun: `jax_ranks.py FOLDER`."""
+"""One rank of JAX under mpirun: `jax_ranks.py STRATEGY FOLDER [SAVED]`.
+
+Prints a line for each check, "NAME: equal" or what is not. FOLDER gets the checkpoints, what they hold and what training has come
+to; SAVED is the folder of a run with another number of ranks, of which the checkpoints are loaded.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from test_jax import METHODS, check_files, digests, make, role_bytes, train, trained
+import numpy as np
+from mpi4py import MPI
+from test_jax import (
+    METHODS,
+    RESHARDED,
+    RESHARDING,
+    SPLIT,
+    Bytes,
+    check_files,
+    digest,
+    digests,
+    make,
+    methods_for,
+    role_bytes,
+    train,
+    trained,
+)
 
 import workloads
-from adapters.base import DirectIo, Method, Place, Replicated
+from adapters.base import DirectIo, Leaf, Method, Place, RankLocal, Replicated, Shard
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
-from workloads import Role
+from workloads import Role, Workload
+
+WORLD = MPI.COMM_WORLD
 
 
-def main(folder: Path) -> None:
-    """Print a line for each method: whether the ranks got back what it covers."""
-    from mpi4py import MPI
-
-    world = MPI.COMM_WORLD
-    rendezvous = world.bcast(("127.0.0.1", free_port()) if world.rank == 0 else None)
+def main(strategy: str, folder: Path, saved: Path | None) -> None:
+    """Run all checks, those of two ranks or those of more."""
+    rendezvous = WORLD.bcast(("127.0.0.1", free_port()) if WORLD.rank == 0 else None)
     framework = Jax()
-    framework.start(Place(world.rank, world.size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, world.rank))
-    for name in METHODS:
-        print(f"{name}: {compare(framework, name, folder / name)}\n", end="", flush=True)
+    framework.start(Place(WORLD.rank, WORLD.size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, WORLD.rank, strategy))
+    workload = workloads.load(*RESHARDED[strategy])
+    checks = resharding(framework, workload, folder, saved) if saved else saving(framework, workload, folder)
+    for name, verdict in checks:
+        print(f"{name}: {verdict}\n", end="", flush=True)
     framework.stop()
-    world.barrier()
+    WORLD.barrier()
     MPI.Finalize()
     os._exit(0)
 
 
-def compare(framework: Jax, name: str, path: Path) -> str:
-    """Save behind a training step, load into another state; return "equal", or the names of the leaves that are not."""
-    from mpi4py import MPI
-
-    workload = workloads.load("resnet50", "small")
+def saving(framework: Jax, workload: Workload, folder: Path) -> Iterator[tuple[str, str]]:
+    """Train, assign, save and load with this number of ranks."""
     state = trained(framework, workload, 1, 2)
+    write(folder / "saved.json", {name: digest(data) for name, data in whole(framework, state).items()})
+    for name in methods_for(framework.place.strategy):
+        yield name, restored(framework, name, state, folder / name)
+    yield "assigned", assigned(framework, workload)
+    for name in workloads.names():
+        yield f"replicas of {name}", replicas(framework, workloads.load(name, "small"))
+
+
+def resharding(framework: Jax, workload: Workload, folder: Path, saved: Path) -> Iterator[tuple[str, str]]:
+    """Load what another number of ranks has saved, and train for a comparison with one rank."""
+    for name in RESHARDING:
+        yield name, loaded(framework, workload, name, saved)
+    yield "repeated", repeated(framework, workload)
+    yield f"replicas of {workload.name}", replicas(framework, workload)
+    for name in SPLIT:
+        split = workloads.load(name, "small", dropout=0.0)
+        state = framework.build(split, 1)
+        for steps in SPLIT[name]:
+            train(framework, state, steps - state.step)
+            write_arrays(folder / f"{name}-{steps}.npz", whole(framework, state))
+
+
+def restored(framework: Jax, name: str, state: State, path: Path) -> str:
+    """Save a copy of the state behind a training step, and load it into another state."""
+    state = copied(framework, state)
     every_rank = METHODS[name].get("rank_local", False)
-    covered = [leaf.name for leaf in framework.leaves(state) if every_rank or leaf.placement == Replicated()]
+    covered = [leaf.name for leaf in framework.leaves(state) if every_rank or not isinstance(leaf.placement, RankLocal)]
     saved = digests(framework, state)
     method = make(name, framework)
     method.open(state)
@@ -48,25 +93,133 @@ def compare(framework: Jax, name: str, path: Path) -> str:
     pending.staged()
     framework.update(state)
     pending.finished()
-    MPI.COMM_WORLD.barrier()
+    WORLD.barrier()
     wrong = wrong_entries(framework, name, method, state, path)
-    target = trained(framework, workload, 2, 1)
+    target = trained(framework, state.workload, 2, 1)
     method.load(target, path)
     method.close()
-    loaded = digests(framework, target)
-    train(framework, target, 1)  # the ranks can still work together
-    return ", ".join([*wrong, *(leaf for leaf in covered if loaded[leaf] != saved[leaf])]) or "equal"
+    wrong += different(saved, digests(framework, target), covered)
+    if every_rank:
+        train(framework, target, 1)
+        wrong += [f"{leaf} a step later" for leaf in different(digests(framework, state), digests(framework, target), covered)]
+    return verdict(wrong)
 
 
 def wrong_entries(framework: Jax, name: str, method: Method[State], state: State, path: Path) -> list[str]:
-    """Return the roles of which the entries have other bytes than the ranks, which have batch-norm statistics of their own."""
+    """Return the roles of which the entries have other bytes than the state over all ranks."""
     entries = list(method.entries(path))
     check_files(path, entries)
-    expected = role_bytes(framework, state)
-    if METHODS[name].get("rank_local", False):
-        expected[Role.BUFFER] *= framework.place.world
+    expected = role_bytes(framework, state, lambda leaf: stored_bytes(leaf, name))
     found = {role: sum(entry.raw_bytes for entry in entries if entry.role is role) for role in Role}
     return [f"entries of {role}" for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER) if found[role] != expected[role]]
+
+
+def stored_bytes(leaf: Leaf, name: str) -> int:
+    """Return the bytes that a checkpoint has of a leaf: of all ranks' where each writes its own."""
+    own = name == "safetensors-per-rank" or isinstance(leaf.placement, Shard)
+    of_a_rank = isinstance(leaf.placement, RankLocal) and METHODS[name].get("rank_local", False)
+    return WORLD.allreduce(leaf.data.nbytes) if own or of_a_rank else leaf.data.nbytes
+
+
+def loaded(framework: Jax, workload: Workload, name: str, saved: Path) -> str:
+    """Load a checkpoint of another number of ranks: all that the ranks share comes back, and what is a rank's own stays."""
+    target = trained(framework, workload, 2, 1)
+    own = {leaf.name: digest(leaf.data) for leaf in framework.leaves(target) if isinstance(leaf.placement, RankLocal)}
+    method = make(name, framework)
+    method.open(target)
+    method.load(target, saved / name)
+    method.close()
+    found = {leaf: digest(data) for leaf, data in whole(framework, target).items()}
+    expected = json.loads((saved / "saved.json").read_text())
+    wrong = different(expected, found, expected) + different(own, digests(framework, target), own)
+    train(framework, target, 1)
+    return verdict(wrong)
+
+
+def assigned(framework: Jax, workload: Workload) -> str:
+    """Give a state another one's leaves: it goes on like that, and nothing is compiled for it."""
+    first, second = (trained(framework, workload, seed, 2) for seed in (1, 2))
+    programs = compiled(first)
+    leaves = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(first)}
+    some = dict(list(leaves.items())[::2])
+    before = digests(framework, second)
+    framework.assign(second, {name: memoryview(data) for name, data in some.items()})
+    expected = before | {name: digest(data) for name, data in some.items()}
+    wrong = different(expected, digests(framework, second), expected)
+    framework.assign(second, {name: memoryview(data) for name, data in leaves.items()})
+    train(framework, first, 2)
+    train(framework, second, 2)
+    expected = digests(framework, first)
+    wrong += different(expected, digests(framework, second), expected)
+    return verdict(wrong + ["compiled again"] * (compiled(second) != programs))
+
+
+def compiled(state: State) -> tuple[int, int]:
+    """How many programs there are of each half of a step."""
+    return state.training.gradients._cache_size(), state.training.update._cache_size()
+
+
+def copied(framework: Jax, state: State) -> State:
+    """Return a new state with the leaves of another one."""
+    copy = framework.build(state.workload, 3)
+    framework.assign(copy, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)})
+    return copy
+
+
+def repeated(framework: Jax, workload: Workload) -> str:
+    """Train twice."""
+    once, again = (digests(framework, trained(framework, workload, 1, 3)) for _ in range(2))
+    return verdict(different(once, again, once))
+
+
+def replicas(framework: Jax, workload: Workload) -> str:
+    """Train, and compare what is to be the same on all ranks."""
+    leaves = framework.leaves(trained(framework, workload, 1, 3))
+    own = {leaf.name: digest(leaf.data) for leaf in leaves if leaf.placement == Replicated()}
+    first = WORLD.bcast(own)
+    return verdict(different(first, own, first) if own else ["nothing is replicated"])
+
+
+def whole(framework: Jax, state: State) -> dict[str, Bytes]:
+    """Return all leaves but those of a rank alone as bytes, with the axes of the whole tensor and one for an element's bytes."""
+    found = {}
+    for leaf in framework.leaves(state):
+        part = np.frombuffer(leaf.data, np.uint8).reshape(*leaf.shape, -1)
+        if isinstance(leaf.placement, Shard):
+            found[leaf.name] = joined(part, leaf.placement)
+        elif leaf.placement == Replicated():
+            found[leaf.name] = part.copy()
+    return found
+
+
+def joined(part: Bytes, placement: Shard) -> Bytes:
+    """Return the tensor of which every rank has a part. Elements that no rank has are not a number."""
+    tensor = np.full((*placement.global_shape, part.shape[-1]), 0xFF, np.uint8)
+    for offset, other in WORLD.allgather((placement.offset, part)):
+        tensor[tuple(slice(start, start + length) for start, length in zip(offset, other.shape, strict=False))] = other
+    return tensor
+
+
+def different(expected: dict[str, str], found: dict[str, str], names: object) -> list[str]:
+    """Return which of the named leaves are not what they are to be."""
+    return [name for name in names if found.get(name) != expected[name]]
+
+
+def verdict(wrong: list[str]) -> str:
+    """Return one line."""
+    return ", ".join(wrong) or "equal"
+
+
+def write(path: Path, found: dict[str, str]) -> None:
+    """Write a file, once for all ranks."""
+    if WORLD.rank == 0:
+        path.write_text(json.dumps(found))
+
+
+def write_arrays(path: Path, found: dict[str, Bytes]) -> None:
+    """Write a file, once for all ranks."""
+    if WORLD.rank == 0:
+        np.savez(path, **found)
 
 
 def free_port() -> int:
@@ -78,4 +231,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]) if len(sys.argv) > 3 else None)

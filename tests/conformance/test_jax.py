@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import math
 import os
 import resource
@@ -13,8 +14,9 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,9 @@ import pytest
 
 pytest.importorskip("jax")
 
+import numpy as np  # noqa: E402
 import tensorstore as ts  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
@@ -33,9 +37,18 @@ from adapters.jax.state import State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/jax/adapter.toml").read_text())["methods"]
+DECLARED = tomllib.loads((ROOT / "adapters/jax/adapter.toml").read_text())
+METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
+STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
+RESHARDING = [name for name, method in METHODS.items() if method.get("reshards")]
+RESHARDED = {"replicated": ("resnet50", "small"), "sharded": ("llm-slice", "small", "bf16-mixed")}  # what changes its ranks
+SPLIT = {"candle-mlp": (1, 10), "llm-slice": (1, 10)}  # after how many steps four ranks are compared with one
+# Of a tensor's largest element. Adam's first moment is a tenth of the first gradient; its steps, being of a size that gradients do
+# not change, are held against the learning rate of a thousandth.
+MOMENT_TOLERANCE, STEP_TOLERANCE = 1e-5, 1e-2 * 1e-3
 SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
 IN_NODE_BYTES = 1024  # a value that is no longer lies in a node of OCDBT's tree
+Bytes = NDArray[np.uint8]
 EXACT = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG)  # Orbax widens the position to 64 bits, msgpack packs it
 
 
@@ -64,10 +77,10 @@ def make(name: str, framework: Jax) -> Method[State]:
 
 
 @contextmanager
-def opened(method: Method[State], state: State) -> Iterator[None]:
+def opened(method: Method[State], state: State) -> Iterator[Method[State]]:
     method.open(state)
     try:
-        yield
+        yield method
     finally:
         method.close()
 
@@ -88,7 +101,16 @@ def trained(framework: Jax, workload: Workload, seed: int, steps: int) -> State:
 
 
 def digests(framework: Jax, state: State) -> dict[str, str]:
-    return {leaf.name: hashlib.sha256(leaf.data).hexdigest() for leaf in framework.leaves(state)}
+    return {leaf.name: digest(leaf.data) for leaf in framework.leaves(state)}
+
+
+def digest(data: memoryview | bytes | Bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def methods_for(strategy: str) -> list[str]:
+    sharded = STRATEGIES[strategy].get("sharded", False)
+    return [name for name, method in METHODS.items() if method.get("takes_shards") or not sharded]
 
 
 def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
@@ -205,10 +227,10 @@ def saved_entries(method: Method[State], state: State, path: Path) -> list[Entry
         return list(method.entries(path))
 
 
-def role_bytes(framework: Jax, state: State) -> Counter[Role]:
+def role_bytes(framework: Jax, state: State, size: Callable[[Leaf], int] = lambda leaf: leaf.data.nbytes) -> Counter[Role]:
     found: Counter[Role] = Counter()
     for leaf in framework.leaves(state):
-        found[leaf.role] += leaf.data.nbytes
+        found[leaf.role] += size(leaf)
     return found
 
 
@@ -291,8 +313,49 @@ def test_a_cuda_device_that_is_not_there_is_unsupported(framework: Jax, workload
     assert framework.unsupported(workload, "cpu") is None
 
 
-@pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
-def test_two_ranks_restore_what_a_method_covers(tmp_path: Path) -> None:
+def test_assigned_leaves_are_the_states_own_from_then_on(framework: Jax, workload: Workload) -> None:
+    first, second = (trained(framework, workload, seed, 2) for seed in (1, 2))
+    programs = first.training.gradients._cache_size(), first.training.update._cache_size()
+    leaves = {leaf.name: bytearray(leaf.data) for leaf in framework.leaves(first)}
+    some = dict(list(leaves.items())[::2])
+    expected = digests(framework, second) | {name: digest(data) for name, data in some.items()}
+    framework.assign(second, {name: memoryview(data) for name, data in some.items()})
+    assert digests(framework, second) == expected
+    framework.assign(second, {name: memoryview(data) for name, data in leaves.items()})
+    for data in leaves.values():
+        data[:] = bytes(len(data))  # the caller's memory is the caller's again
+    train(framework, first, 2)
+    train(framework, second, 2)
+    assert digests(framework, second) == digests(framework, first)
+    assert (first.training.gradients._cache_size(), first.training.update._cache_size()) == programs
+
+
+def test_an_unknown_leaf_cannot_be_assigned(framework: Jax) -> None:
+    with pytest.raises(KeyError, match="weights/none"):
+        framework.assign(framework.build(workloads.load("candle-mlp", "small"), 1), {"weights/none": memoryview(b"")})
+
+
+def test_several_ranks_need_a_strategy(tmp_path: Path) -> None:
+    place = Place(0, 2, "cpu", tmp_path, DirectIo(False, 0, 0), ("127.0.0.1", 1), strategy="pipelined")
+    with pytest.raises(ValueError, match="replicated, sharded, not by 'pipelined'"):
+        Jax().start(place)
+
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What ranks of one strategy have said, and the folder that they have written to."""
+
+    strategy: str
+    folder: Path
+    verdicts: list[str]
+
+
+def run_ranks(world: int, strategy: str, folder: Path, saved: Path | None = None) -> Run:
     mpirun = str(Path(sys.executable).parent / "mpirun")
     script = str(Path(__file__).parent / "jax_ranks.py")
     environment = os.environ | {
@@ -301,8 +364,55 @@ def test_two_ranks_restore_what_a_method_covers(tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
-    command = [mpirun, "--oversubscribe", "-n", "2", sys.executable, script, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    arguments = [strategy, str(folder), *([str(saved)] if saved else [])]
+    command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, script, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    verdicts = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
-    assert sorted(verdicts) == sorted(2 * [f"{name}: equal" for name in METHODS])
+    return Run(strategy, folder, [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")])
+
+
+@pytest.fixture(scope="module", params=STRATEGIES)
+def two_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_ranks(2, request.param, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def four_ranks(two_ranks: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return run_ranks(4, two_ranks.strategy, tmp_path_factory.mktemp("four"), two_ranks.folder)
+
+
+@needs_mpirun
+def test_two_ranks_restore_what_a_method_covers(two_ranks: Run) -> None:
+    checks = [*methods_for(two_ranks.strategy), "assigned", *(f"replicas of {name}" for name in workloads.names())]
+    assert sorted(two_ranks.verdicts) == sorted(2 * [f"{check}: equal" for check in checks])
+
+
+@needs_mpirun
+def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Run) -> None:
+    checks = [*RESHARDING, "repeated", f"replicas of {RESHARDED[four_ranks.strategy][0]}"]
+    assert sorted(four_ranks.verdicts) == sorted(4 * [f"{check}: equal" for check in checks])
+
+
+@needs_mpirun
+@pytest.mark.parametrize("name", SPLIT)
+def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -> None:
+    state = framework.build(workloads.load(name, "small", dropout=0.0), 1)
+    for steps in SPLIT[name]:
+        train(framework, state, steps - state.step)
+        with np.load(four_ranks.folder / f"{name}-{steps}.npz") as found:
+            for leaf, array in state.tensors().items():
+                if leaf.startswith(("weights/", "optimizer/exp_avg/")):
+                    alone, split = np.asarray(array), found[leaf].view(np.float32).reshape(array.shape)
+                    tolerance = STEP_TOLERANCE if leaf.startswith("weights/") else MOMENT_TOLERANCE * np.abs(alone).max()
+                    assert np.abs(split - alone).max() <= tolerance, f"{leaf} after {steps} steps"
+
+
+@needs_mpirun
+@pytest.mark.parametrize("name", RESHARDING)
+def test_one_rank_loads_what_two_have_saved(two_ranks: Run, framework: Jax, name: str) -> None:
+    target = trained(framework, workloads.load(*RESHARDED[two_ranks.strategy]), 2, 1)
+    saved = json.loads((two_ranks.folder / "saved.json").read_text())
+    expected = digests(framework, target) | saved  # what was a rank's own stays
+    with opened(make(name, framework), target) as method:
+        method.load(target, two_ranks.folder / name)
+    assert digests(framework, target) == expected

@@ -22,14 +22,18 @@ torch = pytest.importorskip("torch")
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
+from adapters.pytorch import strategies  # noqa: E402
 from adapters.pytorch.framework import PyTorch  # noqa: E402
 from adapters.pytorch.state import State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-METHODS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "adapters/pytorch/adapter.toml").read_text())["methods"]
+DECLARED: dict[str, Any] = tomllib.loads((ROOT / "adapters/pytorch/adapter.toml").read_text())
+METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
+STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
 BROKEN = [name for name in METHODS if "expected_failures" in METHODS[name]]
 WORKING = [name for name in METHODS if name not in BROKEN]
+RESHARDED = [name for name in WORKING if METHODS[name].get("reshards")]
 SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
 
 
@@ -182,6 +186,30 @@ def test_training_behind_a_save_does_not_change_it(
             assert digests(framework, target) == saved
 
 
+def test_leaves_can_be_given_back(framework: PyTorch, workload: Workload) -> None:
+    state, other = trained(framework, workload, 1, 2), trained(framework, workload, 2, 1)
+    before = digests(framework, other)
+    values = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(state)}
+    some = {name: memoryview(data) for name, data in values.items() if name.startswith("weights/")}
+    framework.assign(other, some)
+    after = digests(framework, other)
+    assert {name for name in before if after[name] != before[name]} == some.keys()
+    framework.assign(other, {name: memoryview(data) for name, data in values.items()})
+    assert digests(framework, other) == digests(framework, state)
+    train(framework, state, 2)
+    train(framework, other, 2)
+    assert digests(framework, other) == digests(framework, state)
+
+
+def test_what_cannot_be_assigned_is_refused(framework: PyTorch) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    with pytest.raises(KeyError, match="weights/nothing"):
+        framework.assign(state, {"weights/nothing": memoryview(b"")})
+    for size in (1, 7, 9):
+        with pytest.raises(ValueError, match="structure"):
+            framework.assign(state, {"position/step": memoryview(bytes(size))})
+
+
 @pytest.mark.parametrize("shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join)
 def test_the_entries_account_for_the_tensors(
     framework: PyTorch, shape: tuple[str, str], method: Method[State], tmp_path: Path
@@ -255,9 +283,45 @@ def leftovers() -> set[str]:
     return {*children, *map(str, temporary.glob("pymp-*")), *map(str, Path("/dev/shm").iterdir())}
 
 
-@pytest.mark.skipif(shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed")
-@pytest.mark.parametrize("name", [name for name in WORKING if name not in ("torch-save-no-crc", "torch-save-legacy")])
-def test_two_ranks_restore_what_they_share(name: str, tmp_path: Path) -> None:
+def test_every_strategy_is_declared() -> None:
+    assert set(STRATEGIES) == set(strategies.STRATEGIES)
+
+
+def test_ranks_without_a_known_strategy_are_refused(tmp_path: Path) -> None:
+    place = Place(rank=0, world=2, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0))
+    with pytest.raises(ValueError, match="ddp"):
+        strategies.make(place, torch.device("cpu"))
+
+
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+)
+
+
+@needs_mpirun
+@pytest.mark.parametrize("world", [2, 4])
+def test_ranks_train_together(world: int, tmp_path: Path) -> None:
+    verdicts = by_ranks(world, "train", tmp_path)
+    assert len(verdicts) == len(STRATEGIES) * 8
+    assert wrong(verdicts) == []
+
+
+@needs_mpirun
+def test_ranks_restore_what_they_saved_and_so_do_other_numbers_of_ranks(tmp_path: Path) -> None:
+    saved = by_ranks(2, "save", tmp_path)
+    assert wrong(saved) == []
+    for world in (1, 4):
+        loaded = by_ranks(world, "load", tmp_path)
+        assert len(loaded) == len(saved)
+        assert wrong(loaded) == []
+
+
+def wrong(verdicts: list[str]) -> list[str]:
+    return [verdict for verdict in verdicts if not verdict.endswith(": right")]
+
+
+def by_ranks(world: int, check: str, folder: Path) -> list[str]:
+    """Return the verdicts of some ranks."""
     mpirun = str(Path(sys.executable).parent / "mpirun")
     script = str(Path(__file__).parent / "pytorch_ranks.py")
     environment = os.environ | {
@@ -266,7 +330,7 @@ def test_two_ranks_restore_what_they_share(name: str, tmp_path: Path) -> None:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
-    command = [mpirun, "--oversubscribe", "-n", "2", sys.executable, script, name, str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, script, check, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("equal") == 2
+    return [line for line in done.stdout.splitlines() if not line.startswith("[")]  # as Gloo's own do
