@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import chainer
 import chainer.functions as F  # noqa: N812
 import numpy as np
-from chainer import Link, Variable
+from chainer import Variable
 from chainer.backends import cuda
 from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.chainer import strategies
 from adapters.chainer.state import Array, State
 from workloads import Role, Workload, role_of
 
@@ -21,16 +22,19 @@ PINNED_BYTES = 64 << 20
 
 
 class Chainer(Framework[State]):
-    """Plain Chainer: one process per rank, replicated data-parallel training."""
+    """One process per rank, replicated data-parallel training."""
 
     def start(self, place: Place) -> None:
-        """Make the run deterministic."""
+        """Make the run deterministic and join the other ranks."""
         super().start(place)
         chainer.global_config.cudnn_deterministic = True
+        if place.world > 1:
+            self.device.use()  # NCCL takes the device in use
+        self._strategy = strategies.join(place)
 
     def build(self, workload: Workload, seed: int) -> State:
         """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
-        return State(workload, seed, self.place.rank, self.device)
+        return State(workload, seed, self.place.rank, self.device, self._strategy)
 
     def gradients(self, state: State) -> None:
         """Run forward and backward on the batch at the state's position."""
@@ -44,9 +48,7 @@ class Chainer(Framework[State]):
 
     def update(self, state: State) -> None:
         """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
-        if self.place.world > 1:
-            _average_gradients(state.model, self.place.world)
-        state.optimizer.update()
+        state.stepper.update()
         state.step += 1
 
     def loss(self, state: State) -> float:
@@ -59,6 +61,10 @@ class Chainer(Framework[State]):
             role = role_of(name)
             host = cuda.to_cpu(array)
             yield Leaf(name, role, host.dtype.name, host.shape, _bytes(host).data, self._placement(role))
+
+    def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
+        """Give the named leaves these values, arrays in place."""
+        state.assign(leaves)
 
     def synchronize(self, state: State) -> None:
         """Return when the device has nothing left to do."""
@@ -73,6 +79,10 @@ class Chainer(Framework[State]):
                 part = array[start : start + PINNED_BYTES]
                 part.get(out=self._pinned[: part.size])
         return sum(array.size for array in on_device)
+
+    def stop(self) -> None:
+        """Leave the other ranks."""
+        self._strategy.leave()
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
@@ -109,19 +119,6 @@ def _loss(workload: Workload, outputs: Variable, targets: Array) -> Variable:
     if workload.loss == "mean-squared-error":
         return F.mean_squared_error(outputs, targets)
     return F.softmax_cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
-
-
-def _average_gradients(model: Link, world: int) -> None:
-    """Average over the ranks with one flat all-reduce on the host, the same in every step."""
-    from mpi4py import MPI  # starts MPI, which a world of one does without
-
-    trained = list(model.params())
-    flat = np.concatenate([cuda.to_cpu(parameter.grad).reshape(-1) for parameter in trained])
-    MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
-    flat /= world
-    ends = np.cumsum([parameter.size for parameter in trained])
-    for parameter, part in zip(trained, np.split(flat, ends[:-1]), strict=True):
-        parameter.grad[...] = parameter.device.send(part.reshape(parameter.shape))
 
 
 def _bytes(array: Array) -> Any:

@@ -1,4 +1,4 @@
-"""chainer.serializers.save_npz and load_npz of the whole state, by rank 0."""
+"""chainer.serializers.save_npz and load_npz, by rank 0."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adapters.formats import archive
 
 
 class Npz(Method[State]):
-    """Option: `compression` (deflate, which Chainer has on)."""
+    """The whole state. Option: `compression` (deflate, which Chainer has on)."""
 
     def save(self, state: State, path: Path) -> Pending:
         """Write one file."""
@@ -30,6 +30,33 @@ class Npz(Method[State]):
         return members(path)
 
 
-def members(path: Path) -> Iterator[Entry]:
-    """Yield the arrays of an archive by Chainer, which a snapshot is as well."""
-    return archive.members(path, lambda member: entry_role(member.removesuffix(".npy")))
+class NpzShipped(Method[State]):
+    """Model and optimizer, as Chainer's documentation saves them: without the random generator and the position."""
+
+    parts = ("model", "optimizer")
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write a folder of two files."""
+        if self.place.rank == 0:
+            path.mkdir()
+            for part in self.parts:
+                save_npz(str(path / f"{part}.npz"), getattr(state, part))
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Read both files, entry by entry."""
+        for part in self.parts:
+            load_npz(str(path / f"{part}.npz"), getattr(state, part))
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the arrays of both files."""
+        for part in self.parts:
+            yield from members(path / f"{part}.npz", f"{part}.npz", f"{part}/")
+
+
+def members(path: Path, file: str | None = None, above: str = "") -> Iterator[Entry]:
+    """Yield the arrays of an archive by Chainer, which a snapshot is as well.
+
+    `file` is its path inside the checkpoint, where it is not all of it; `above` the path of what it holds inside the state.
+    """
+    return archive.members(path, lambda member: entry_role(above + member.removesuffix(".npy")), file)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import chainer
 import numpy as np
+from chainer.backend import get_array_module
 from numpy.typing import NDArray
 
 from adapters.chainer.modules import BUFFERS, PARAMETERS, buffers, new_model, parameters
 from adapters.chainer.optimizers import new_optimizer
+from adapters.chainer.strategies import Strategy
 from workloads import Role, Workload
 
 SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Chainer
@@ -25,10 +27,11 @@ class State:
     Chainer draws from numpy's process-wide generator; the state keeps its value, so that several states do not share it.
     """
 
-    def __init__(self, workload: Workload, seed: int, rank: int, device: chainer.device.Device) -> None:
+    def __init__(self, workload: Workload, seed: int, rank: int, device: chainer.device.Device, strategy: Strategy) -> None:
         self.workload = workload
         self.model = new_model(workload.model, lambda name: workload.initial(name, seed), device)
         self.optimizer = new_optimizer(workload.optimizer, self.model)
+        self.stepper = strategy.stepper(self.optimizer)
         self.rng = _generator(seed, rank)
         self.step = 0
         self.loss: Array = np.float32("nan")
@@ -43,6 +46,18 @@ class State:
     def arrays(self) -> dict[str, Array]:
         """Return everything as arrays under canonical names; weights, buffers and slots are the state's own."""
         return dict(self._arrays())
+
+    def assign(self, leaves: Mapping[str, memoryview]) -> None:
+        """Give the named arrays these bytes. Raises KeyError for an unknown name."""
+        arrays, counters = self.arrays(), {name: place for name, *place in self._counters()}
+        for name, data in leaves.items():
+            array = arrays[name]
+            values = np.frombuffer(data, dtype=array.dtype).reshape(array.shape)
+            if name in counters:
+                owner, attribute = counters[name]
+                setattr(owner, attribute, int(values))
+            else:
+                array[...] = get_array_module(array).asarray(values)
 
     @contextmanager
     def own_rng(self) -> Iterator[None]:
@@ -62,10 +77,14 @@ class State:
             yield f"buffers/{name}", getattr(link, attribute)
         for slot in self.workload.optimizer.slots:
             yield from ((f"optimizer/{slot}/{name}", rule.state[SLOTS[slot]]) for name, rule in rules.items())
-        yield from ((f"optimizer/step/{name}", np.array(rule.t)) for name, rule in rules.items())
-        yield "optimizer/step", np.array(self.optimizer.t)
         yield "rng/numpy", self.rng
-        yield "position/step", np.array(self.step)
+        yield from ((name, np.array(getattr(owner, attribute))) for name, owner, attribute in self._counters())
+
+    def _counters(self) -> Iterator[tuple[str, object, str]]:
+        """Yield canonical name, owner and attribute of every number of steps."""
+        yield from ((f"optimizer/step/{name}", parameter.update_rule, "t") for name, parameter in parameters(self.model).items())
+        yield "optimizer/step", self.optimizer, "t"
+        yield "position/step", self, "step"
 
 
 def entry_role(path: str) -> Role | None:

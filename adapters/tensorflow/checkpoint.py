@@ -56,3 +56,32 @@ class Checkpoint(Method[State]):
             case ["step"]:
                 return Role.POSITION
         return None
+
+
+class CheckpointOfEach(Checkpoint):
+    """With the remedy for what differs between the ranks: each writes the whole state into two files of its own."""
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write this rank's files into one folder."""
+        self.objects(state).write(path / self._prefix(self.place.rank))
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        """Read this rank's files into the state's own variables."""
+        self.objects(state).read(path / self._prefix(self.place.rank)).assert_consumed()
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the variables of every rank."""
+        for rank in range(self.place.world):
+            yield from bundle.tensors(path, self._prefix(rank), self.role)
+
+    def _prefix(self, rank: int) -> str:
+        return f"{PREFIX}-{rank}"
+
+
+class CheckpointShipped(Checkpoint):
+    """Model and optimizer alone, as TensorFlow's guides have it."""
+
+    def objects(self, state: State) -> tf.train.Checkpoint:
+        """Return what is saved: the seeds of dropout are left out, without a word, and so is the position."""
+        return tf.train.Checkpoint(model=state.model, optimizer=state.optimizer)

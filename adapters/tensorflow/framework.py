@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import keras
 import numpy as np
@@ -48,6 +48,12 @@ class TensorFlow(Framework[State]):
         for name, tensor in state.tensors().items():
             role = role_of(name)
             yield _leaf(name, role, tensor, self._placement(role))
+
+    def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
+        """Give the named leaves these values, which the compiled step then works on."""
+        tensors = state.tensors()
+        for name, data in leaves.items():
+            tensors[name].assign(np.frombuffer(data, tensors[name].dtype).reshape(tensors[name].shape))
 
     def synchronize(self, state: State) -> None:
         """Return when the device has nothing left to do; on a CPU every call returns with its results."""

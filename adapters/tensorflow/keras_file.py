@@ -6,12 +6,16 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import h5py
 import keras
 
 from adapters.base import Entry, Method, Pending
 from adapters.formats import hdf5
 from adapters.tensorflow import roles
-from adapters.tensorflow.state import State, copy
+from adapters.tensorflow.state import State, Variable, copy
+from workloads import Role
+
+POSITION = "position"  # no layer's name
 
 
 class KerasFile(Method[State]):
@@ -38,6 +42,32 @@ class KerasFile(Method[State]):
             yield from hdf5.datasets(path / self.file, roles.of_dataset, self.file, content)
 
 
+class KerasFileWithSeeds(KerasFile):
+    """With the remedy for what no file of Keras holds: the seeds of dropout and the position, in a small HDF5 file beside it."""
+
+    beside = "seeds.h5"
+
+    def save(self, state: State, path: Path) -> Pending:
+        """Write a folder of two files."""
+        pending = super().save(state, path)
+        if self.place.rank == 0:
+            with h5py.File(path / self.beside, "w") as file:
+                file.update({name: variable.numpy() for name, variable in _left_out(state).items()})
+        return pending
+
+    def load(self, state: State, path: Path) -> None:
+        """Take over the new model's values, and those beside it."""
+        super().load(state, path)
+        with h5py.File(path / self.beside) as file:
+            for name, variable in _left_out(state).items():
+                variable.assign(file[name][()])
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the datasets of both files."""
+        yield from super().entries(path)
+        yield from hdf5.datasets(path / self.beside, lambda name: Role.POSITION if name == POSITION else Role.RNG, self.beside)
+
+
 class LegacyFile(KerasFile):
     """One HDF5 file, as before Keras 3. The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into."""
 
@@ -56,3 +86,7 @@ class LegacyFile(KerasFile):
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the datasets, those of the optimizer included."""
         return hdf5.datasets(path / self.file, roles.of_legacy_dataset, self.file)
+
+
+def _left_out(state: State) -> dict[str, Variable]:
+    return {**state.rng, POSITION: state.step}

@@ -46,6 +46,17 @@ class Tensor:
         return self.variable.value if isinstance(self.variable, keras.Variable) else self.variable
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its elements, as numpy with ml_dtypes has it."""
+        return np.dtype(self.plain.dtype.as_numpy_dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its canonical axes."""
+        native = tuple(self.plain.shape)
+        return native if self.axes is None else tuple(native[axis] for axis in self.axes)
+
+    @property
     def nbytes(self) -> int:
         """Its size in bytes."""
         size: int = self.plain.dtype.size * self.plain.shape.num_elements()
@@ -61,7 +72,7 @@ class Tensor:
     def assign(self, array: NDArray[Any]) -> None:
         """Take over values in the canonical layout."""
         values = array if self.axes is None else array.transpose(np.argsort(self.axes))
-        self.plain.assign(tf.cast(np.ascontiguousarray(values), self.plain.dtype))
+        self.plain.assign(tf.cast(np.asarray(values, order="C"), self.plain.dtype))
 
 
 class State:
