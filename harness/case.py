@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated")
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "nodes")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Case:
     load_world: int = 0  # ranks of the loading job where they are not those of the saving one, else 0
     every: int = 0  # steps between two checkpoints, where training goes on around them
     ablated: str = ""  # the role of leaves that a resumed run does not get back
+    nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
 
     @functools.cached_property
     def id(self) -> str:

@@ -66,7 +66,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """The process that measured: one a job and rank."""
+    """The process that measured: one a job and rank. `node` is Slurm's name of its node, else the host's; "" in older records."""
 
     kind: Literal["worker"]
     job: str
@@ -78,6 +78,7 @@ class WorkerRecord:
     pid: int
     threads: int
     started_at_s: float
+    node: str = ""
 
 
 @dataclass(frozen=True)

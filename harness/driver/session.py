@@ -184,7 +184,7 @@ class Session:
         if not cases:
             return
         self._on_event(Event(f"{unit.title}: system calls"))
-        reason = syscalls.available()
+        reason = launch.out_of_sight(unit.case.nodes) or syscalls.available()
         log = self._run.jobs / "strace.log"
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
@@ -208,8 +208,9 @@ class Session:
         temporary = self._scratch / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(job_to_json(job))
-        started = Launch(interpreter, folder / "job.json", folder, world)
-        command = launch.argv(job.tasks[0].case.launcher if job.tasks else "local", started, tracer or [])
+        nodes = job.tasks[0].case.nodes if job.tasks else 0
+        started = Launch(interpreter, folder / "job.json", folder, world, nodes)
+        command = launch.argv(job.tasks[0].case.launcher if world > 1 else "local", started, tracer or [])
         intake = _Intake(self, job)
         follower = process.Follower(folder, world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
