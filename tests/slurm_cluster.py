@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import shlex
 import shutil
-import signal
 import socket
 import subprocess
 import time
@@ -87,21 +87,33 @@ class Cluster:
         return self.run("squeue", "--noheader", "--format=%i %T").splitlines()
 
 
+def no_private_mounts() -> str | None:
+    """Say why a process here cannot have a mount of its own, or None where it can."""
+    argv = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    return f"no private mounts: {done.stderr.strip()}" if done.returncode else None
+
+
 @contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """Bring the cluster up in `folder`, which must be short: a socket's path has at most 107 characters."""
+def cluster(folder: Path, private: Path | None = None) -> Iterator[Cluster]:
+    """Bring the cluster up in `folder`, which must be short: a socket's path has at most 107 characters.
+
+    The last node has an empty file system of its own at `private`.
+    """
     (folder / "slurm.conf").write_text(_configuration(folder))
     _make_key(folder / "munge.key")
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for name, argv in _daemons(folder).items():
+        for name, argv in _daemons(folder, private).items():
             started.append(_start(folder, name, argv))
         made = Cluster(folder)
         _wait_until_idle(made, started)
         yield made
     finally:
+        _cancel_everything(Cluster(folder))
         for process in reversed(started):
             _stop(process)
+        _end_users_of(folder)
 
 
 def _configuration(folder: Path) -> str:
@@ -126,10 +138,10 @@ def _make_key(path: Path) -> None:
     path.write_bytes(os.urandom(128))
 
 
-def _daemons(folder: Path) -> dict[str, list[str]]:
+def _daemons(folder: Path, private: Path | None) -> dict[str, list[str]]:
     """Every daemon's command line, in the foreground: it is ended by its own process."""
     munged = [
-        "munged",
+        _program("munged"),
         "--foreground",
         "--force",  # it distrusts folders that others may write to, and /tmp is one
         f"--socket={folder}/munge.socket",
@@ -139,15 +151,17 @@ def _daemons(folder: Path) -> dict[str, list[str]]:
         f"--log-file={folder}/munged.log",
     ]
     configuration = f"{folder}/slurm.conf"
-    slurmd = {f"slurmd-{node}": ["slurmd", "-D", "-N", node, "-f", configuration] for node in NODES}
-    return {"munged": munged, "slurmctld": ["slurmctld", "-D", "-f", configuration], **slurmd}
+    slurmd = {f"slurmd-{node}": [_program("slurmd"), "-D", "-N", node, "-f", configuration] for node in NODES}
+    if private is not None:
+        hiding = f'mount -t tmpfs none {shlex.quote(str(private))} && exec "$0" "$@"'
+        last = f"slurmd-{NODES[-1]}"
+        slurmd[last] = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hiding, *slurmd[last]]
+    return {"munged": munged, "slurmctld": [_program("slurmctld"), "-D", "-f", configuration], **slurmd}
 
 
 def _start(folder: Path, name: str, argv: list[str]) -> subprocess.Popen[bytes]:
-    program = _which(argv[0])
-    assert program is not None
     with (folder / f"{name}.out").open("wb") as output:
-        process = subprocess.Popen([program, *argv[1:]], stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     if name == "munged":
         _wait_for(folder / "munge.socket", process)
     return process
@@ -171,20 +185,28 @@ def _wait_until_idle(made: Cluster, started: list[subprocess.Popen[bytes]]) -> N
             states = made.run("sinfo", "--noheader", "--Node", "--format=%t")
 
 
+def _cancel_everything(made: Cluster) -> None:
+    with contextlib.suppress(subprocess.SubprocessError):  # a cluster that did not come up has no jobs either
+        made.run("scancel", f"--user={getpass.getuser()}")
+        deadline = time.monotonic() + _STOP_S
+        while made.jobs() and time.monotonic() < deadline:
+            time.sleep(0.2)
+
+
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End a daemon and what it has started: steps of a job outlive their slurmd."""
-    try:
-        below = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        below = []
-    process.send_signal(signal.SIGTERM)
+    process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_STOP_S)
-    for remaining in below:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            remaining.kill()
     process.kill()
     process.wait()
+
+
+def _end_users_of(folder: Path) -> None:
+    """End what a daemon left behind. The supervisors of a job's steps have no parent any more, but they hold the log open."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+                process.kill()
 
 
 def _free_ports(count: int) -> list[int]:
@@ -193,6 +215,10 @@ def _free_ports(count: int) -> list[int]:
         for probe in probes:
             probe.bind(("", 0))
         return [probe.getsockname()[1] for probe in probes]
+
+
+def _program(name: str) -> str:
+    return _which(name) or name
 
 
 def _which(name: str) -> str | None:

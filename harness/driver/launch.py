@@ -95,7 +95,7 @@ def _mpirun(launch: Launch) -> str:
 
 
 def _tied_to_parent(launcher: str) -> list[str]:
-    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks, wherever they are."""
+    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks anywhere."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return []

@@ -28,6 +28,7 @@ from harness.driver.store import Run
 from harness.driver.suite import PlannedCase
 
 SCRIPT = "slurm.sh"
+JOB_NAME = "ckptbench"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"})
@@ -150,7 +151,7 @@ class Request:
         per_node = max(ranks_per_node(item.case.world, item.case.nodes) for item in self.plan)
         on_gpus = any(item.case.device == "cuda" for item in self.plan)
         values = {
-            "job-name": "ckptbench",
+            "job-name": JOB_NAME,
             "account": self.site.account,
             "partition": self.site.partition,
             "time": self.site.time,

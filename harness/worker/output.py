@@ -51,7 +51,7 @@ class Output:
         _MARK.pack_into(self._mark, 0, self._changes, self._task, phase.encode())
 
     def finish(self) -> None:
-        """Say that all work is done, also to a driver on another host: a network file system shows a mapped page once it is flushed."""
+        """Say that all work is done, to a driver on another host too: a network file system shows a mapped page once flushed."""
         self.enter(DONE)
         self._mark.flush()
 
