@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale")
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Case:
     every: int = 0  # steps between two checkpoints, where training goes on around them
     ablated: str = ""  # the role of leaves that a resumed run does not get back
     scale: int = 0  # how many times as large the workload is; 0 for as it is
+    nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
 
     @functools.cached_property
     def id(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from harness.analysis import summary, tables
 from harness.analysis.frame import measured
 from harness.analysis.row import Row, Wanted
 from harness.analysis.rows import rows
-from harness.driver import catalog, doctor, judge, manifest, preflight, store, suite
+from harness.driver import catalog, doctor, judge, launch, manifest, preflight, progress, slurm, store, suite
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.errors import UsageError, nearest
 from harness.driver.launch import ROOT
@@ -51,7 +51,8 @@ err = Console(stderr=True)
 PythonOption = Annotated[
     list[str] | None, typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own.")
 ]
-DirOption = Annotated[Path | None, typer.Option("--dir", help="Scratch directory: checkpoints are written to its file system.")]
+_DIR_HELP = "Scratch directory: checkpoints are written to its file system, which all nodes share where ranks are on several."
+DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
 
 
@@ -100,7 +101,10 @@ def run_command(
     world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
     strategy: Annotated[list[str] | None, typer.Option(help="How ranks train together; may be given several times.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    launcher: Annotated[str | None, typer.Option(help="local or mpirun.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Over how many nodes Slurm spreads the ranks.")] = None,
+    site: Annotated[Path | None, typer.Option(help=f"What Slurm is told here (else {slurm.own_site_file()}).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")] = False,
     directory: DirOption = None,
     python: PythonOption = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
@@ -118,13 +122,12 @@ def run_command(
     scratch = _scratch(directory)
     environments = _environments(python)
     if run is not None:
-        _refuse_another_machine(run, scratch)
+        plan = run.plan
     else:
         known = catalog.frameworks()
-        chosen = catalog.select(known, _chosen_frameworks(framework, known))
         plan = suite.plan(
             suite.load(suite_name),
-            chosen,
+            catalog.select(known, _chosen_frameworks(framework, known)),
             workloads=workload,
             methods=method,
             worlds=_worlds(world),
@@ -133,13 +136,28 @@ def run_command(
             launcher=launcher,
             options=suite.parse_options(option or ()),
         )
+        plan = slurm.spread(plan, nodes or 1)
+    _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
+    request = slurm.Request(plan, slurm.read_site(site), timeout)
+    if dry_run:
+        print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
+        return
+    queued = slurm.is_outside(plan)
+    if queued:
+        request.check()
+    elif run is None or not run.begun:
         _refuse_what_does_not_fit(plan, scratch)
-        for entry in chosen:
-            _make_environment(environments, entry.name)
+    if run is None:
+        for name in sorted({item.case.framework for item in plan}):
+            _make_environment(environments, name)
         command = ["ckptbench", *sys.argv[1:]]
-        run = store.create(results, suite_name, command, plan, manifest.capture(scratch), directory, python or ())
-    run.lock()
-    _measure(run, environments, scratch, timeout, summary_above)
+        run = store.create(results, suite_name, command, plan, None, directory, python or ())
+    if queued:
+        run = _measured_by_slurm(run, request)
+    else:
+        _settle_machine(run, scratch)
+        run.lock()
+        _measure(run, environments, scratch, timeout, summary_above)
     found = _show(run, "table")
     raise typer.Exit(judge.exit_code(run.plan, found))
 
@@ -157,8 +175,10 @@ def show_command(
 
 
 def main() -> None:
-    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C and where it is asked to end."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C and on a request to end."""
+    for number in slurm.INTERRUPTIONS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, signal.default_int_handler)
     try:
         app()
     except UsageError as error:
@@ -234,19 +254,56 @@ def _is_default(item: PlannedCase) -> bool:
     return method is not None and method.default
 
 
-def _refuse_another_machine(run: store.Run, scratch: Path) -> None:
-    """An interrupted run goes on only where it began: unlike samples are never pooled."""
-    differences = manifest.comparable(run.manifest, manifest.capture(scratch))
+def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
+    """Submit a job that measures the run, wait for its end, and return the run with what it holds then."""
+    run.lock()  # refuses a run that a job is measuring now
+    run.close()
+    script = run.folder / slurm.SCRIPT
+    script.write_text(request.script(run.folder))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    try:
+        with slurm.submitted(script) as job, Progress(*columns, console=err) as bar:
+            task = bar.add_task("", total=samples_wanted(run.plan))
+
+            def on_look(state: slurm.State) -> None:
+                done = progress.Progress(store.Run(run.folder).records).samples_done(run.plan)
+                bar.update(task, completed=done, description=f"Slurm job {job.id}: {escape(str(state))}")
+
+            state = job.watch(on_look)
+    except KeyboardInterrupt:
+        err.print(f"cancelled; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
+        raise
+    run = store.Run(run.folder)
+    if progress.Progress(run.records).samples_done(run.plan) < samples_wanted(run.plan):
+        err.print(f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}", highlight=False, soft_wrap=True)
+    return run
+
+
+def _refuse_stray_options(plan: Sequence[PlannedCase], given: Mapping[str, object], resume: str | None) -> None:
+    """Refuse what has no meaning: options of Slurm for another launcher, other nodes for a run that has some already."""
+    named = [name for name, value in given.items() if value is not None]
+    if named and not slurm.is_launcher(plan):
+        raise UsageError(f"{named[0]} is for --launcher slurm")
+    if resume is not None and "--nodes" in named:
+        raise UsageError("--nodes is for a new run: one that goes on keeps the nodes of its plan")
+
+
+def _settle_machine(run: store.Run, scratch: Path) -> None:
+    """A run begins on the machine that measures it, and goes on only there: unlike samples are never pooled."""
+    here = manifest.capture(scratch)
+    if not run.begun:
+        run.begin(here)
+        return
+    differences = manifest.comparable(run.manifest, here)
     if differences:
         raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
 
 
 def _refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
     preflight.check_scratch(scratch, needed_disk_bytes(plan))
-    largest = max(plan, key=lambda item: state_bytes(item.case) * item.case.world)
-    preflight.check_memory(
-        preflight.needed_memory_bytes(state_bytes(largest.case), largest.case.world), preflight.available_memory_bytes()
-    )
+    largest = max((item.case for item in plan), key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes))
+    ranks = launch.ranks_per_node(largest.world, largest.nodes)
+    preflight.check_memory(preflight.needed_memory_bytes(state_bytes(largest), ranks), preflight.available_memory_bytes())
 
 
 def _make_environment(environments: Environments, framework: str) -> None:
@@ -323,3 +380,7 @@ def _suites() -> Table:
     for name in suite.names():
         found.add_row(name, suite.load(name).description)
     return found
+
+
+if __name__ == "__main__":
+    main()

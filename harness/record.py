@@ -84,7 +84,7 @@ class RankSpread:
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """The process that measured: one a job and rank."""
+    """The process that measured: one a job and rank. `node` is Slurm's name of its node, else the host's; "" in older records."""
 
     kind: Literal["worker"]
     job: str
@@ -100,6 +100,7 @@ class WorkerRecord:
     ranks_here: int = 1  # on the same node
     world: int = 1
     framework: str = ""
+    node: str = ""
 
 
 @dataclass(frozen=True)

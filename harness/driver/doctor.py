@@ -46,7 +46,7 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
         Check("python", "ok", platform.python_version()),
         *(_environment(environment) for environment in found),
         _mpi(found),
-        _tool("slurm", "sbatch", "the slurm launcher cannot be used"),
+        _slurm(),
         _gpu(),
         _tool("strace", "strace", "system calls and injected faults cannot be traced"),
         _tool("fio", "fio", "the ceilings cannot be checked against fio"),
@@ -75,6 +75,18 @@ def _tool(name: str, command: str, consequence: str) -> Check:
     if path is None:
         return Check(name, "missing", f"no {command} on the path: {consequence}")
     return Check(name, "ok", f"{_version(path)} ({path})")
+
+
+def _slurm() -> Check:
+    """Ask for the partitions: the commands alone may belong to no cluster."""
+    path = shutil.which("sinfo")
+    if path is None:
+        return Check("slurm", "missing", "no sinfo on the path: the slurm launcher cannot be used")
+    try:
+        done = subprocess.run([path, "--noheader", "--format=%R"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return Check("slurm", "warning", f"{_version(path)} ({path}) reaches no controller: the slurm launcher cannot be used")
+    return Check("slurm", "ok", f"{_version(path)} ({path}); partitions: {', '.join(done.stdout.split())}")
 
 
 def _version(path: str) -> str:

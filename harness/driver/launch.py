@@ -8,19 +8,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.driver.errors import UsageError
+from harness.driver.errors import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
+_SET_HERE = ("PYTHONPATH", "TMPDIR", "PYTHONHASHSEED")
+FORWARDED = (*_SET_HERE, "PATH", "LD_LIBRARY_PATH")  # the last two are what environment modules change
 
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start: the worker's interpreter, the job and where its ranks write."""
+    """What to start: the worker's interpreter, the job, where its ranks write, and over how many nodes they are spread."""
 
     interpreter: Path
     job_file: Path
     folder: Path
     world: int
+    nodes: int = 0
 
     @property
     def worker(self) -> list[str]:
@@ -34,21 +37,27 @@ def local(launch: Launch) -> list[str]:
 
 
 def mpirun(launch: Launch) -> list[str]:
-    """Ranks under mpirun: the one beside the interpreter, whose ranks' library it is, else the one on the path."""
-    beside = launch.interpreter.parent / "mpirun"
-    command = str(beside) if beside.exists() else shutil.which("mpirun")
-    if command is None:
-        raise UsageError(f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started")
-    return [command, "-n", str(launch.world), "--oversubscribe", *launch.worker]
+    """Ranks of one machine under mpirun."""
+    return [_mpirun(launch), "-n", str(launch.world), "--oversubscribe", *launch.worker]
 
 
-LAUNCHERS = {"local": local, "mpirun": mpirun}
+def slurm(launch: Launch) -> list[str]:
+    """Ranks over the nodes of the Slurm job in which this driver runs, under mpirun, which starts its daemons with srun.
+
+    What a rank needs is named: a site's srun may hand no environment to the other nodes, and mpirun hands them only its own.
+    """
+    exported = [part for name in FORWARDED if name in os.environ or name in _SET_HERE for part in ("-x", name)]
+    mapping = ["--map-by", f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"]
+    return [_mpirun(launch), "-n", str(launch.world), *mapping, *exported, *launch.worker]
+
+
+LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": slurm}
 
 
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     """Return the whole command, under `tracer` where that is not empty, tied to the life of this process where it can be."""
     if launcher not in LAUNCHERS:
-        raise UsageError(f"launcher {launcher!r} cannot be used yet; known: {', '.join(LAUNCHERS)}")
+        raise nearest("launcher", launcher, LAUNCHERS)
     return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
 
 
@@ -71,9 +80,28 @@ def environment(
     return variables
 
 
+def ranks_per_node(world: int, nodes: int) -> int:
+    """The most ranks that a node gets; 0 nodes mean one machine."""
+    return -(-world // max(1, nodes))
+
+
+def out_of_sight(nodes: int) -> str | None:
+    """Say why a tracer around the launcher would not see every rank, or None where it does."""
+    return f"ranks on {nodes} nodes cannot be traced from one of them" if nodes > 1 else None
+
+
+def _mpirun(launch: Launch) -> str:
+    """The mpirun beside the interpreter, whose ranks' library it is, else the one on the path."""
+    beside = launch.interpreter.parent / "mpirun"
+    command = str(beside) if beside.exists() else shutil.which("mpirun")
+    if command is None:
+        raise UsageError(f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started")
+    return command
+
+
 def _tied_to_parent(launcher: str) -> list[str]:
-    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks."""
+    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks anywhere."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return []
-    return [setpriv, "--pdeathsig", "TERM" if launcher == "mpirun" else "KILL", "--"]
+    return [setpriv, "--pdeathsig", "KILL" if launcher == "local" else "TERM", "--"]

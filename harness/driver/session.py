@@ -214,7 +214,7 @@ class Session:
         if not cases:
             return
         self._on_event(Event(f"{unit.title}: system calls"))
-        reason = syscalls.available()
+        reason = launch.out_of_sight(unit.case.nodes) or syscalls.available()
         log = self._run.jobs / "strace.log"
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
@@ -237,13 +237,15 @@ class Session:
         temporary = self._scratch / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(job_to_json(job))
-        started = Launch(interpreter, folder / "job.json", folder, job.world)
+        nodes = job.tasks[0].case.nodes if job.tasks else 0
+        started = Launch(interpreter, folder / "job.json", folder, job.world, nodes)
         command = launch.argv(job.tasks[0].case.launcher if job.world > 1 else "local", started, tracer or [])
         intake = _Intake(self, job)
         follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        shared_memory = self._shared_memory() if job.world > 1 else None
+        one_machine = job.world > 1 and job.tasks[0].case.launcher == "mpirun"
+        shared_memory = self._shared_memory() if one_machine else None
         variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory)
         try:
             ending = process.run(command, variables, log, follower, job.world, timeout_s)

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -50,8 +51,22 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """The machine as it was when the run began."""
+        """The machine as it was when measuring began."""
         return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
+
+    @property
+    def begun(self) -> bool:
+        """Whether measuring has begun: until then, where a queue stands before it, nobody knows the machine."""
+        return (self.folder / MANIFEST).exists()
+
+    def begin(self, manifest: Manifest) -> None:
+        """Keep the machine on which the run is measured."""
+        (self.folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
+
+    def discard(self) -> None:
+        """Remove a run that holds nothing."""
+        self.close()
+        shutil.rmtree(self.folder)
 
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:
@@ -121,29 +136,35 @@ def create(
     suite: str,
     command: Sequence[str],
     plan: Sequence[PlannedCase],
-    manifest: Manifest,
+    manifest: Manifest | None,
     directory: Path | None = None,
     python: Sequence[str] = (),
 ) -> Run:
-    """Make the folder of a new run, named after the time, the suite and the frameworks.
+    """Make the folder of a new run. `manifest` is None where another machine is going to measure: see `Run.begin`.
 
     `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same.
     """
-    frameworks = sorted({item.case.framework for item in plan})
-    stem = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{'+'.join(frameworks)}"
-    folder = _unused(results / stem)
+    folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
     header = {
         "suite": suite,
         "command": list(command),
-        "directory": str(directory) if directory else None,
+        "directory": str(directory.absolute()) if directory else None,
         "python": list(python),
         "cases": [asdict(item) for item in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
-    (folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
     (folder / RECORDS).touch()
-    return Run(folder)
+    run = Run(folder)
+    if manifest is not None:
+        run.begin(manifest)
+    return run
+
+
+def new_folder(results: Path, suite: str, plan: Sequence[PlannedCase]) -> Path:
+    """Return a path for a new run, named after the time, the suite and the frameworks."""
+    frameworks = sorted({item.case.framework for item in plan})
+    return _unused(results / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{'+'.join(frameworks)}")
 
 
 def find(results: Path, name: str) -> Path:

@@ -24,7 +24,7 @@ from harness.worker.bench import Bench, Fence, measure_copies, no_old_garbage, r
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
 from harness.worker.inspect import run_inspections, run_repeats
-from harness.worker.output import DONE, Output
+from harness.worker.output import Output
 from harness.worker.reshard import run_parts, run_reloads
 from harness.worker.resume import run_again, run_interrupted, run_resumed, run_straight
 from harness.worker.training import Pace, TrainingTrial
@@ -51,7 +51,7 @@ def main(job_file: str, folder: str) -> None:
     else:
         run_tasks(job, world, output)
     output.task(-1)
-    output.enter(DONE)
+    output.finish()
     world.leave()
 
 
@@ -99,6 +99,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
     case = job.tasks[0].case
     assert job.storage is not None
     folders = Folders(Path(job.scratch))
+    world.require_shared(folders.scratch)
     for folder in (folders.ceilings, folders.temporary, folders.trial):
         folder.mkdir(parents=True, exist_ok=True)
     place = Place(
@@ -286,6 +287,7 @@ def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
         ranks_here=world.ranks_here,
         world=world.size,
         framework=job.tasks[0].case.framework,
+        node=world.node,
     )
 
 

@@ -50,6 +50,11 @@ class Output:
         self._changes += 1
         _MARK.pack_into(self._mark, 0, self._changes, self._task, phase.encode())
 
+    def finish(self) -> None:
+        """Say that all work is done, to a driver on another host too: a network file system shows a mapped page once flushed."""
+        self.enter(DONE)
+        self._mark.flush()
+
     def write(self, record: Record) -> None:
         """Append one record."""
         self._records.write(to_line(record))

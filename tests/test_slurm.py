@@ -1,0 +1,389 @@
+"""Slurm: what a site file may say, what the job's script holds, and runs on a cluster of two nodes that is brought up here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import slurm_cluster
+from conftest import ROOT, planned
+from slurm_cluster import NODES, Cluster
+
+from harness.driver import slurm, store
+from harness.driver.errors import UsageError
+from harness.driver.slurm import Request, Site, State
+from harness.record import SaveRecord, WorkerRecord
+
+SMOKE = ("smoke", "--framework", "raw", "--method", "buffered", "--workload", "resnet50", "--launcher", "slurm")
+
+
+@pytest.fixture(autouse=True)
+def nobodys_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return tmp_path / "config" / "ckptbench" / "site.toml"
+
+
+def site_file(folder: Path, text: str) -> Path:
+    path = folder / "site.toml"
+    path.write_text(text)
+    return path
+
+
+def on_nodes(nodes: int, *worlds: int, device: str = "cpu") -> list:
+    return slurm.spread([planned(world=world, launcher="slurm", device=device) for world in worlds], nodes)
+
+
+# The site file
+
+
+def test_a_site_file_says_what_slurm_is_told(tmp_path: Path) -> None:
+    text = 'account = "lab"\npartition = "gpu"\ntime = "01:00:00"\ngpus_per_node = 4\nmodules = ["gcc"]\nextra_sbatch = ["-q high"]'
+    assert slurm.read_site(site_file(tmp_path, text)) == Site(
+        account="lab", partition="gpu", time="01:00:00", gpus_per_node=4, modules=("gcc",), extra_sbatch=("-q high",)
+    )
+
+
+def test_without_a_site_file_slurm_decides_itself(nobodys_site_file: Path) -> None:
+    assert slurm.read_site(None) == Site()
+    nobodys_site_file.parent.mkdir(parents=True)
+    nobodys_site_file.write_text('partition = "debug"')
+    assert slurm.read_site(None) == Site(partition="debug")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('partion = "gpu"', "unknown key 'partion'; did you mean 'partition'?"),
+        ("time = 60", "time: input should be a valid string, not 60"),
+        ("gpus_per_node = 0", "gpus_per_node: input should be greater than or equal to 1, not 0"),
+        ('modules = "gcc"', "modules: "),
+        ("account = ", "is not valid TOML"),
+    ],
+)
+def test_a_mistake_in_a_site_file_is_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    path = site_file(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        slurm.read_site(path)
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_a_site_file_that_was_named_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read .*none.toml: No such file"):
+        slurm.read_site(tmp_path / "none.toml")
+
+
+# Ranks over nodes
+
+
+def test_ranks_are_spread_evenly_and_a_single_one_stays_on_the_first_node() -> None:
+    assert [item.case.nodes for item in on_nodes(2, 1, 2, 4)] == [0, 2, 2]
+
+
+def test_the_number_of_nodes_makes_another_case() -> None:
+    assert len({on_nodes(nodes, 4)[0].case.id for nodes in (1, 2, 4)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "worlds", "message"),
+    [
+        (2, [2, 3], "a world of 3 cannot be spread evenly over 2 nodes: --world takes multiples of 2 here"),
+        (4, [2], "a world of 2 cannot be spread evenly over 4 nodes"),
+        (2, [1], "every case has one rank, which needs no 2 nodes"),
+        (0, [1], "--nodes is a number from 1 on, not 0"),
+    ],
+)
+def test_ranks_that_do_not_fit_the_nodes_are_refused(nodes: int, worlds: list[int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        on_nodes(nodes, *worlds)
+
+
+def test_inside_a_job_the_run_is_measured_and_not_submitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = on_nodes(2, 4)
+    assert slurm.is_outside(plan)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    assert not slurm.is_outside(plan)
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
+    with pytest.raises(UsageError, match="the run wants 2 nodes, and the Slurm job in which this runs has 1"):
+        slurm.is_outside(plan)
+
+
+# The script
+
+
+def test_the_script_asks_for_the_nodes_and_resumes_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "my results" / "run"
+    script = Request(on_nodes(2, 2, 8), Site(account="lab", partition="gpu", time="01:00:00"), timeout_s=60.0).script(folder)
+    assert script.splitlines() == [
+        "#!/bin/bash",
+        "#SBATCH --job-name=ckptbench",
+        "#SBATCH --account=lab",
+        "#SBATCH --partition=gpu",
+        "#SBATCH --time=01:00:00",
+        "#SBATCH --nodes=2",
+        "#SBATCH --ntasks-per-node=4",
+        f"#SBATCH --chdir={Path.cwd()}",
+        f"#SBATCH '--output={folder}/slurm-%j.out'",
+        "#SBATCH --no-requeue",
+        "set -e",
+        f'export PYTHONPATH={ROOT}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+        f"exec {sys.executable} -m harness.cli run --resume '{folder}' --timeout 60.0",
+    ]
+
+
+def test_modules_are_loaded_in_a_login_shell_and_options_of_the_site_are_passed_on(tmp_path: Path) -> None:
+    lines = Request(on_nodes(1, 2), Site(modules=("gcc/13", "cuda"), extra_sbatch=("--exclusive",))).script(tmp_path).splitlines()
+    assert lines[0] == "#!/bin/bash -l"
+    assert lines[lines.index("set -e") :][:3] == ["set -e", "module load gcc/13", "module load cuda"]
+    assert "#SBATCH --exclusive" in lines[: lines.index("set -e")]
+
+
+@pytest.mark.parametrize(("site", "gpus"), [(Site(), 2), (Site(gpus_per_node=8), 8)])
+def test_gpus_are_asked_for_where_they_are_measured(site: Site, gpus: int, tmp_path: Path) -> None:
+    assert f"#SBATCH --gpus-per-node={gpus}\n" in Request(on_nodes(2, 4, device="cuda"), site).script(tmp_path)
+    assert "--gpus-per-node" not in Request(on_nodes(2, 4), site).script(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "ended"),
+    [
+        (State("PENDING", reason="Resources"), "PENDING (Resources)", False),
+        (State("RUNNING", nodes="n[1-2]"), "RUNNING (n[1-2])", False),
+        (State("COMPLETING"), "COMPLETING", False),
+        (State("TIMEOUT", reason="TimeLimit"), "TIMEOUT (TimeLimit)", True),
+        (State("FAILED", reason="NonZeroExitCode", exit_status="2"), "FAILED (exit status 2)", True),
+        (State("NODE_FAIL"), "NODE_FAIL", True),
+        (slurm.GONE, "unknown to Slurm", True),
+    ],
+)
+def test_a_jobs_state_says_what_there_is_to_know(state: State, text: str, ended: bool) -> None:
+    assert (str(state), state.ended) == (text, ended)
+
+
+# The command line
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "harness.cli", *arguments]
+
+
+def ckptbench(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | (environment or {})
+    return subprocess.run(command(*arguments), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_a_dry_run_prints_the_script_and_needs_no_slurm(tmp_path: Path) -> None:
+    done = ckptbench("run", *SMOKE, "--world", "4", "--nodes", "2", "--dry-run", "--results", str(tmp_path / "results"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=ckptbench\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n")
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("option", [["--nodes", "2"], ["--site", "site.toml"], ["--dry-run"]])
+def test_options_of_slurm_are_refused_for_another_launcher(option: list[str], tmp_path: Path) -> None:
+    done = ckptbench("run", "smoke", "--framework", "raw", *option, "--results", str(tmp_path))
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: {option[0]} is for --launcher slurm\n")
+
+
+def test_without_slurm_the_message_names_its_commands(tmp_path: Path) -> None:
+    done = ckptbench("run", *SMOKE, "--results", str(tmp_path), environment={"PATH": "/nowhere"})
+    assert "launcher slurm needs Slurm's commands, and sbatch, scontrol, scancel is not on the path" in done.stderr
+    assert done.returncode == 2
+
+
+# A cluster of two nodes
+
+
+@pytest.fixture(scope="module")
+def short_folder() -> Iterator[Path]:
+    """A folder whose name leaves room in the 107 characters of a socket's path."""
+    folder = Path(tempfile.mkdtemp(prefix="ckptbench-slurm-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(short_folder: Path) -> Iterator[Cluster]:
+    reason = slurm_cluster.missing()
+    if reason:
+        pytest.skip(reason)
+    with slurm_cluster.cluster(short_folder) as made:
+        yield made
+
+
+@dataclass
+class Submitted:
+    """A run that was submitted and goes on."""
+
+    driver: subprocess.Popen[str]
+    results: Path
+    scratch: Path
+
+    @property
+    def run(self) -> store.Run:
+        return store.Run(store.find(self.results, "latest"))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert self.driver.poll() is None, self.driver.communicate()
+            assert time.monotonic() < deadline, "the job did not come that far"
+            time.sleep(0.1)
+
+    def has_saved(self) -> bool:
+        """Whether the job measures."""
+        return bool(store.folders(self.results)) and any(isinstance(record, SaveRecord) for record in self.run.records)
+
+    def end(self) -> tuple[int, str]:
+        """(exit status, what it said) once the driver has ended."""
+        _, text = self.driver.communicate(timeout=90)
+        return self.driver.returncode, text
+
+
+@pytest.fixture
+def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable[..., Submitted]]:
+    """Start a driver that submits a run of two ranks on two nodes."""
+    place = Path(tempfile.mkdtemp(dir=scratch))
+    drivers = []
+
+    def start(*arguments: str) -> Submitted:
+        options = ["--nodes", "2", "--world", "2", "--dir", str(place), "--results", str(tmp_path / "results")]
+        driver = subprocess.Popen(
+            command("run", *SMOKE, *options, *arguments),
+            cwd=ROOT,
+            env=os.environ | cluster.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        drivers.append(driver)
+        return Submitted(driver, tmp_path / "results", place)
+
+    yield start
+    for driver in drivers:
+        driver.kill()
+        driver.communicate()
+
+
+def left_behind(submitted: Submitted, cluster: Cluster) -> list[str]:
+    """Jobs in the queue, files in the scratch directory, processes that have to do with the run."""
+    processes = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if str(submitted.results) in line or str(submitted.scratch) in line:
+                processes.append(line)
+    return [*cluster.jobs(), *(str(path) for path in submitted.scratch.iterdir()), *processes]
+
+
+def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_nodes(
+    submit: Callable[..., Submitted], cluster: Cluster
+) -> None:
+    submitted = submit("--world", "2,4")
+    submitted.wait_until(submitted.has_saved)
+    cluster.run("scancel", f"--name={slurm.JOB_NAME}")
+    status, text = submitted.end()
+    assert status == 1
+    assert "ended as CANCELLED before the run was complete; its last words, from" in text
+    assert "CANCELLED AT" in text, "the end of the job's output is shown"
+    assert left_behind(submitted, cluster) == []
+
+    run = submitted.run
+    assert [record for record in run.records if record.kind == "failure"] == []
+    resumed = ckptbench("run", "--resume", str(run.folder), environment=cluster.environment)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resnet50 small on cpu, 4 ranks" in resumed.stdout
+    assert left_behind(submitted, cluster) == []
+    check_both_nodes_took_part(submitted.run)
+
+
+def check_both_nodes_took_part(run: store.Run) -> None:
+    jobs: dict[str, Counter[str]] = {}
+    for record in run.records:
+        if isinstance(record, WorkerRecord):
+            jobs.setdefault(record.job, Counter())[record.node] += 1
+    shares = {tuple(sorted(nodes.items())) for nodes in jobs.values()}
+    assert shares == {tuple((node, ranks) for node in NODES) for ranks in (1, 2)}
+    # One rank of each node flushes, also where two nodes are one machine.
+    case_of_four = next(item.case.id for item in run.plan if item.case.world == 4)
+    flushing = [
+        record.rank for record in run.records if isinstance(record, SaveRecord) and record.case == case_of_four and record.sync_ns
+    ]
+    assert set(flushing) == {0, 2}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_driver_leaves_no_job_and_no_process(
+    number: signal.Signals, submit: Callable[..., Submitted], cluster: Cluster
+) -> None:
+    submitted = submit()
+    submitted.wait_until(submitted.has_saved)
+    submitted.driver.send_signal(number)
+    status, text = submitted.end()
+    assert status == 130
+    assert f"cancelled; go on with: ckptbench run --resume {submitted.run.name}" in text
+    assert left_behind(submitted, cluster) == []
+
+
+def test_a_job_that_still_waits_is_cancelled_too(submit: Callable[..., Submitted], cluster: Cluster, tmp_path: Path) -> None:
+    submitted = submit("--site", str(site_file(tmp_path, 'extra_sbatch = ["--hold"]')))
+    submitted.wait_until(lambda: any("PENDING" in job for job in cluster.jobs()))
+    submitted.driver.send_signal(signal.SIGINT)
+    assert submitted.end()[0] == 130
+    assert left_behind(submitted, cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        ('partition = "nope"', [], "Slurm refuses the job: invalid partition specified: nope"),
+        ("", ["--nodes", "3", "--world", "3"], "Slurm refuses the job: "),
+        ('partion = "bench"', [], "unknown key 'partion'; did you mean 'partition'?"),
+    ],
+)
+def test_a_job_that_slurm_would_refuse_leaves_nothing(
+    text: str, arguments: list[str], message: str, submit: Callable[..., Submitted], cluster: Cluster, tmp_path: Path
+) -> None:
+    submitted = submit("--site", str(site_file(tmp_path, text)), *arguments)
+    status, said = submitted.end()
+    assert status == 2
+    assert message in said
+    assert not submitted.results.exists()
+
+
+def test_doctor_names_the_partitions(cluster: Cluster) -> None:
+    done = ckptbench("doctor", environment=cluster.environment)
+    assert "partitions: bench" in " ".join(done.stdout.split())
+
+
+def test_ranks_that_do_not_share_the_scratch_directory_are_refused(short_folder: Path, tmp_path: Path) -> None:
+    """The second node sees a file system of its own where the scratch directory is."""
+    reason = slurm_cluster.missing() or slurm_cluster.no_private_mounts()
+    if reason:
+        pytest.skip(reason)
+    (short_folder / "other").mkdir()
+    private = tmp_path / "scratch"
+    private.mkdir()
+    with slurm_cluster.cluster(short_folder / "other", private) as made:
+        options = ["--nodes", "2", "--world", "2", "--dir", str(private), "--results", str(tmp_path / "results")]
+        done = ckptbench("run", *SMOKE, *options, "--timeout", "30", environment=made.environment)
+    assert done.returncode == 1
+    reasons = [
+        json.loads(line)["reason"] for line in next((tmp_path / "results").glob("*/records.jsonl")).open() if "failure" in line
+    ]
+    assert any(f"{NODES[1]} does not see scratch directory {private}" in reason for reason in reasons), done.stdout
