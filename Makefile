@@ -26,7 +26,7 @@ bench: setup
 test: test-fast test-frameworks
 
 test-fast: setup
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)

@@ -6,6 +6,7 @@ import struct
 import time
 import uuid
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -76,17 +77,18 @@ NOW = int(time.time())
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    "stamped",
     [
-        (b'{"saved": "2026-11-21@10:00:01"}', b'{"saved": "2026-11-21@10:00:02"}'),
-        (b'{"at_ns": %d}' % (NOW * 10**9), b'{"at_ns": %d}' % (NOW * 10**9 + 12345)),
-        (b"\0\0\1" + struct.pack("<Q", NOW * 10**9) + b"\7", b"\0\0\1" + struct.pack("<Q", NOW * 10**9 + 77777777) + b"\7"),
-        (struct.pack(">I", NOW), struct.pack(">I", NOW + 3)),
-        (struct.pack("<d", NOW + 0.25), struct.pack("<d", NOW + 1.75)),
+        lambda now: (b'{"saved": "2026-11-21@10:00:01"}', b'{"saved": "2026-11-21@10:00:02"}'),
+        lambda now: (b'{"at_ns": %d}' % (now * 10**9), b'{"at_ns": %d}' % (now * 10**9 + 12345)),
+        lambda now: tuple(b"\0\0\1" + struct.pack("<Q", now * 10**9 + later) + b"\7" for later in (0, 77777777)),
+        lambda now: (struct.pack(">I", now), struct.pack(">I", now + 3)),
+        lambda now: (struct.pack("<d", now + 0.25), struct.pack("<d", now + 1.75)),
     ],
     ids=["a date in text", "nanoseconds in text", "binary nanoseconds", "binary seconds", "a binary double"],
 )
-def test_a_moment_of_the_run_is_a_time_stamp(tmp_path: Path, first: bytes, second: bytes) -> None:
+def test_a_moment_of_the_run_is_a_time_stamp(tmp_path: Path, stamped: Callable[[int], tuple[bytes, bytes]]) -> None:
+    first, second = stamped(int(time.time()))  # now, not when the tests were collected
     assert causes(tmp_path, first, second) == (TIME_STAMP,)
 
 
