@@ -14,7 +14,7 @@ SCHEMA = 3
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
-    3: "training, straight, interrupt, resume and reshard records; the spread over ranks in save and load records",
+    3: "training, straight, interrupt, resume and reshard records; one record may speak for many ranks",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -139,6 +139,7 @@ class OverheadRecord:
     rank: int
     empty_save_ns: tuple[int, ...]
     harness_peak_bytes: int
+    ranks: int = 1  # for how many it speaks: rank 0 writes it for all where they are many
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,7 @@ class StateRecord:
     bytes_by_role: dict[str, int]
     memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,7 @@ class KeptRecord:
     process: int
     rank: int
     leaves: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -237,6 +240,7 @@ class VerifiedRecord:
     rank: int
     covered_leaves: int
     uncovered_leaves: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -424,6 +428,7 @@ class TrainingRecord:
     file_bytes: int
     usage: Usage
     started_at_s: float
+    spread: RankSpread | None = None
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch
         launch.argv("mpirun", started, [])
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpiexec", ""])
+@pytest.mark.parametrize("launcher", ["torchrun", "flux", ""])
 def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str) -> None:
     with pytest.raises(UsageError, match=f"^unknown launcher '{launcher}' \\(known: local, mpirun, slurm\\)$"):
         launch.argv(launcher, started, [])

@@ -84,6 +84,9 @@ def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
     saves = found.records("save")
     assert saves
     assert all(record.rank == 0 and record.spread and record.spread.ranks == 2 for record in saves)
+    assert {getattr(record, "rank", 0) for record in found.run.records} == {0}, "the other ranks write nothing"
+    assert {record.ranks for record in found.records("verified")} == {2}
+    assert found.rows[0].verified
     assert found.rows[0].status == "ok"
 
 

@@ -71,7 +71,8 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
             case FailureRecord():
                 found.failures.setdefault(record.case, []).append(record)
             case VerifiedRecord():
-                found.verified.setdefault(record.case, set()).add((record.process, record.rank))
+                ranks = range(record.rank, record.rank + record.ranks)
+                found.verified.setdefault(record.case, set()).update((record.process, rank) for rank in ranks)
             case OverheadRecord():
                 found.overheads.append(record)
             case WorkerRecord():
@@ -213,6 +214,7 @@ def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int
             "process": record.process,
             "index": record.index,
             "rank": record.rank,
+            "ranks": record.spread.ranks if record.spread else 1,
             "warmup": record.warmup,
             "disturbed": record.disturbed,
             "checkpoints": record.checkpoints,
@@ -227,11 +229,12 @@ def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int
         }
         for record in records
     ]
-    ranks = pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "warmup", "disturbed"])
+    ranks = pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
     if ranks.empty:
         return ranks
-    complete = ranks.groupby(_KEY)["rank"].transform("nunique") == ranks["case"].map(worlds)
-    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank")]
+    ranks = ranks.drop_duplicates([*_KEY, "rank"])
+    complete = ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)
+    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "ranks")]
     blocks = ranks[complete].groupby(_KEY, as_index=False).agg(dict.fromkeys(numbers, "max"))
     blocks["step_s"] = blocks["plain_s"] / blocks["steps"]
     blocks["overhead_s"] = (blocks["block_s"] - blocks["plain_s"]) / blocks["checkpoints"]

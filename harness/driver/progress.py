@@ -37,8 +37,7 @@ class _Samples:
     disturbed: set[int] = field(default_factory=set)
 
     def add(self, record: Sample) -> None:
-        spread = None if isinstance(record, TrainingRecord) else record.spread
-        self.ranks[record.index] |= {record.rank} if spread is None else set(range(spread.ranks))
+        self.ranks[record.index] |= {record.rank} if record.spread is None else set(range(record.spread.ranks))
         if record.warmup:
             self.warmups.add(record.index)
         elif record.disturbed:
@@ -91,7 +90,8 @@ class Progress:
                 role = "reload"
             case _:
                 return
-        self._ended[record.case, record.process, role].add(record.rank)
+        ranks = record.ranks if isinstance(record, KeptRecord) else 1
+        self._ended[record.case, record.process, role] |= set(range(record.rank, record.rank + ranks))
 
     def task(self, item: PlannedCase, process: int, role: JobRole) -> Task:
         """What one process still has to do for a case. Disturbed samples use up the repeats first, then count.

@@ -113,7 +113,8 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         strategy=case.strategy if world.size > 1 else "",
     )
     framework.start(place)
-    output.write(worker_record(job, world, case.device))
+    if world.rank == 0 or world.size <= job.summary_above:
+        output.write(worker_record(job, world, case.device))
     bench = Bench(job, world, output, place, framework, Ceiling(job.storage, folders.ceilings, world), Backer(), folders)
     bench.watch_threads()
     return bench
@@ -126,7 +127,7 @@ def _run_state(bench: Bench, entries: Entries) -> None:
         build(bench, entries[0][1].case)
         if bench.job.role == "save":
             bench.output.enter("overhead")
-            bench.output.write(measure_overhead(bench))
+            bench.write_alike(measure_overhead(bench))
     except (Exception, SystemExit) as error:
         record_failure(bench.output, bench.world, [task for _, task in entries], error)
     else:
@@ -171,7 +172,7 @@ def run_saves(bench: Bench, entries: Entries) -> None:
 
     def make(task: Task) -> SaveTrial:
         record = state_record(bench, task.case, copies_ns)
-        bench.output.write(record)
+        bench.write_alike(record)
         return SaveTrial(bench, task, _method_class(task), record.covered_bytes)
 
     trials = bench.attempt(entries, make)
@@ -185,7 +186,7 @@ def run_steps(bench: Bench, entries: Entries) -> None:
 
     def make(task: Task) -> TrainingTrial:
         record = state_record(bench, task.case, copies_ns)
-        bench.output.write(record)
+        bench.write_alike(record)
         return TrainingTrial(bench, task, _method_class(task), record.covered_bytes)
 
     trials = _interleave(bench, bench.attempt(entries, make), Pace(bench))

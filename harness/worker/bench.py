@@ -15,7 +15,19 @@ import numpy as np
 
 from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
 from harness.case import Case, Job, Task
-from harness.record import Backing, Ceilings, LoadRecord, RankSpread, SaveRecord, Spread, StateRecord
+from harness.record import (
+    Backing,
+    Ceilings,
+    KeptRecord,
+    LoadRecord,
+    OverheadRecord,
+    RankSpread,
+    SaveRecord,
+    Spread,
+    StateRecord,
+    TrainingRecord,
+    VerifiedRecord,
+)
 from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling, median_ns
@@ -33,6 +45,9 @@ _COPY_TRIES = 3
 _TEXT_AT_MOST = 500  # characters of an error
 _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
+
+Sample = SaveRecord | LoadRecord | TrainingRecord
+Alike = OverheadRecord | StateRecord | KeptRecord | VerifiedRecord
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
@@ -132,7 +147,16 @@ class Bench:
         quiet = storage.wait_until_quiet(self.folders.scratch)
         return quiet, self.backer.back(_BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES)
 
-    def write_sample(self, record: SaveRecord | LoadRecord) -> None:
+    def write_alike(self, record: Alike) -> None:
+        """Write what every rank has to say alike; in a large world rank 0 does it for all, once all have come here."""
+        if self.world.size <= self.job.summary_above:
+            self.output.write(record)
+            return
+        self.world.barrier()
+        if self.world.rank == 0:
+            self.output.write(replace(record, ranks=self.world.size))
+
+    def write_sample(self, record: Sample) -> None:
         """Write a rank's sample; in a large world, rank 0 writes that of the last rank, with the spread over all."""
         if self.world.size <= self.job.summary_above:
             self.output.write(record)
@@ -196,10 +220,10 @@ class Fence:
         return self._world.maximum(now_ns() - when_ns) < CEILING_AGE_LIMIT_NS
 
 
-def summed_up(ranks: Sequence[SaveRecord | LoadRecord]) -> SaveRecord | LoadRecord:
+def summed_up(ranks: Sequence[Sample]) -> Sample:
     """The sample of the rank that came last, for all: disturbed where any was, flushed when the last was."""
     durations = [_duration_ns(record) for record in ranks]
-    moved = [record.usage.written_bytes if record.kind == "save" else record.usage.read_bytes for record in ranks]
+    moved = [record.usage.read_bytes if record.kind == "load" else record.usage.written_bytes for record in ranks]
     spread = RankSpread(len(ranks), _spread(durations), _spread(moved))
     last = ranks[spread.duration_ns.slowest_rank]
     common: dict[str, Any] = {"rank": 0, "disturbed": any(record.disturbed for record in ranks), "spread": spread}
@@ -208,8 +232,14 @@ def summed_up(ranks: Sequence[SaveRecord | LoadRecord]) -> SaveRecord | LoadReco
     return replace(last, **common)
 
 
-def _duration_ns(record: SaveRecord | LoadRecord) -> int:
-    return record.load_ns if isinstance(record, LoadRecord) else record.save_ns + record.staged_ns + record.finished_ns
+def _duration_ns(record: Sample) -> int:
+    match record:
+        case LoadRecord():
+            return record.load_ns
+        case TrainingRecord():
+            return record.block_ns
+        case SaveRecord():
+            return record.save_ns + record.staged_ns + record.finished_ns
 
 
 def _spread(values: Sequence[int]) -> Spread:

@@ -39,7 +39,7 @@ def run_parts(bench: Bench, entries: Entries, method_class: MethodClass) -> None
         expected = bench.folders.digests(task.case, bench.world.rank)
         expected.parent.mkdir(exist_ok=True)
         verify.write_digests(expected, whole)
-        bench.output.write(KeptRecord("kept", task.case.id, bench.job.process, bench.world.rank, len(whole)))
+        bench.write_alike(KeptRecord("kept", task.case.id, bench.job.process, bench.world.rank, len(whole)))
 
     bench.attempt(entries, save)
 

@@ -95,7 +95,7 @@ class TrainingTrial(Trial[Pace]):
         after = fence.after(CHECKPOINTS * every)
         bench.raise_thread_errors()
         disturbed = _differ(before.total_ns, after.total_ns)
-        bench.output.write(
+        bench.write_sample(
             TrainingRecord(
                 kind="training",
                 case=self.case.id,

@@ -262,7 +262,7 @@ class LoadTrial(Trial[Fence]):
             return
         scope = self.bench.scope(self.case)
         covered = sum(scope.covered(digest) for digest in loaded.values())
-        self.bench.output.write(
+        self.bench.write_alike(
             VerifiedRecord(
                 kind="verified",
                 case=self.case.id,
@@ -288,7 +288,7 @@ def keep_checkpoint(bench: Bench, case: Case, method: Method[Any]) -> None:
     expected = bench.folders.digests(case, bench.world.rank)
     expected.parent.mkdir(exist_ok=True)
     verify.write_digests(expected, saved)
-    bench.output.write(KeptRecord("kept", case.id, bench.job.process, bench.world.rank, len(saved)))
+    bench.write_alike(KeptRecord("kept", case.id, bench.job.process, bench.world.rank, len(saved)))
 
 
 def save_for_another(bench: Bench, case: Case, method: Method[Any]) -> None:
