@@ -192,6 +192,7 @@ class SaveRecord:
     usage: Usage
     started_at_s: float
     spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
+    file_count: int = 0  # where `files` lists the largest alone; 0 where it lists all
 
 
 @dataclass(frozen=True)

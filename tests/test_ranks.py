@@ -13,7 +13,7 @@ from harness.analysis.reshard import ReshardRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.driver.suite import PlannedCase
-from harness.record import LoadRecord, SaveRecord
+from harness.record import FileEntry, LoadRecord, SaveRecord
 from harness.worker.bench import summed_up
 
 TWO = replace(planned().case, world=2, launcher="mpirun")
@@ -49,6 +49,10 @@ def test_one_record_speaks_for_all_ranks() -> None:
     assert (record.spread.ranks, record.spread.duration_ns.slowest_rank) == (5, 4)
     assert record.spread.duration_ns.percentiles[0] == 300_000_000
     assert record.spread.duration_ns.percentiles[-1] == 700_000_000
+    many = tuple(FileEntry(str(number), number) for number in range(100))
+    sharded = summed_up([records.save(files=many), records.save(rank=1)])
+    assert isinstance(sharded, SaveRecord)
+    assert (len(sharded.files), sharded.files[0].bytes, sharded.file_count) == (16, 99, 100), "the largest, and how many"
     loaded = summed_up([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
     assert isinstance(loaded, LoadRecord)
     assert loaded.load_ns == 1000

@@ -121,7 +121,7 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "direct": record.ceilings.direct,
             "covered_bytes": record.covered_bytes,
             "file_bytes": record.file_bytes,
-            "files": len(record.files),
+            "files": record.file_count or len(record.files),
             "written_bytes": record.usage.written_bytes,
             "spread_straggler": _spread_straggler(record),
             "backing": record.backing.state,

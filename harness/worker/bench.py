@@ -42,6 +42,7 @@ CEILING_AGE_LIMIT_NS = 5_000_000_000
 DISTURBED_ABOVE = 0.10
 PERCENTILES = (0, 10, 50, 90, 99, 100)
 _COPY_TRIES = 3
+_FILES_AT_MOST = 16  # that one record for many ranks lists
 _TEXT_AT_MOST = 500  # characters of an error
 _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
@@ -228,6 +229,9 @@ def summed_up(ranks: Sequence[Sample]) -> Sample:
     last = ranks[spread.duration_ns.slowest_rank]
     common: dict[str, Any] = {"rank": 0, "disturbed": any(record.disturbed for record in ranks), "spread": spread}
     if isinstance(last, SaveRecord):
+        files = max((record.files for record in ranks if isinstance(record, SaveRecord)), key=len)
+        common["files"] = tuple(sorted(files, key=lambda file: -file.bytes)[:_FILES_AT_MOST])
+        common["file_count"] = len(files)
         common["sync_ns"] = max(record.sync_ns for record in ranks if isinstance(record, SaveRecord))
     return replace(last, **common)
 
