@@ -13,6 +13,7 @@ import pickle
 import socket
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -188,18 +189,20 @@ def wrong_restore(framework: PyTorch, state: State, target: State, name: str, pa
 
 
 def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Problems:
-    """The optimizer lies in the checkpoint once, or once for every rank that has a file of its own; no padding goes with it."""
+    """A tensor lies in the checkpoint once, or once for every rank that has a file of its own; no padding goes with it."""
     entries = list(make(name, framework).entries(path))
     copies = ranks().size if METHODS[name].get("rank_local") else 1
-    expected = 0
+    expected: Counter[Role | None] = Counter()
+    found: Counter[Role | None] = Counter()
     for leaf in framework.leaves(state):
-        if leaf.role is Role.OPTIMIZER:
-            expected += ranks().allreduce(leaf.data.nbytes) if isinstance(leaf.placement, Shard) else copies * leaf.data.nbytes
-    found = sum(entry.raw_bytes for entry in entries if entry.role is Role.OPTIMIZER)
-    writers = len({entry.file for entry in entries})
-    problems = [] if found == expected else [f"the entries of the optimizer come to {found} bytes and not {expected}"]
-    wanted = ranks().size if METHODS[name].get("sharded") else 1
-    return problems + ([] if writers == wanted else [f"{writers} files and not {wanted}"])
+        sharded = isinstance(leaf.placement, Shard)
+        expected[leaf.role] += ranks().allreduce(leaf.data.nbytes) if sharded else copies * leaf.data.nbytes
+    for entry in entries:
+        found[entry.role] += entry.raw_bytes
+    wrong = [role for role in (Role.WEIGHT, Role.OPTIMIZER) if found[role] != expected[role]]
+    files = {entry.file for entry in entries}
+    writers = ranks().size if METHODS[name].get("sharded") else 1
+    return [f"entries of role {role}" for role in wrong] + ([] if len(files) == writers else [f"{len(files)} files"])
 
 
 def check_loading(folder: Path) -> None:

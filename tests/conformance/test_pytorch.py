@@ -268,7 +268,11 @@ def test_what_pytorch_breaks_fails_for_the_declared_reason(framework: PyTorch, n
         method.save(state, tmp_path / "checkpoint").finished()
 
 
-def test_the_tuned_asynchronous_save_leaves_nothing_behind(framework: PyTorch, tmp_path: Path) -> None:
+def test_the_tuned_asynchronous_save_leaves_nothing_behind(
+    framework: PyTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of the daemon
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     before = leftovers()
     method = make("dcp-async-tuned", framework)
@@ -280,7 +284,7 @@ def test_the_tuned_asynchronous_save_leaves_nothing_behind(framework: PyTorch, t
 def leftovers() -> set[str]:
     children = (Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split()
     temporary = Path(tempfile.gettempdir())
-    return {*children, *map(str, temporary.glob("pymp-*")), *map(str, Path("/dev/shm").iterdir())}
+    return {*children, *map(str, temporary.glob("pymp-*")), *map(str, Path("/dev/shm").glob("torch_*"))}
 
 
 def test_every_strategy_is_declared() -> None:
@@ -331,6 +335,6 @@ def by_ranks(world: int, check: str, folder: Path) -> list[str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
     command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, script, check, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return [line for line in done.stdout.splitlines() if not line.startswith("[")]  # as Gloo's own do
