@@ -206,7 +206,7 @@ def test_options_of_slurm_are_refused_for_another_launcher(option: list[str], tm
 
 def test_without_slurm_the_message_names_its_commands(tmp_path: Path) -> None:
     done = ckptbench("run", *SMOKE, "--results", str(tmp_path), environment={"PATH": "/nowhere"})
-    assert "launcher slurm needs Slurm's commands, and sbatch, scontrol, scancel is not on the path" in done.stderr
+    assert "launcher slurm needs Slurm's commands, and on the path there is no sbatch, scontrol, scancel" in done.stderr
     assert done.returncode == 2
 
 
@@ -280,7 +280,7 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
 
     yield start
     for driver in drivers:
-        driver.kill()
+        driver.terminate()  # it cancels its job
         driver.communicate()
 
 
@@ -355,7 +355,7 @@ def test_a_job_that_still_waits_is_cancelled_with_its_driver(
     ("text", "arguments", "message"),
     [
         ('partition = "nope"', [], "Slurm refuses the job: invalid partition specified: nope"),
-        ("", ["--nodes", "3", "--world", "3"], "Slurm refuses the job: "),
+        ("", ["--nodes", "3", "--world", "3"], "Slurm refuses the job: Batch job submission failed: "),
         ('partion = "bench"', [], "unknown key 'partion'; did you mean 'partition'?"),
     ],
 )
@@ -366,7 +366,8 @@ def test_a_job_that_slurm_would_refuse_leaves_nothing(
     status, said = submitted.end()
     assert status == 2
     assert message in said
-    assert not submitted.results.exists()
+    assert store.folders(submitted.results) == []
+    assert left_behind(submitted, cluster) == []
 
 
 def test_doctor_names_the_partitions(cluster: Cluster) -> None:
