@@ -138,13 +138,12 @@ def run_command(
         )
         plan = slurm.spread(plan, nodes or 1)
     _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
-    request = slurm.Request(plan, slurm.read_site(site), timeout)
-    if dry_run:
+    request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
+    if request is not None and dry_run:
         print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
         return
-    queued = slurm.is_outside(plan)
-    if queued:
-        request.check()
+    if request is not None:
+        slurm.require_commands()
     elif run is None or not run.begun:
         _refuse_what_does_not_fit(plan, scratch)
     if run is None:
@@ -152,7 +151,7 @@ def run_command(
             _make_environment(environments, name)
         command = ["ckptbench", *sys.argv[1:]]
         run = store.create(results, suite_name, command, plan, None, directory, python or ())
-    if queued:
+    if request is not None:
         run = _measured_by_slurm(run, request)
     else:
         _settle_machine(run, scratch)
@@ -259,6 +258,7 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     run.lock()  # refuses a run that a job is measuring now
     run.close()
     script = run.folder / slurm.SCRIPT
+    is_new = not script.exists()
     script.write_text(request.script(run.folder))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
@@ -267,9 +267,16 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
 
             def on_look(state: slurm.State) -> None:
                 done = progress.Progress(store.Run(run.folder).records).samples_done(run.plan)
-                bar.update(task, completed=done, description=f"Slurm job {job.id}: {escape(str(state))}")
+                text = escape(f"Slurm job {job.id}: {state}")
+                if bar.tasks[task].description != text:
+                    bar.console.print(text, highlight=False, soft_wrap=True)
+                bar.update(task, completed=done, description=text)
 
             state = job.watch(on_look)
+    except slurm.Refused:
+        if is_new:
+            run.discard()
+        raise
     except KeyboardInterrupt:
         err.print(f"cancelled; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
         raise

@@ -50,6 +50,7 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0
 KillWait=5
+EnforcePartLimits=ALL
 ReturnToService=2
 {nodes}
 PartitionName={partition} Nodes=ALL Default=YES MaxTime=60 State=UP

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,9 +64,22 @@ def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch
         launch.argv("mpirun", started, [])
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "flux", ""])
-def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str) -> None:
-    with pytest.raises(UsageError, match=f"^unknown launcher '{launcher}' \\(known: local, mpirun, slurm\\)$"):
+@pytest.mark.parametrize(("world", "nodes", "per_node"), [(4, 2, 2), (8, 1, 8), (3, 2, 2)])
+def test_slurm_spreads_ranks_over_the_nodes(started: Launch, on_path: Path, world: int, nodes: int, per_node: int) -> None:
+    mpirun = command(on_path, "mpirun")
+    spread = replace(started, world=world, nodes=nodes)
+    mapping = ["--map-by", f"ppr:{per_node}:node:oversubscribe"]
+    assert launch.argv("slurm", spread, []) == [mpirun, "-n", str(world), *mapping, *worker(started)]
+
+
+def test_a_tracer_sees_one_node() -> None:
+    assert launch.out_of_sight(2) == "ranks on 2 nodes cannot be traced from one of them"
+    assert [launch.out_of_sight(nodes) for nodes in (0, 1)] == [None, None]
+
+
+@pytest.mark.parametrize(("launcher", "hint"), [("mprun", "; did you mean 'mpirun'?"), ("", "")])
+def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=rf"^unknown launcher '{launcher}'{re.escape(hint)} \(known: local, mpirun, slurm\)$"):
         launch.argv(launcher, started, [])
 
 
@@ -72,7 +87,8 @@ def test_a_tracer_comes_before_everything_it_traces(started: Launch, on_path: Pa
     mpirun, setpriv = command(on_path, "mpirun"), command(on_path, "setpriv")
     tracer = ["strace", "-f"]
     assert launch.argv("local", started, tracer) == [setpriv, "--pdeathsig", "KILL", "--", *tracer, *worker(started)]
-    assert launch.argv("mpirun", started, tracer)[:6] == [setpriv, "--pdeathsig", "TERM", "--", *tracer]
+    for launcher in ("mpirun", "slurm"):
+        assert launch.argv(launcher, started, tracer)[:6] == [setpriv, "--pdeathsig", "TERM", "--", *tracer]
     assert launch.argv("mpirun", started, tracer)[6] == mpirun
 
 
@@ -96,6 +112,10 @@ def test_the_drivers_own_environment_is_inherited_and_left_as_it_is(tmp_path: Pa
     monkeypatch.setenv("TMPDIR", "/elsewhere")
     assert launch.environment(tmp_path)["CKPTBENCH_TEST"] == "here"
     assert os.environ["TMPDIR"] == "/elsewhere"
+
+
+def test_srun_hands_the_environment_to_other_nodes_whatever_the_site_has_set(tmp_path: Path) -> None:
+    assert launch.environment(tmp_path, {"SLURM_EXPORT_ENV": "NONE"})["SLURM_EXPORT_ENV"] == "ALL"
 
 
 def test_the_superuser_may_start_mpi(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from pathlib import Path
 from harness.driver.errors import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
-_SET_HERE = ("PYTHONPATH", "TMPDIR", "PYTHONHASHSEED")
-FORWARDED = (*_SET_HERE, "PATH", "LD_LIBRARY_PATH")  # the last two are what environment modules change
 
 
 @dataclass(frozen=True)
@@ -42,13 +40,9 @@ def mpirun(launch: Launch) -> list[str]:
 
 
 def slurm(launch: Launch) -> list[str]:
-    """Ranks over the nodes of the Slurm job in which this driver runs, under mpirun, which starts its daemons with srun.
-
-    What a rank needs is named: a site's srun may hand no environment to the other nodes, and mpirun hands them only its own.
-    """
-    exported = [part for name in FORWARDED if name in os.environ or name in _SET_HERE for part in ("-x", name)]
-    mapping = ["--map-by", f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"]
-    return [_mpirun(launch), "-n", str(launch.world), *mapping, *exported, *launch.worker]
+    """Ranks over the nodes of the Slurm job in which this driver runs, under mpirun, which starts its daemons with srun."""
+    mapping = f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"
+    return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *launch.worker]
 
 
 LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": slurm}
@@ -75,6 +69,7 @@ def environment(
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if shared_memory is not None:
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared_memory)
+    variables["SLURM_EXPORT_ENV"] = "ALL"  # else a site's srun may give mpirun's daemons on other nodes none of this
     if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables

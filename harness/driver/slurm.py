@@ -39,6 +39,10 @@ _SLOWEST_LOOK_S = 10.0
 _SHOWN_LINES = 12
 
 
+class Refused(UsageError):
+    """Slurm does not take the job."""
+
+
 class Site(tables.Table):
     """What a site wants to be told with every job. `extra_sbatch` holds options as sbatch takes them, such as "--exclusive"."""
 
@@ -127,13 +131,6 @@ class Request:
         ]
         return "\n".join(lines) + "\n"
 
-    def check(self) -> None:
-        """Raise UsageError where Slurm is not there or would not take the job: before anything is made or stored."""
-        missing = [command for command in _COMMANDS if shutil.which(command) is None]
-        if missing:
-            raise UsageError(f"launcher slurm needs Slurm's commands, and {', '.join(missing)} is not on the path")
-        _require_accepted(_run("sbatch", "--test-only", given=self.script(Path("run"))))
-
     def failure(self, run: Run, job: Job, state: State) -> str:
         """Return what there is to say of a job that ended before its run was complete."""
         output = _output_path(run.folder, job.id)
@@ -208,9 +205,16 @@ def is_outside(plan: Sequence[PlannedCase]) -> bool:
     return False
 
 
+def require_commands() -> None:
+    """Raise UsageError where Slurm's commands are missing."""
+    missing = [command for command in _COMMANDS if shutil.which(command) is None]
+    if missing:
+        raise UsageError(f"launcher slurm needs Slurm's commands, and on the path there is no {', '.join(missing)}")
+
+
 @contextlib.contextmanager
 def submitted(path: Path) -> Iterator[Job]:
-    """Submit a script, and cancel the job where the block is left by an exception."""
+    """Submit a script, and cancel the job where the block is left by an exception. Raises Refused."""
     with _interruptions_held() as interrupted:
         job = _submit(path)
     try:
@@ -239,28 +243,16 @@ def _last_words(output: Path) -> str:
 
 def _submit(path: Path) -> Job:
     done = _run("sbatch", "--parsable", str(path))
-    _require_accepted(done)
+    if done.returncode:
+        lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
+        raise Refused(f"Slurm refuses the job: {'; '.join(lines)}")
     return Job(done.stdout.strip().partition(";")[0])  # a cluster's name may follow
 
 
-def _require_accepted(done: subprocess.CompletedProcess[str]) -> None:
-    if done.returncode:
-        lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
-        raise UsageError(f"Slurm refuses the job: {'; '.join(lines)}")
-
-
-def _run(*argv: str, given: str = "") -> subprocess.CompletedProcess[str]:
+def _run(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands in a session of its own: Ctrl-C is for this process, which then has to cancel."""
     try:
-        return subprocess.run(
-            argv,
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-            start_new_session=True,
-        )
+        return subprocess.run(argv, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False, start_new_session=True)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(argv, 1, "", str(error))
 

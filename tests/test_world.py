@@ -1,0 +1,33 @@
+"""What a worker knows of its world before and beside MPI."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from harness.worker import world
+from harness.worker.world import World
+
+
+def unresolvable(*_: object) -> None:
+    raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
+def test_a_node_has_slurms_name_where_slurm_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")
+    assert World().node == "node7"
+    monkeypatch.delenv("SLURMD_NODENAME")
+    assert World().node == socket.gethostname()
+
+
+def test_ranks_meet_at_the_name_of_rank_0s_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
+    assert world._reachable_address(on_one_host=False) == socket.gethostname()
+
+
+def test_loopback_is_for_ranks_of_one_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", unresolvable)
+    assert world._reachable_address(on_one_host=True) == "127.0.0.1"
+    with pytest.raises(RuntimeError, match="does not resolve: ranks on other hosts cannot reach it"):
+        world._reachable_address(on_one_host=False)
