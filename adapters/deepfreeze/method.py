@@ -1,0 +1,93 @@
+"""The engine as a method of the contract. A framework's own method says where its tensors' memory is, and takes them back."""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from adapters.base import Entry, Framework, Method, Pending, Place
+from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
+from adapters.formats import safetensors
+from workloads import Role, role_of
+
+StateT = TypeVar("StateT")
+
+
+class DeepFreezeMethod(Method[StateT]):
+    """The option `synchronous` makes `save` return when the checkpoint is durable."""
+
+    metadata: ClassVar[Mapping[str, str]] = {}  # what the header says of this framework's tensors
+
+    def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
+        super().__init__(place, framework, options)
+        self._synchronous = bool(options.get("synchronous", False))
+
+    def open(self, state: StateT) -> None:
+        """Agree with the other ranks on a name for this session, and have the memory."""
+        self.engine = Engine(_join(self.place), self.place.io, self.metadata, self.arenas())
+        self.tensors = self.specs(state)
+        self.engine.prepare(self.tensors)
+
+    def save(self, state: StateT, path: Path) -> Pending:
+        """Copy what the forward pass changes, and leave the rest to the background."""
+        sources = self.sources(state)
+        save = self.engine.save([Tensor(spec, sources[spec.name]) for spec in self.tensors], path, self.step(state))
+        if self._synchronous:
+            del sources
+            save.finished()
+        return save
+
+    def load(self, state: StateT, path: Path) -> None:
+        """Read every tensor into the memory that the state has for it, or into new memory for `adopt`."""
+        self.adopt(state, self.engine.load(path, self.tensors, self.targets(state)))
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the tensors of all files."""
+        for file in sorted(path.glob("*.safetensors")):
+            yield from safetensors.tensors(file, role_of)
+
+    def close(self) -> None:
+        """Wait for what is in flight; raise what went wrong there and nobody has been told."""
+        self.engine.wait()
+
+    def arenas(self) -> list[Arena]:
+        """Return the memory that saves are copied into, in turn."""
+        return [Arena()]
+
+    def specs(self, state: StateT) -> list[Spec]:
+        """Return what is to be saved, in the order in which it is divided over the ranks."""
+        return [spec_of(leaf, self.changed_by(leaf.role)) for leaf in self.framework.leaves(state)]
+
+    def changed_by(self, role: Role) -> Changes:
+        """Return when training changes the memory of leaves of the role."""
+        return changed_by(role)
+
+    def step(self, state: StateT) -> int:
+        """Return the step at which the state stands."""
+        return int(state.step)  # type: ignore[attr-defined]  # every framework's state but raw's has one
+
+    @abstractmethod
+    def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:
+        """Return the memory of every tensor, or what copies it."""
+
+    @abstractmethod
+    def targets(self, state: StateT) -> Mapping[str, Bytes]:
+        """Return the memory that tensors are loaded into; those that are not named come in new memory."""
+
+    @abstractmethod
+    def adopt(self, state: StateT, loaded: Mapping[str, Bytes]) -> None:
+        """Take over what has come in new memory, and what the state keeps outside of its tensors."""
+
+
+def _join(place: Place) -> Ranks:
+    if place.world == 1:
+        return Ranks.alone()
+    from mpi4py import MPI  # starts MPI, which a world of one does without
+
+    session: str = MPI.COMM_WORLD.bcast(secrets.token_hex(4))
+    return Ranks(place.rank, place.world, session)
