@@ -146,10 +146,11 @@ def partial_path(target: Path, tag: str) -> Path:
     return target.parent / f".{target.name}.{tag}{PARTIAL_SUFFIX}"
 
 
-def remove_partial(parent: Path) -> None:
-    """Remove what killed processes have left. Nobody may be saving."""
+def remove_partial(parent: Path, but: str) -> None:
+    """Remove what killed processes have left: everything but what is of the session `but`. No other job may be saving there."""
     for folder in parent.glob(f".*{PARTIAL_SUFFIX}"):
-        shutil.rmtree(folder)
+        if f".{but}-" not in folder.name:
+            shutil.rmtree(folder)
 
 
 def _is_orphan(path: Path) -> bool:

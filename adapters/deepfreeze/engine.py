@@ -120,6 +120,11 @@ class Engine:
         self._last: Save | None = None
         self._saves = 0
 
+    @property
+    def session(self) -> str:
+        """What all ranks of this job call it."""
+        return self._ranks.session
+
     def prepare(self, specs: Sequence[Spec]) -> None:
         """Have the memory for saves of such tensors."""
         plan = self._planned(specs)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from adapters.base import Entry, Framework, Method, Pending, Place
-from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.arena import Arena, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
 from adapters.formats import safetensors
@@ -19,7 +19,11 @@ StateT = TypeVar("StateT")
 
 
 class DeepFreezeMethod(Method[StateT]):
-    """The option `synchronous` makes `save` return when the checkpoint is durable."""
+    """The engine behind the contract, for one framework.
+
+    Options: `synchronous` makes `save` return when the checkpoint is durable. `memory` names a folder of a file system in memory:
+    the arenas, `arenas` in number, are then files in it and outlive the process.
+    """
 
     metadata: ClassVar[Mapping[str, str]] = {}  # what the header says of this framework's tensors
 
@@ -57,7 +61,13 @@ class DeepFreezeMethod(Method[StateT]):
 
     def arenas(self) -> list[Arena]:
         """Return the memory that saves are copied into, in turn."""
-        return [Arena()]
+        return [SharedArena(folder) for folder in self.memory_folders()] or [Arena()]
+
+    def memory_folders(self) -> list[Path]:
+        """Return the folders whose files are the arenas, where they are files."""
+        if "memory" not in self.options:
+            return []
+        return [Path(self.options["memory"]) / f"{number}-of-{self.place.world}" for number in range(self.options.get("arenas", 1))]
 
     def specs(self, state: StateT) -> list[Spec]:
         """Return what is to be saved, in the order in which it is divided over the ranks."""

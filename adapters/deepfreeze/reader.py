@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import xxhash
@@ -65,7 +67,7 @@ class Reader:
             return self._ring[number % len(self._ring)]
 
         ranges = _blocks([(arrival.start, arrival.stop) for arrival in arrivals], self._block_bytes)
-        descriptor = open_for_read(file.path, self._direct)
+        descriptor = _open(file.path, self._direct)
         try:
             for block in self._read_ahead(descriptor, ranges, place):
                 while arrivals and arrivals[0].start < block.stop:
@@ -131,6 +133,16 @@ def _joined(parts: Sequence[Range], gap_bytes: int) -> Iterator[Range]:
         else:
             joined.append((start, stop))
     return iter(joined)
+
+
+def _open(path: Path, direct: bool) -> int:
+    """Open for direct I/O where the file system has it: one in memory need not."""
+    try:
+        return open_for_read(path, direct)
+    except OSError as error:
+        if not direct or error.errno != errno.EINVAL:
+            raise
+        return open_for_read(path, direct=False)
 
 
 def _read_block(descriptor: int, part: Range, memory: memoryview) -> Block:
