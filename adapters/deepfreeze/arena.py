@@ -23,7 +23,7 @@ class Arena:
 
     def fit(self, file: str, size_bytes: int) -> memoryview:
         """Return memory for a file of `size_bytes`, in whole blocks of direct I/O."""
-        needed_bytes = round_up(size_bytes, ALIGNMENT)
+        needed_bytes = round_up(size_bytes)
         if len(self._memory) < needed_bytes:
             self._memory = memoryview(bytearray())  # the old memory goes before the new one comes
             self._memory = aligned_buffer(needed_bytes)
@@ -55,10 +55,12 @@ class SharedArena(Arena):
 
 
 def _mapped(path: Path, size_bytes: int) -> memoryview:
+    whole_bytes = round_up(size_bytes)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        os.ftruncate(descriptor, size_bytes)
-        os.posix_fallocate(descriptor, 0, size_bytes)  # a full memory is an error here, and a signal at the first touch
-        return memoryview(mmap.mmap(descriptor, round_up(size_bytes, ALIGNMENT)))
+        os.posix_fallocate(descriptor, 0, whole_bytes)  # where memory is full, an error here instead of a signal at the first touch
+        mapping = mmap.mmap(descriptor, whole_bytes)
+        os.ftruncate(descriptor, size_bytes)  # the rest of the last page stays mapped
+        return memoryview(mapping)
     finally:
         os.close(descriptor)
