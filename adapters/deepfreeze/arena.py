@@ -39,9 +39,9 @@ class SharedArena(Arena):
     The file is as good as one on the disk, but from the beginning of a save until its header is there again.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pin: Pin | None = None) -> None:
         """Take the folder, as a rule under /dev/shm."""
-        super().__init__()
+        super().__init__(pin)
         self._folder = folder
         self._fitted: tuple[str, int] | None = None
 
@@ -51,6 +51,8 @@ class SharedArena(Arena):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._memory = _mapped(self._folder / file, size_bytes)
             self._fitted = file, size_bytes
+            if self._pin is not None:
+                self._pin(self._memory)
         return self._memory
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from adapters.deepfreeze.tensor import SAFETENSORS_TYPES, Spec
+from adapters.deepfreeze.tensor import SAFETENSORS_TYPES, Changes, Spec
 from adapters.directio import ALIGNMENT, round_up
 
 FORMAT_VERSION = 1
@@ -23,6 +23,7 @@ VERSION_KEY, STEP_KEY, WORLD_KEY, HEADER_KEY = "deepfreeze", "step", "world", "h
 DIGEST_PREFIX = "xxh3_64:"  # of the keys of the tensors' checksums
 NO_DIGEST = 16 * "0"
 
+_GROUPS = (Changes.UPDATE, Changes.NEVER, Changes.FORWARD)  # the file's parts in order
 _SNAP = 0.02  # of a share: how unequal shares may be before a tensor is divided
 _LONGEST_STEP = 20  # digits
 _BLANK = "\0"  # stands for a value that is filled in later, and becomes _ESCAPED_BLANK in JSON
@@ -177,9 +178,9 @@ def _rows(spec: Spec, first: int, last: int, row_bytes: int) -> Piece:
 
 
 def _file_order(piece: Piece) -> tuple[int, int]:
-    """What must be copied first lies in front; behind that, every piece on as round an address as can be had without holes."""
+    """In the order of copying, but for the few that `save` copies at once; each as round an address as can be had without holes."""
     evenness = piece.size_bytes & -piece.size_bytes or ALIGNMENT
-    return piece.spec.changes, -min(evenness, ALIGNMENT)
+    return _GROUPS.index(piece.spec.changes), -min(evenness, ALIGNMENT)
 
 
 def _described(entry: Placed) -> dict[str, object]:

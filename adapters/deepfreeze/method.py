@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from adapters.base import Entry, Framework, Method, Pending, Place
-from adapters.deepfreeze.arena import Arena, SharedArena
+from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
 from adapters.formats import safetensors
@@ -46,10 +46,6 @@ class DeepFreezeMethod(Method[StateT]):
             save.finished()
         return save
 
-    def load(self, state: StateT, path: Path) -> None:
-        """Read every tensor into the memory that the state has for it, or into new memory for `adopt`."""
-        self.adopt(state, self.engine.load(path, self.tensors, self.targets(state)))
-
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""
         for file in sorted(path.glob("*.safetensors")):
@@ -59,9 +55,9 @@ class DeepFreezeMethod(Method[StateT]):
         """Wait for what is in flight; raise what went wrong there and nobody has been told."""
         self.engine.wait()
 
-    def arenas(self) -> list[Arena]:
+    def arenas(self, pin: Pin | None = None) -> list[Arena]:
         """Return the memory that saves are copied into, in turn."""
-        return [SharedArena(folder) for folder in self.memory_folders()] or [Arena()]
+        return [SharedArena(folder, pin) for folder in self.memory_folders()] or [Arena(pin)]
 
     def memory_folders(self) -> list[Path]:
         """Return the folders whose files are the arenas, where they are files."""
@@ -84,14 +80,6 @@ class DeepFreezeMethod(Method[StateT]):
     @abstractmethod
     def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:
         """Return the memory of every tensor, or what copies it."""
-
-    @abstractmethod
-    def targets(self, state: StateT) -> Mapping[str, Bytes]:
-        """Return the memory that tensors are loaded into; those that are not named come in new memory."""
-
-    @abstractmethod
-    def adopt(self, state: StateT, loaded: Mapping[str, Bytes]) -> None:
-        """Take over what has come in new memory, and what the state keeps outside of its tensors."""
 
 
 def _join(place: Place) -> Ranks:

@@ -39,7 +39,7 @@ SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes 
 
 
 class Changes(IntEnum):
-    """What may change a tensor's memory while it is being saved. The values are the order in which tensors are copied."""
+    """What may change a tensor's memory while it is being saved."""
 
     FORWARD = 0  # batch-norm statistics, random generators: copied before `save` returns
     UPDATE = 1  # weights, optimizer: copied before `staged` returns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -13,20 +14,22 @@ from adapters.raw.framework import Array, State
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The arrays' bytes in their canonical layout, which is their own."""
+    """The arrays in their canonical layout, which is their own."""
 
-    def step(self, state: State) -> int:
-        return int(state.leaves["position/step"][0])
+    metadata = {"framework": "raw"}
 
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
         own = {name: _bytes(array) for name, array in state.leaves.items()}
         return {name: data if isinstance(data, np.ndarray) else partial(_download, data) for name, data in own.items()}
 
-    def targets(self, state: State) -> Mapping[str, Bytes]:
-        return {name: _bytes(array) for name, array in state.leaves.items() if isinstance(array, np.ndarray)}
+    def load(self, state: State, path: Path) -> None:
+        own = {name: _bytes(array) for name, array in state.leaves.items()}
+        loaded = self.engine.load(path, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
+        for name, data in loaded.items():
+            own[name].set(data)
 
-    def adopt(self, state: State, loaded: Mapping[str, Bytes]) -> None:
-        self.framework.assign(state, {name: data.data for name, data in loaded.items()})
+    def step(self, state: State) -> int:
+        return int(state.leaves["position/step"][0])
 
 
 def _bytes(array: Array) -> Array:
