@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +23,7 @@ from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
 
+ROOT = Path(__file__).resolve().parents[1]
 STEP = 7
 SPECS = [
     Spec("weights/a", "float32", (300, 1000)),
@@ -423,3 +427,27 @@ def test_a_missing_or_foreign_shard_is_found(sharded: Path) -> None:
     second.unlink()
     with pytest.raises(Damaged, match=f"lacks {second.name}"):
         new_engine(0, 3).load(sharded, SPECS, {})
+
+
+DYING_RANK = """
+import sys, time
+from pathlib import Path
+from adapters.deepfreeze.commit import CommonCommit
+CommonCommit(Path(sys.argv[1]), "session-0", int(sys.argv[2]), 2, lambda seals: b"").begin()
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> None:
+    command = [sys.executable, "-c", DYING_RANK, str(folder / "checkpoint"), str(dying)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        save = new_engine(1 - dying, 2).save(tensors(rank_state(1 - dying)), folder / "checkpoint", STEP)
+        save.staged()
+        other.kill()
+        with pytest.raises(CommitFailed, match=f"rank {dying} ended before it had written its share"):
+            save.finished()
+    assert not (folder / "checkpoint").exists()

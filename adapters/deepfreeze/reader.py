@@ -18,8 +18,9 @@ from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
-_AHEAD = 3  # blocks that have come and wait, or are being brought to their place, beside those being read
-_RING_BYTES = 64 << 20
+_AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
+_AHEAD = 2  # blocks that have come and wait, or are being brought to their place, beside those being read
+_BLOCK_BYTES = 4 << 20  # at most: what comes last is brought to its place while nothing is read
 
 Range = tuple[int, int]  # [start, stop) in a file
 Place = Callable[[int, Range], memoryview]  # where to read the block with this number
@@ -39,10 +40,9 @@ class Reader:
 
     def __init__(self, io: DirectIo) -> None:
         self._direct = io.direct
-        self._depth = io.depth
-        slots = io.depth + _AHEAD
-        self._block_bytes = min(round_up(io.block_bytes), _RING_BYTES // slots // ALIGNMENT * ALIGNMENT)
-        self._ring = [aligned_buffer(self._block_bytes) for _ in range(slots)]
+        self._depth = max(io.depth, _AT_ONCE)
+        self._block_bytes = min(round_up(io.block_bytes), _BLOCK_BYTES)
+        self._ring = [aligned_buffer(self._block_bytes) for _ in range(self._depth + _AHEAD)]
         for slot in self._ring:
             bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
 
