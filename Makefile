@@ -31,7 +31,8 @@ test-fast: setup
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
 	for framework in $(FRAMEWORKS); do \
-		.venvs/$$framework/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance/test_$$framework.py || exit 1; \
+		.venvs/$$framework/bin/python -m pytest -c tests/conformance/pytest.ini \
+			tests/conformance/test_$$framework.py tests/conformance/test_deepfreeze_$$framework.py || exit 1; \
 	done
 	$(BIN)/ckptbench run parity --framework all --results build/tests
 

@@ -62,8 +62,12 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "adapters/base.py": rule("workloads"),
     "adapters/directio.py": rule(),
     "adapters/formats": rule("adapters.base workloads", "numpy h5py"),
+    "adapters/deepfreeze": rule(
+        "adapters.base adapters.directio adapters.formats adapters.deepfreeze workloads",
+        "numpy xxhash mpi4py",
+    ),
 }
-SHARED = ("formats",)  # folders under adapters/ that are no framework's
+SHARED = ("formats", "deepfreeze")  # folders under adapters/ that are no framework's
 
 
 def rule_for(file: Path) -> Rule:
@@ -77,7 +81,8 @@ def rule_for(file: Path) -> Rule:
 def adapter_rule(name: str) -> Rule:
     """Its own libraries are whatever its environment holds, but no framework that it does not declare."""
     declared = tomllib.loads((ROOT / "adapters" / name / "adapter.toml").read_bytes().decode())["framework"]["packages"]
-    first_party = {"adapters.base", "adapters.directio", "adapters.formats", f"adapters.{name}", "workloads"}
+    shared = {f"adapters.{folder}" for folder in SHARED}
+    first_party = {"adapters.base", "adapters.directio", f"adapters.{name}", "workloads", *shared}
     return Rule(frozenset(first_party), None, frozenset(declared))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib
+import json
 import math
 import os
 import re
@@ -155,6 +156,11 @@ def value(path: Path, entry: Entry) -> bytes:
     file = path / entry.file
     if ".data-" in file.name:
         return tf.train.load_checkpoint(file.with_suffix("")).get_tensor(entry.name).tobytes()
+    if file.suffix == ".safetensors":
+        content = file.read_bytes()
+        header_bytes = 8 + int.from_bytes(content[:8], "little")
+        start, stop = json.loads(content[8:header_bytes])[entry.name]["data_offsets"]
+        return content[header_bytes + start : header_bytes + stop]
     with ExitStack() as stack:
         content = stack.enter_context(zipfile.Path(file, "model.weights.h5").open("rb")) if file.suffix == ".keras" else file
         return stack.enter_context(h5py.File(content))[entry.name][()].tobytes()

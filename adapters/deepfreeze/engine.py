@@ -1,0 +1,179 @@
+"""The engine: saves in the background, one at a time, and verified loads."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from adapters.base import DirectIo, Pending
+from adapters.deepfreeze import layout
+from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.commit import Commit, CommonCommit
+from adapters.deepfreeze.layout import Layout
+from adapters.deepfreeze.reader import Reader
+from adapters.deepfreeze.snapshot import FileWriter, Frontier, Snapshot
+from adapters.deepfreeze.stored import open_stored
+from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
+
+DEFAULT_BLOCK_BYTES = 4 << 20  # where nobody has calibrated
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands among those that save together. `session` is the same on all and no other job's."""
+
+    rank: int
+    world: int
+    session: str
+
+    @classmethod
+    def alone(cls) -> Ranks:
+        """The only one."""
+        return cls(0, 1, secrets.token_hex(4))
+
+
+class Save(Pending):
+    """A save in the background. What goes wrong there is raised by `staged` and `finished`."""
+
+    def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int) -> None:
+        self._snapshot = snapshot
+        self._commit = commit
+        self._io = io
+        self._step = step
+        self._free = threading.Event()
+        self._error: BaseException | None = None
+        self._told = False
+        self._thread = threading.Thread(target=self._run, name="deepfreeze-save")
+
+    def start(self) -> None:
+        """Copy what cannot wait, and leave the rest to the background."""
+        try:
+            self._snapshot.begin()
+        except BaseException as error:
+            self._error = error
+        self._thread.start()
+
+    def staged(self) -> None:
+        """Return when all that training may change has been copied."""
+        self._free.wait()
+        if self._error is not None:
+            self.finished()
+
+    def finished(self) -> None:
+        """Return when the checkpoint is durable and has its name."""
+        self._thread.join()
+        if self._error is not None:
+            self._told = True
+            raise self._error
+
+    def settle(self) -> None:
+        """Wait for the end, and raise what went wrong if nobody has been told."""
+        self._thread.join()
+        if not self._told:
+            self.finished()
+
+    def _run(self) -> None:
+        try:
+            self._commit.begin()
+            if self._error is not None:
+                raise self._error
+            self._commit.finish(self._write())
+        except BaseException as error:
+            self._error = error
+            self._snapshot.tensors.clear()
+            self._commit.abandon()
+        finally:
+            self._free.set()
+
+    def _write(self) -> str:
+        """Copy, checksum and write, overlapped; returns the digest of the file's header."""
+        snapshot, layout = self._snapshot, self._snapshot.layout
+        frontier = Frontier(layout.data_start, layout.file_bytes, self._io.block_bytes)
+        writer = FileWriter(self._commit.folder / layout.file, snapshot.memory, frontier, self._io)
+        try:
+            snapshot.copy(frontier.advance, self._free.set)
+            seal = snapshot.seal(self._step)
+            writer.finish(layout.data_start, layout.file_bytes)
+        finally:
+            writer.close()
+        return seal
+
+
+class Engine:
+    """Saves and loads states of the same shape over and over. Its memory is its arenas': a new save waits for the one before."""
+
+    def __init__(self, ranks: Ranks, io: DirectIo, metadata: Mapping[str, str], arenas: Sequence[Arena]) -> None:
+        """`metadata` goes into every file's header; the arenas take turns."""
+        self._ranks = ranks
+        self._io = DirectIo(io.direct, io.block_bytes or DEFAULT_BLOCK_BYTES, io.depth or 1)
+        self._metadata = dict(metadata)
+        self._arenas = arenas
+        self._specs: tuple[Spec, ...] = ()
+        self._layout: Layout | None = None
+        self._reader = Reader(self._io)
+        self._last: Save | None = None
+        self._saves = 0
+
+    @property
+    def session(self) -> str:
+        """What all ranks of this job call it."""
+        return self._ranks.session
+
+    def prepare(self, specs: Sequence[Spec]) -> None:
+        """Have the memory for saves of such tensors."""
+        plan = self._planned(specs)
+        for arena in self._arenas:
+            arena.fit(plan.file, plan.file_bytes)
+
+    def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
+        """Begin to save under `path`, once the save before is finished; raises what that one has not told yet."""
+        self.wait()
+        named = {tensor.spec.name: tensor for tensor in tensors}
+        specs = tuple(tensor.spec for tensor in named.values())
+        plan = self._planned(specs)
+        arena = self._arenas[self._saves % len(self._arenas)]
+        share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
+        snapshot = Snapshot(plan, arena.fit(plan.file, plan.file_bytes), share)
+        self._last = Save(snapshot, self._commit(path, specs), self._io, step)
+        self._saves += 1
+        self._last.start()
+        return self._last
+
+    def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
+        """Bring the tensors to their targets' memory, and return those without a target in new memory.
+
+        Raises Damaged for a checkpoint that is not what was written, and Unfitting for one of another state; what has been read
+        until then is in the targets.
+        """
+        located = open_stored(path).locate(specs, self._ranks.rank)
+        divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
+        gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}
+        loaded = dict(gathered)
+        for file, entries in located:
+            loaded |= self._reader.read(file, entries, {**targets, **gathered})
+        return loaded
+
+    def wait(self) -> None:
+        """Return when nothing is in flight; raise what went wrong in the background and nobody has been told."""
+        if self._last is not None:
+            last, self._last = self._last, None
+            last.settle()
+
+    def _planned(self, specs: Sequence[Spec]) -> Layout:
+        if self._layout is None or tuple(specs) != self._specs:
+            self._layout = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
+            self._specs = tuple(specs)
+        return self._layout
+
+    def _commit(self, path: Path, specs: Sequence[Spec]) -> Commit:
+        ranks = self._ranks
+        tag = f"{ranks.session}-{self._saves}"
+        if ranks.world == 1:
+            return Commit(path, tag)
+        return CommonCommit(path, tag, ranks.rank, ranks.world, partial(layout.index, specs, ranks.world))

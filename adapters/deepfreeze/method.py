@@ -1,0 +1,91 @@
+"""The engine as a method of the contract. A framework's own method says where its tensors' memory is, and takes them back."""
+
+from __future__ import annotations
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from adapters.base import Entry, Framework, Method, Pending, Place
+from adapters.deepfreeze.arena import Arena, Pin, SharedArena
+from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
+from adapters.formats import safetensors
+from workloads import Role, role_of
+
+StateT = TypeVar("StateT")
+
+
+class DeepFreezeMethod(Method[StateT]):
+    """The engine behind the contract, for one framework.
+
+    Options: `synchronous` makes `save` return when the checkpoint is durable. `memory` names a folder of a file system in memory:
+    the arenas, `arenas` in number, are then files in it and outlive the process.
+    """
+
+    metadata: ClassVar[Mapping[str, str]] = {}  # what the header says of this framework's tensors
+
+    def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
+        super().__init__(place, framework, options)
+        self._synchronous = bool(options.get("synchronous", False))
+
+    def open(self, state: StateT) -> None:
+        """Agree with the other ranks on a name for this session, and have the memory."""
+        self.engine = Engine(_join(self.place), self.place.io, self.metadata, self.arenas())
+        self.tensors = self.specs(state)
+        self.engine.prepare(self.tensors)
+
+    def save(self, state: StateT, path: Path) -> Pending:
+        """Copy what the forward pass changes, and leave the rest to the background."""
+        sources = self.sources(state)
+        save = self.engine.save([Tensor(spec, sources[spec.name]) for spec in self.tensors], path, self.step(state))
+        if self._synchronous:
+            del sources
+            save.finished()
+        return save
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        """Yield the tensors of all files."""
+        for file in sorted(path.glob("*.safetensors")):
+            yield from safetensors.tensors(file, role_of)
+
+    def close(self) -> None:
+        """Wait for what is in flight; raise what went wrong there and nobody has been told."""
+        self.engine.wait()
+
+    def arenas(self, pin: Pin | None = None) -> list[Arena]:
+        """Return the memory that saves are copied into, in turn."""
+        return [SharedArena(folder, pin) for folder in self.memory_folders()] or [Arena(pin)]
+
+    def memory_folders(self) -> list[Path]:
+        """Return the folders whose files are the arenas, where they are files."""
+        if "memory" not in self.options:
+            return []
+        return [Path(self.options["memory"]) / f"{number}-of-{self.place.world}" for number in range(self.options.get("arenas", 1))]
+
+    def specs(self, state: StateT) -> list[Spec]:
+        """Return what is to be saved, in the order in which it is divided over the ranks."""
+        return [spec_of(leaf, self.changed_by(leaf.role)) for leaf in self.framework.leaves(state)]
+
+    def changed_by(self, role: Role) -> Changes:
+        """Return when training changes the memory of leaves of the role."""
+        return changed_by(role)
+
+    def step(self, state: StateT) -> int:
+        """Return the step at which the state stands."""
+        return int(state.step)  # type: ignore[attr-defined]  # every framework's state but raw's has one
+
+    @abstractmethod
+    def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:
+        """Return the memory of every tensor, or what copies it."""
+
+
+def _join(place: Place) -> Ranks:
+    if place.world == 1:
+        return Ranks.alone()
+    from mpi4py import MPI  # starts MPI, which a world of one does without
+
+    session: str = MPI.COMM_WORLD.bcast(secrets.token_hex(4))
+    return Ranks(place.rank, place.world, session)

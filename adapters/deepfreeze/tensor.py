@@ -1,0 +1,92 @@
+"""What the engine saves: named tensors in somebody's memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.base import Leaf, Replicated
+from workloads import Role
+
+Bytes = NDArray[np.uint8]
+Copy = Callable[[Bytes, int], None]
+"""Fill the destination with a tensor's bytes, from the given one on; return once they are there."""
+
+SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes an item)
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "uint16": ("U16", 2),
+    "int16": ("I16", 2),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "uint32": ("U32", 4),
+    "int32": ("I32", 4),
+    "float32": ("F32", 4),
+    "uint64": ("U64", 8),
+    "int64": ("I64", 8),
+    "float64": ("F64", 8),
+    "complex64": ("C64", 8),
+}
+
+
+class Changes(IntEnum):
+    """What may change a tensor's memory while it is being saved."""
+
+    FORWARD = 0  # batch-norm statistics, random generators: copied before `save` returns
+    UPDATE = 1  # weights, optimizer: copied before `staged` returns
+    NEVER = 2  # nothing does: nobody waits for the copy
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor's name, type and shape; `local` where each rank has its own bytes of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    changes: Changes = Changes.UPDATE
+    local: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all items."""
+        return SAFETENSORS_TYPES[self.dtype][1] * math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor and its memory: the bytes themselves, or what copies them from a device."""
+
+    spec: Spec
+    source: Bytes | Copy
+
+    def copy_to(self, destination: Bytes, skip_bytes: int) -> None:
+        """Copy as many bytes as the destination has, from the tensor's byte `skip_bytes` on."""
+        if isinstance(self.source, np.ndarray):
+            np.copyto(destination, self.source[skip_bytes : skip_bytes + len(destination)])  # lets go of the interpreter's lock
+        else:
+            self.source(destination, skip_bytes)
+
+
+def spec_of(leaf: Leaf, changes: Changes) -> Spec:
+    """Return what the engine has to know of a leaf."""
+    return Spec(leaf.name, leaf.dtype, tuple(leaf.shape), changes, not isinstance(leaf.placement, Replicated))
+
+
+def changed_by(role: Role) -> Changes:
+    """Return when training changes leaves of the role, where it does so in place."""
+    return Changes.FORWARD if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
+
+
+def bytes_of(buffer: Any) -> Bytes:
+    """Return the memory behind a contiguous buffer, without a copy; writable where the buffer is."""
+    return np.frombuffer(buffer, dtype=np.uint8)

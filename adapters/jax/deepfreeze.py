@@ -1,0 +1,39 @@
+"""The DeepFreeze engine on JAX's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from adapters.deepfreeze.method import DeepFreezeMethod
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy
+from adapters.jax.framework import Jax
+from adapters.jax.state import State
+from workloads import Role
+
+
+class DeepFreeze(DeepFreezeMethod[State]):
+    """Arrays never change, so that the forward pass leaves the old ones as they are, and none is copied before `save` returns.
+
+    The optimizer's step is given the memory of the old weights and slots, to put the new ones there. It would copy those that
+    somebody still looks at, outside of any background: so the engine copies them, and has let go of all when `staged` returns.
+    """
+
+    framework: Jax
+    metadata = {"framework": "jax"}
+
+    def changed_by(self, role: Role) -> Changes:
+        return Changes.UPDATE if role in (Role.WEIGHT, Role.OPTIMIZER) else Changes.NEVER
+
+    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+        on_host = self.framework.on_host(state.tensors())
+        return {name: np.asarray(array).reshape(-1).view(np.uint8) for name, array in on_host.items()}
+
+    def load(self, state: State, path: Path) -> None:
+        loaded = self.engine.load(path, self.tensors, {})
+        arrays = {spec.name: loaded[spec.name].view(jnp.dtype(spec.dtype)).reshape(spec.shape) for spec in self.tensors}
+        state.adopt_tensors(jax.device_put(arrays, self.framework.device))  # on a CPU without a copy, where they are aligned

@@ -1,0 +1,58 @@
+"""The DeepFreeze engine on PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from adapters.deepfreeze.arena import Arena, Pin
+from adapters.deepfreeze.method import DeepFreezeMethod
+from adapters.deepfreeze.tensor import Bytes, Copy
+from adapters.pytorch.state import State
+
+
+class DeepFreeze(DeepFreezeMethod[State]):
+    """On a CPU the tensors' own memory is saved from and loaded into; from a GPU they come on a stream of their own, pinned."""
+
+    metadata = {"framework": "pytorch"}
+
+    def open(self, state: State) -> None:
+        self._stream = torch.cuda.Stream() if self.place.device == "cuda" else None
+        super().open(state)
+
+    def arenas(self, pin: Pin | None = None) -> list[Arena]:
+        return super().arenas(_pin if self._stream else pin)
+
+    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream())  # the copies wait for what is being computed now
+        own = {name: _bytes(tensor) for name, tensor in state.tensors().items()}
+        return {name: partial(self._download, data) if data.is_cuda else data.numpy() for name, data in own.items()}
+
+    def load(self, state: State, path: Path) -> None:
+        tensors = state.tensors()
+        own = {name: _bytes(tensor) for name, tensor in tensors.items()}
+        on_host = {name: data.numpy() for name, data in own.items() if not data.is_cuda}
+        loaded = self.engine.load(path, self.tensors, {} if self._stream else on_host)
+        for name, data in loaded.items():
+            own[name].copy_(torch.from_numpy(data))
+        state.step = int(tensors["position/step"])
+
+    def _download(self, data: Tensor, destination: Bytes, skip_bytes: int) -> None:
+        assert self._stream is not None
+        with torch.cuda.stream(self._stream):
+            torch.from_numpy(destination).copy_(data[skip_bytes : skip_bytes + len(destination)], non_blocking=True)
+        self._stream.synchronize()
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
+
+
+def _pin(memory: memoryview) -> None:
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0))

@@ -1,0 +1,40 @@
+"""The DeepFreeze engine on the raw adapter's arrays: saved from their own memory, and on a CPU loaded into it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from adapters.deepfreeze.method import DeepFreezeMethod
+from adapters.deepfreeze.tensor import Bytes, Copy
+from adapters.raw.framework import Array, State
+
+
+class DeepFreeze(DeepFreezeMethod[State]):
+    """The arrays in their canonical layout, which is their own."""
+
+    metadata = {"framework": "raw"}
+
+    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+        own = {name: _bytes(array) for name, array in state.leaves.items()}
+        return {name: data if isinstance(data, np.ndarray) else partial(_download, data) for name, data in own.items()}
+
+    def load(self, state: State, path: Path) -> None:
+        own = {name: _bytes(array) for name, array in state.leaves.items()}
+        loaded = self.engine.load(path, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
+        for name, data in loaded.items():
+            own[name].set(data)
+
+    def step(self, state: State) -> int:
+        return int(state.leaves["position/step"][0])
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _download(data: Array, destination: Bytes, skip_bytes: int) -> None:
+    data[skip_bytes : skip_bytes + len(destination)].get(out=destination)

@@ -1,0 +1,32 @@
+"""DeepFreeze in Chainer: what its files are said to hold. Runs in Chainer's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("chainer")
+
+from test_chainer import role_bytes, saved_entries, trained  # noqa: E402
+
+import workloads  # noqa: E402
+from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.chainer.framework import Chainer  # noqa: E402
+from workloads import Role  # noqa: E402
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Iterator[Chainer]:
+    framework = Chainer()
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+def test_the_entries_come_to_the_state(framework: Chainer, tmp_path: Path) -> None:
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
+    entries = saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
+    found = {role: sum(entry.stored_bytes for entry in entries if entry.role is role) for role in Role}
+    assert found == dict(role_bytes(framework, state))

@@ -1,0 +1,55 @@
+"""DeepFreeze in JAX: it keeps nobody from the arrays' memory. Runs in JAX's environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+from safetensors.flax import load_file  # noqa: E402
+from test_jax import make, opened, trained  # noqa: E402
+
+import workloads  # noqa: E402
+from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.jax.framework import Jax  # noqa: E402
+from adapters.jax.state import State  # noqa: E402
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Iterator[Jax]:
+    framework = Jax()
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+def addresses(state: State) -> dict[str, int]:
+    trained = ("weights/", "optimizer/momentum/")
+    return {name: array.unsafe_buffer_pointer() for name, array in state.tensors().items() if name.startswith(trained)}
+
+
+def test_the_step_behind_a_save_still_works_in_place(framework: Jax, tmp_path: Path) -> None:
+    """JAX copies donated arrays that somebody still looks at: staged() must have let go of them."""
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
+    before = addresses(state)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        pending = method.save(state, tmp_path / "checkpoint")
+        framework.gradients(state)
+        pending.staged()
+        framework.update(state)
+        assert addresses(state) == before
+        pending.finished()
+
+
+def test_the_library_finds_every_array(framework: Jax, tmp_path: Path) -> None:
+    state = trained(framework, workloads.load("llm-slice", "small", "bf16-mixed"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+    found, expected = load_file(tmp_path / "checkpoint" / "model.safetensors"), state.tensors()
+    assert found.keys() == expected.keys()
+    assert all((found[name] == array).all() and found[name].dtype == array.dtype for name, array in expected.items())

@@ -1,0 +1,47 @@
+"""DeepFreeze in TensorFlow: variables are saved from their memory, and a load gives them new memory without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+tf = pytest.importorskip("tensorflow")
+
+from test_tensorflow import make, opened, trained  # noqa: E402
+
+import workloads  # noqa: E402
+from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.tensorflow.framework import TensorFlow  # noqa: E402
+from adapters.tensorflow.state import State  # noqa: E402
+
+LARGE_BYTES = 1 << 14
+
+
+@pytest.fixture
+def framework(tmp_path: Path) -> Iterator[TensorFlow]:
+    framework = TensorFlow()
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    yield framework
+    framework.stop()
+
+
+def addresses(state: State) -> dict[str, int]:
+    values = {name: variable.value() for name, variable in state.plain_variables().items()}
+    large = {name: value for name, value in values.items() if value.dtype.size * value.shape.num_elements() >= LARGE_BYTES}
+    return {name: np.frombuffer(memoryview(tf.bitcast(value, tf.uint8)), np.uint8).ctypes.data for name, value in large.items()}
+
+
+def test_sources_and_loaded_values_are_the_variables_memory(framework: TensorFlow, tmp_path: Path) -> None:
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        own = addresses(state)
+        assert {name: method.sources(state)[name].ctypes.data for name in own} == own
+        method.save(state, tmp_path / "checkpoint").finished()
+        method.load(state, tmp_path / "checkpoint")
+    loaded = sorted(addresses(state).values())
+    assert not set(loaded) & set(own.values())
+    assert loaded[-1] - loaded[0] < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size, "all lie in one piece"

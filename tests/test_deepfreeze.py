@@ -1,0 +1,453 @@
+"""The DeepFreeze engine: what it writes, when it copies, what it says when something goes wrong, and what it reads back."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adapters.base import DirectIo
+from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.commit import CommitFailed
+from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.layout import INDEX, share
+from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
+from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+STEP = 7
+SPECS = [
+    Spec("weights/a", "float32", (300, 1000)),
+    Spec("buffers/mean", "float32", (17,), Changes.FORWARD, local=True),
+    Spec("weights/half", "bfloat16", (1001, 3)),
+    Spec("optimizer/a", "float32", (300, 1000)),
+    Spec("optimizer/none", "float32", (0, 4)),
+    Spec("rng/cpu", "uint8", (5056,), Changes.FORWARD, local=True),
+    Spec("position/step", "int64", ()),
+]
+SHARED = [spec for spec in SPECS if not spec.local]
+
+State = dict[str, Bytes]
+
+
+def new_state(seed: int, specs: Sequence[Spec] = SPECS) -> State:
+    random = np.random.default_rng(seed)
+    return {spec.name: random.integers(0, 256, spec.size_bytes, dtype=np.uint8) for spec in specs}
+
+
+def tensors(state: State, specs: Sequence[Spec] = SPECS) -> list[Tensor]:
+    return [Tensor(spec, state[spec.name]) for spec in specs]
+
+
+def new_engine(rank: int = 0, world: int = 1, block_bytes: int = 1 << 16, depth: int = 1, direct: bool = True) -> Engine:
+    engine = Engine(Ranks(rank, world, "session"), DirectIo(direct, block_bytes, depth), {"note": "a test"}, [Arena()])
+    engine.prepare(SPECS)
+    return engine
+
+
+def equal(first: State, second: State) -> bool:
+    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+
+
+@pytest.fixture
+def folder(scratch: Path, request: pytest.FixtureRequest) -> Path:
+    path = scratch / request.node.name.replace("/", "_")
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def saved(folder: Path) -> Path:
+    """A checkpoint of `new_state(1)`."""
+    path = folder / "checkpoint"
+    new_engine().save(tensors(new_state(1)), path, STEP).finished()
+    return path
+
+
+class Gate:
+    """A source that waits to be let through before it copies."""
+
+    def __init__(self, data: Bytes) -> None:
+        self.data = data
+        self.open = threading.Event()
+        self.reached = threading.Event()
+
+    def __call__(self, destination: Bytes, skip_bytes: int) -> None:
+        self.reached.set()
+        assert self.open.wait(30)
+        destination[:] = self.data[skip_bytes : skip_bytes + len(destination)]
+
+
+def gated(state: State, name: str) -> tuple[Gate, list[Tensor]]:
+    gate = Gate(state[name])
+    return gate, [Tensor(tensor.spec, gate) if tensor.spec.name == name else tensor for tensor in tensors(state)]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 16, 16 << 20])
+def test_what_is_saved_is_loaded(folder: Path, block_bytes: int, depth: int, direct: bool) -> None:
+    engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct)
+    for seed in (1, 2):  # the second save meets what the first has left in the arena
+        engine.save(tensors(new_state(seed)), folder / str(seed), STEP).finished()
+    for seed in (1, 2):
+        target = new_state(3)
+        assert engine.load(folder / str(seed), SPECS, target) == {}
+        assert equal(target, new_state(seed))
+        assert equal(engine.load(folder / str(seed), SPECS, {}), new_state(seed))
+
+
+def test_the_file_is_an_ordinary_one_with_aligned_data(saved: Path) -> None:
+    assert [path.name for path in saved.iterdir()] == ["model.safetensors"]
+    content = (saved / "model.safetensors").read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    metadata = header.pop("__metadata__")
+    assert (8 + length) % 4096 == 0
+    assert all(isinstance(value, str) for value in metadata.values())
+    assert (metadata["step"], metadata["note"]) == (str(STEP), "a test")
+    state, end = new_state(1), 0
+    for name, tensor in header.items():
+        start, stop = tensor["data_offsets"]
+        assert start == end, "no holes"
+        assert content[8 + length + start : 8 + length + stop] == state.pop(name).tobytes()
+        end = stop
+    assert len(content) == 8 + length + end
+    assert state == {}
+    assert header["weights/half"]["dtype"] == "BF16"
+    assert header["weights/a"]["data_offsets"][0] % 4 == 0
+
+
+def test_the_same_state_gives_the_same_file(saved: Path) -> None:
+    new_engine().save(tensors(new_state(1)), saved.parent / "again", STEP).finished()
+    assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
+
+
+def test_a_type_that_the_format_lacks_is_named(folder: Path) -> None:
+    with pytest.raises(ValueError, match="weights/x is complex128"):
+        new_engine().prepare([Spec("weights/x", "complex128", (1,))])
+
+
+def test_a_checkpoint_is_never_overwritten(saved: Path) -> None:
+    with pytest.raises(FileExistsError):
+        new_engine().save(tensors(new_state(2)), saved, STEP).finished()
+    target = new_state(3)
+    new_engine().load(saved, SPECS, target)
+    assert equal(target, new_state(1))
+
+
+def test_a_state_that_has_grown_is_saved_whole(folder: Path) -> None:
+    engine = new_engine()
+    specs = [*SPECS, Spec("weights/new", "float64", (100_000,))]
+    engine.save(tensors(new_state(1)), folder / "small", STEP).finished()
+    engine.save(tensors(new_state(1, specs), specs), folder / "large", STEP).finished()
+    assert equal(engine.load(folder / "large", specs, {}), new_state(1, specs))
+
+
+# --- when what is copied ----------------------------------------------------------------------------------------------------
+
+
+def test_save_returns_with_a_copy_of_what_the_forward_pass_changes(folder: Path) -> None:
+    state = new_state(1)
+    gate, gated_tensors = gated(state, "weights/a")
+    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    for name in ("buffers/mean", "rng/cpu"):
+        state[name] += 1
+    gate.open.set()
+    save.finished()
+    assert equal(new_engine().load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+def test_staged_returns_when_the_update_may_change_everything(folder: Path) -> None:
+    state = new_state(1)
+    gate, gated_tensors = gated(state, "optimizer/a")
+    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    assert gate.reached.wait(30)
+    with ThreadPoolExecutor() as pool:
+        staged = pool.submit(save.staged)
+        assert not staged.done()
+        gate.open.set()
+        staged.result(30)
+    for data in state.values():
+        data += 1
+    save.finished()
+    assert equal(new_engine().load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None:
+    state = {"weights/fixed": np.zeros(5000, np.uint8)}
+    gate = Gate(state["weights/fixed"])
+    spec = Spec("weights/fixed", "uint8", (5000,), Changes.NEVER)
+    save = new_engine().save([Tensor(spec, gate)], folder / "checkpoint", STEP)
+    save.staged()
+    assert not (folder / "checkpoint").exists()
+    gate.open.set()
+    save.finished()
+    assert (folder / "checkpoint").exists()
+
+
+def test_what_is_copied_is_let_go(folder: Path) -> None:
+    """A framework that gives the memory of old arrays to new ones could not do so while somebody looked at them."""
+    gate, gated_tensors = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    assert gate.reached.wait(30)
+    assert save._snapshot.tensors == {}
+    gate.open.set()
+    save.finished()
+
+
+def test_a_second_save_waits_for_the_first(folder: Path) -> None:
+    engine = new_engine()
+    gate, gated_tensors = gated(new_state(1), "position/step")
+    engine.save(gated_tensors, folder / "first", STEP)
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(engine.save, tensors(new_state(2)), folder / "second", STEP)
+        assert not second.done()
+        gate.open.set()
+        second.result(30).finished()
+    assert equal(engine.load(folder / "first", SPECS, {}), new_state(1))
+    assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
+
+
+# --- errors in the background -----------------------------------------------------------------------------------------------
+
+
+def broken(state: State, name: str) -> list[Tensor]:
+    def fail(destination: Bytes, skip_bytes: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    return [Tensor(tensor.spec, fail) if tensor.spec.name == name else tensor for tensor in tensors(state)]
+
+
+Ask = Callable[[Engine, Path], None]
+
+
+@pytest.mark.parametrize("name", ["buffers/mean", "weights/a"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda engine, path: engine._last.finished(),
+        lambda engine, path: engine._last.staged(),
+        lambda engine, path: engine.save(tensors(new_state(2)), path / "next", STEP),
+        lambda engine, path: engine.wait(),
+    ],
+    ids=["finished", "staged", "save", "close"],
+)
+def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(folder: Path, name: str, ask: Ask) -> None:
+    engine = new_engine()
+    engine.save(broken(new_state(1), name), folder / "checkpoint", STEP)
+    with pytest.raises(OSError, match="Input/output error"):
+        ask(engine, folder)
+    assert list(folder.iterdir()) == []
+    engine.save(tensors(new_state(2)), folder / "next", STEP).finished()  # it is told once, and the engine goes on
+    assert equal(engine.load(folder / "next", SPECS, {}), new_state(2))
+
+
+def test_a_missing_parent_is_an_error(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        new_engine().save(tensors(new_state(1)), folder / "missing" / "checkpoint", STEP).finished()
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------------
+
+
+def places(path: Path) -> Iterator[tuple[int, str]]:
+    """A byte in each part of a file, and what an error about it must name."""
+    yield from ((offset, "header") for offset in (0, 8, 100, 600))
+    yield from ((tensor.start + (tensor.stop - tensor.start) // 2, tensor.name) for tensor in tensors_of(path))
+
+
+def tensors_of(path: Path) -> list:
+    return [tensor for tensor in open_stored(path).files[0].tensors if tensor.stop > tensor.start]
+
+
+def test_a_flipped_bit_anywhere_is_found(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    for offset, named in list(places(saved)):
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 4]) + whole[offset + 1 :])
+        with pytest.raises(Damaged, match=rf"model.safetensors.*{named}"):
+            new_engine().load(saved, SPECS, new_state(2))
+
+
+def test_every_byte_of_the_header_is_guarded(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    length = 8 + struct.unpack("<Q", whole[:8])[0]
+    for offset in range(0, length, 7):
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 1]) + whole[offset + 1 :])
+        with pytest.raises(Damaged, match=r"model.safetensors"):
+            open_stored(saved)
+
+
+@pytest.mark.parametrize("left", [0, 5, 4000, 4096, 100_000, -1])
+def test_a_file_that_is_cut_off_is_found(saved: Path, left: int) -> None:
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    with pytest.raises(
+        Damaged, match=r"model.safetensors (has no header|has a damaged header|is cut off after \d+ bytes: \w+/\w+)"
+    ):
+        new_engine().load(saved, SPECS, new_state(2))
+
+
+def test_a_hole_where_a_block_was_not_written_is_found(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    tensor = tensors_of(saved)[-1]
+    with file.open("r+b") as stream:
+        stream.seek(tensor.start)
+        stream.write(bytes(min(4096, tensor.stop - tensor.start)))
+    with pytest.raises(Damaged, match=tensor.name):
+        new_engine().load(saved, SPECS, new_state(2))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (Spec("weights/more", "float32", (1,)), r"weights/more is not in"),
+        (Spec("weights/a", "float32", (1000, 300)), r"weights/a is float32\[300, 1000\] in .*float32\[1000, 300\] in the state"),
+        (Spec("weights/half", "float16", (1001, 3)), r"weights/half is bfloat16"),
+    ],
+)
+def test_a_checkpoint_of_another_state_is_refused(saved: Path, spec: Spec, reason: str) -> None:
+    specs = [*(own for own in SPECS if own.name != spec.name), spec]
+    with pytest.raises(Unfitting, match=reason):
+        new_engine().load(saved, specs, {})
+
+
+def test_where_nothing_is_nothing_is_loaded(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        new_engine().load(folder, SPECS, {})
+
+
+# --- several ranks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 7])
+def test_shares_are_equal_and_come_to_the_whole(world: int) -> None:
+    specs = [Spec(f"weights/{number}", "float32", (rows, 64)) for number, rows in enumerate([6000, 1, 6000, 20, 6000])]
+    shares = [share(specs, rank, world) for rank in range(world)]
+    total_bytes = sum(spec.size_bytes for spec in specs)
+    assert max(sum(piece.size_bytes for piece in pieces) for pieces in shares) <= 1.03 * total_bytes / world
+    for spec in specs:
+        pieces = [piece for pieces in shares for piece in pieces if piece.spec is spec]
+        assert [piece.skip_bytes for piece in pieces] == list(np.cumsum([0, *(piece.size_bytes for piece in pieces)]))[:-1]
+        assert sum(piece.size_bytes for piece in pieces) == spec.size_bytes
+    names = [piece.name for pieces in shares for piece in pieces]
+    assert len(names) == len(set(names))
+
+
+def test_tensors_that_need_not_be_divided_stay_whole() -> None:
+    specs = [Spec(f"weights/{number}", "float32", (1000, 64)) for number in range(8)]
+    assert all(piece.name == piece.spec.name for rank in range(4) for piece in share(specs, rank, 4))
+
+
+def rank_state(rank: int) -> State:
+    return new_state(1, SHARED) | new_state(10 + rank, [spec for spec in SPECS if spec.local])
+
+
+def save_together(path: Path, world: int, sources: Callable[[int], list[Tensor]]) -> list[BaseException | None]:
+    """Save on all ranks at once, and return what each one raised."""
+
+    def run(rank: int) -> BaseException | None:
+        save = new_engine(rank, world).save(sources(rank), path, STEP)
+        try:
+            save.finished()
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(run, range(world)))
+
+
+@pytest.fixture
+def sharded(folder: Path) -> Path:
+    path = folder / "checkpoint"
+    assert save_together(path, 3, lambda rank: tensors(rank_state(rank))) == [None, None, None]
+    return path
+
+
+def test_every_rank_gets_back_what_all_have_and_what_it_alone_had(sharded: Path) -> None:
+    for rank in range(3):
+        target = new_state(99)
+        new_engine(rank, 3).load(sharded, SPECS, target)
+        assert equal(target, rank_state(rank))
+        assert equal(new_engine(rank, 3).load(sharded, SPECS, {}), rank_state(rank))
+
+
+def test_a_sharded_checkpoint_has_the_customary_names_and_index(sharded: Path) -> None:
+    files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert sorted(path.name for path in sharded.iterdir()) == [*files, INDEX]
+    assert [path.name for path in sharded.parent.iterdir()] == ["checkpoint"], "nothing is left beside it"
+    index = json.loads((sharded / INDEX).read_text())
+    stored = open_stored(sharded)
+    assert index["weight_map"] == {tensor.name: file.path.name for file in stored.files for tensor in file.tensors}
+    assert index["metadata"]["total_size"] == sum(spec.size_bytes * (3 if spec.local else 1) for spec in SPECS)
+
+
+@pytest.mark.parametrize("world", [1, 2, 5])
+def test_another_number_of_ranks_can_load(sharded: Path, world: int) -> None:
+    for rank in range(world):
+        assert equal(new_engine(rank, world).load(sharded, SPECS, {}), rank_state(rank % 3))
+
+
+def test_a_single_checkpoint_can_be_loaded_by_several_ranks(saved: Path) -> None:
+    assert equal(new_engine(1, 2).load(saved, SPECS, {}), new_state(1))
+
+
+def test_a_rank_that_fails_costs_all_of_them_the_checkpoint(folder: Path) -> None:
+    for failing in (0, 1):
+        sources = [broken(rank_state(rank), "rng/cpu") if rank == failing else tensors(rank_state(rank)) for rank in range(2)]
+        errors = save_together(folder / "checkpoint", 2, lambda rank, sources=sources: sources[rank])
+        assert str(errors[failing]) == "[Errno 5] Input/output error"
+        assert isinstance(errors[1 - failing], CommitFailed)
+        assert list(folder.iterdir()) == []
+
+
+def test_a_missing_or_foreign_shard_is_found(sharded: Path) -> None:
+    second = sharded / "model-00002-of-00003.safetensors"
+    other = sharded.parent / "other"
+    save_together(other, 3, lambda rank: tensors(new_state(50)))
+    second.write_bytes((other / second.name).read_bytes())
+    with pytest.raises(Damaged, match=f"{second.name} is not the file that {INDEX} was written for"):
+        new_engine(0, 3).load(sharded, SPECS, {})
+    second.unlink()
+    with pytest.raises(Damaged, match=f"lacks {second.name}"):
+        new_engine(0, 3).load(sharded, SPECS, {})
+
+
+DYING_RANK = """
+import sys, time
+from pathlib import Path
+from adapters.deepfreeze.commit import CommonCommit
+CommonCommit(Path(sys.argv[1]), "session-0", int(sys.argv[2]), 2, lambda seals: b"").begin()
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> None:
+    command = [sys.executable, "-c", DYING_RANK, str(folder / "checkpoint"), str(dying)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        save = new_engine(1 - dying, 2).save(tensors(rank_state(1 - dying)), folder / "checkpoint", STEP)
+        save.staged()
+        other.kill()
+        with pytest.raises(CommitFailed, match=f"rank {dying} ended before it had written its share"):
+            save.finished()
+    assert not (folder / "checkpoint").exists()

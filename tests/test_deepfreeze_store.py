@@ -1,0 +1,209 @@
+"""The DeepFreeze store: which checkpoint comes back, after whatever has happened to the process or the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deepfreeze_victim import advance, opened
+
+from adapters.deepfreeze.snapshot import FileWriter
+from adapters.deepfreeze.store import Store
+from adapters.raw.framework import Raw, State
+
+ROOT = Path(__file__).resolve().parents[1]
+KILLED_AT = {  # the calls that change the disk, each thread's counted by itself, and which steps may be left after them
+    "pwrite64": [1],
+    "ftruncate": [1],
+    "fsync": [1, 2],
+    "rename": [1],
+    "unlinkat": [2],
+    "rmdir": [2],
+}
+
+needs_strace = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+Digests = dict[str, str]
+
+
+def digests(framework: Raw, state: State) -> Digests:
+    return {leaf.name: hashlib.sha256(leaf.data).hexdigest() for leaf in framework.leaves(state)}
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def folder(scratch: Path, request: pytest.FixtureRequest) -> Path:
+    path = scratch / request.node.name
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder of a file system in memory."""
+    path = Path("/dev/shm") / f"ckptbench-test-{os.getpid()}"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def expected(scratch: Path) -> list[Digests]:
+    """The state after each number of steps."""
+    framework, _, state = opened(scratch, 0)
+    found = [digests(framework, state)]
+    for _ in range(4):
+        advance(framework, state)
+        found.append(digests(framework, state))
+    return found
+
+
+@pytest.fixture(scope="module")
+def first(scratch: Path) -> Path:
+    """A store with a checkpoint of the first step."""
+    folder = scratch / "first"
+    _, method, state = opened(folder, 1)
+    Store(method, folder).save(state).finished()
+    return folder
+
+
+def restored(folder: Path, **options: object) -> tuple[str, int, Digests]:
+    """Restore in a state that is none of the saved ones: from which level, which step, and what."""
+    framework, method, state = opened(folder, 0, seed=9, options=options)
+    found = Store(method, folder).restore(state)
+    return found.level, found.step, digests(framework, state)
+
+
+def run_victim(folder: Path, *strace: str, memory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Let another process save the second step and keep nothing else, under strace."""
+    folders = [str(folder), *([str(memory)] if memory else [])]
+    command = ["strace", "-f", "-qq", *strace, sys.executable, str(Path(__file__).with_name("deepfreeze_victim.py")), *folders]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+
+
+def disturbed(folder: Path, call: str, fault: str, number: int) -> subprocess.CompletedProcess[str]:
+    """Run the victim with a fault in one of its calls."""
+    return run_victim(folder, "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={number}")
+
+
+@needs_strace
+@pytest.mark.parametrize(("call", "outcome"), KILLED_AT.items())
+def test_a_whole_checkpoint_is_there_whenever_the_process_is_killed(
+    call: str, outcome: list[int], first: Path, folder: Path, expected: list[Digests]
+) -> None:
+    steps = []
+    for number in itertools.count(1):
+        attempt = shutil.copytree(first, folder / str(number))
+        killed = disturbed(attempt, call, "signal=KILL", number).returncode != 0
+        level, step, found = restored(attempt)
+        assert (level, found) == ("directory", expected[step])
+        assert all(name.startswith("step-") for name in names(attempt)), "what was left unfinished is removed"
+        if not killed:  # no thread makes so many of these calls
+            break
+        steps.append(step)
+    assert sorted(set(steps)) == outcome
+    assert step == 2
+
+
+@needs_strace
+@pytest.mark.parametrize("call", KILLED_AT)
+def test_a_disk_that_fails_is_told_and_no_checkpoint_is_lost(call: str, first: Path, folder: Path, expected: list[Digests]) -> None:
+    for number in itertools.count(1):
+        attempt = shutil.copytree(first, folder / str(number))
+        done = disturbed(attempt, call, "error=ENOSPC", number)
+        assert (done.returncode, done.stderr) == (0, "")
+        if not done.stdout:
+            break
+        assert done.stdout == "raised No space left on device\n"
+        if call in ("pwrite64", "ftruncate"):
+            assert names(attempt) == ["step-0000000001"], "nothing unfinished is left"
+        _, step, found = restored(attempt)
+        assert found == expected[step]
+    assert number > 1
+    assert restored(attempt) == ("directory", 2, expected[2])
+
+
+def test_the_last_few_are_kept_and_the_newest_is_restored(folder: Path, expected: list[Digests]) -> None:
+    framework, method, state = opened(folder, 0)
+    store = Store(method, folder, keep=2)
+    for step in (1, 2, 3):
+        advance(framework, state)
+        pending = store.save(state)
+        pending.staged()
+        durable = [name for name in names(folder) if not name.startswith(".")]
+        assert len(durable) >= min(step - 1, 2), "none goes before a newer one is durable"
+    pending.finished()
+    assert names(folder) == ["step-0000000002", "step-0000000003"]
+    assert restored(folder) == ("directory", 3, expected[3])
+
+
+def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(folder: Path, expected: list[Digests]) -> None:
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    advance(framework, state)
+    store.save(state).finished()
+    file = folder / "step-0000000002" / "model.safetensors"
+    os.truncate(file, file.stat().st_size - 1)
+    found = store.restore(state)
+    assert (found.step, found.path.name) == (1, "step-0000000001")
+    assert "step-0000000002/model.safetensors is cut off" in found.skipped[0]
+    advance(framework, state)
+    store.save(state).finished()  # at the step of the damaged one
+    assert names(folder) == ["step-0000000002", "step-0000000002.1"]
+    assert restored(folder) == ("directory", 2, expected[2])
+
+
+def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    _, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileWriter, "finish", fail)
+        store.save(state).staged()
+        with pytest.raises(OSError, match="Input/output error"):
+            store.save(state)
+    store.save(state).finished()
+    assert names(folder) == ["step-0000000001"]
+
+
+def test_an_empty_store_says_so(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        restored(folder)
+
+
+def test_memory_outlives_the_process_and_says_that_it_was_memory(
+    first: Path, folder: Path, memory: Path, expected: list[Digests]
+) -> None:
+    """The disk fails after the snapshot was taken; the process is gone; the memory has the step that the disk has not."""
+    attempt = shutil.copytree(first, folder / "store")
+    inject = ["-e", "trace=ftruncate,fsync", "-e", "inject=fsync:signal=KILL:when=1"]
+    assert run_victim(attempt, "-o", os.devnull, *inject, memory=memory).returncode in (-9, 137)
+    assert restored(attempt, memory=str(memory)) == ("memory", 2, expected[2])
+    assert restored(attempt) == ("directory", 1, expected[1])
+
+
+@pytest.mark.parametrize(("arenas", "level"), [(1, "directory"), (2, "memory")])
+def test_memory_counts_only_while_no_snapshot_is_being_taken_or_with_a_second_arena(
+    arenas: int, level: str, folder: Path, memory: Path, expected: list[Digests]
+) -> None:
+    options = {"memory": str(memory), "arenas": arenas}
+    framework, method, state = opened(folder, 1, options=options)
+    Store(method, folder).save(state).finished()
+    assert restored(folder, **options) == ("memory", 1, expected[1])
+    advance(framework, state)
+    with pytest.raises(FileNotFoundError):
+        method.save(state, folder / "missing" / "checkpoint").finished()  # breaks off after the first copies
+    assert restored(folder, **options) == (level, 1, expected[1])
