@@ -14,7 +14,7 @@ SCHEMA = 3
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
-    3: "training, straight, interrupt, resume and reshard records; one record may speak for many ranks",
+    3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]

@@ -75,8 +75,15 @@ def _sweeps(*sweeps: dict[str, Any]) -> str:
         "samples": 2,
     }
     tables = [{**defaults, **sweep} for sweep in sweeps]
-    lines = ["\n".join(["[[sweep]]", *(f"{key} = {value!r}" for key, value in table.items())]) for table in tables]
+    lines = [
+        "\n".join(["[[sweep]]", *(f"{key} = {_toml(value)}" for key, value in table.items() if value is not None)])
+        for table in tables
+    ]
     return "\n".join(["description = 'a test'", *lines])
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
 def _methods(planned: list[PlannedCase]) -> list[str]:
@@ -239,7 +246,7 @@ def test_a_wrong_wish_is_refused(tmp_path: Path, toy: FrameworkEntry, wishes: di
 
 
 def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(tmp_path: Path, toy: FrameworkEntry) -> None:
-    with pytest.raises(UsageError, match="unknown method 'plane' in framework toy"):
+    with pytest.raises(UsageError, match="unknown method 'plane' in frameworks toy, .*did you mean 'plain'"):
         suite.plan(_suite(tmp_path, _sweeps({"method": "plane"})), [toy])
 
 
@@ -313,3 +320,58 @@ def test_an_experiment_without_methods_has_one_case_for_each_state(tmp_path: Pat
 def test_the_sizes_experiment_has_its_own_number_of_processes(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = SWEEP.replace("samples = 2", 'experiment = "sizes"')
     assert {item.processes for item in suite.plan(_suite(tmp_path, text), [toy])} == {2}
+
+
+def test_a_method_is_measured_where_it_has_something_to_say(tmp_path: Path) -> None:
+    methods = {"whole": "default = true", "pair": "min_world = 2", "trap": 'experiments = ["resume"]'}
+    framework = _framework(tmp_path / "adapters", "toy", methods)
+    cost = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2]}))
+    assert [(item.case.method, item.case.world) for item in suite.plan(cost, [framework])] == [
+        ("whole", 1),
+        ("whole", 2),
+        ("pair", 2),
+    ]
+    named = suite.plan(cost, [framework], methods=["trap"], worlds=[1])
+    assert [item.case.method for item in named] == ["trap"], "the user's word counts more"
+
+
+def test_a_suite_may_name_what_another_framework_has(tmp_path: Path, toy: FrameworkEntry) -> None:
+    text = _sweeps({"method": ["plain", "torch-save"]})
+    assert [item.case.method for item in suite.plan(_suite(tmp_path, text), [toy])] == ["plain"]
+    with pytest.raises(UsageError, match="unknown method 'torchsave'"):
+        suite.plan(_suite(tmp_path, _sweeps({"method": "torchsave"})), [toy])
+
+
+def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
+    strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    framework = _framework(
+        tmp_path / "adapters", "toy", {"plain": "default = true", "parts": "takes_shards = true"}, HEAD + strategies
+    )
+    both = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2], "strategy": ["default", "sharded"]}))
+    planned = [(item.case.method, item.case.world, item.case.strategy) for item in suite.plan(both, [framework])]
+    assert planned == [("plain", 1, ""), ("parts", 1, ""), ("plain", 2, "one"), ("parts", 2, "one"), ("parts", 2, "parts")]
+    with pytest.raises(UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"):
+        suite.plan(both, [framework], strategies=["part"])
+
+
+def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntry) -> None:
+    for changes, message in (
+        ({"every": 3}, "every has a meaning in experiment train alone"),
+        ({"experiment": "train"}, "a sweep of experiment train says every"),
+        ({"experiment": "reshard", "method": "plain", "samples": None}, "a sweep of experiment reshard says load_world"),
+        ({"workload": "resnet50", "weak": True}, "does not grow with the world"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            suite.plan(_suite(tmp_path, _sweeps(changes)), [toy])
+
+
+def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -> None:
+    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "any": "reshards = true"})
+    text = _sweeps({"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": [1, 4]})
+    planned = suite.plan(_suite(tmp_path, text), [framework])
+    assert [(item.case.method, item.case.load_world, bool(item.unsupported)) for item in planned] == [
+        ("plain", 1, True),
+        ("any", 1, False),
+        ("plain", 4, True),
+        ("any", 4, False),
+    ]

@@ -54,6 +54,8 @@ class _MethodTable(tables.Table):
     compressed: bool = False
     default: bool = False  # what the framework's documentation reaches for first
     fast: bool = False  # the framework's fastest known way
+    min_world: int = Field(default=1, ge=1)  # on fewer ranks it is another method of the framework: taken there only when named
+    experiments: tuple[str, ...] = Field(default=(), strict=False)  # in which it says something new; in others only when named
     takes_shards: bool = False  # it can save a state of which no rank holds the whole
     reshards: bool = False  # another number of ranks can load what it wrote
     slow: bool = False  # it takes many times as long as the others: a suite may take fewer samples of it

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from harness.case import Case
-from harness.driver import tables
+from harness.driver import catalog, tables
 from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
 from harness.driver.errors import UsageError, nearest
 from harness.driver.experiments import EXPERIMENTS, RESHARD, RESUME, TRAIN
@@ -232,11 +232,14 @@ def plan(
     """
     _require_devices(frameworks, device)
     _require_worlds(worlds or ())
-    _require_methods(frameworks, methods or [name for sweep in suite.sweeps for name in sweep.method])
+    everywhere = [*frameworks, *catalog.frameworks().values()]  # a suite may name what another framework has
+    _require_methods(frameworks, methods or ())
+    _require_methods(everywhere, [name for sweep in suite.sweeps for name in sweep.method])
     sweeps = _narrowed(suite, workloads or ())
     if strategies:
         sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
-    _require_strategies(frameworks, strategies or [name for sweep in suite.sweeps for name in sweep.strategy])
+    _require_strategies(frameworks, strategies or ())
+    _require_strategies(everywhere, [name for sweep in suite.sweeps for name in sweep.strategy])
     cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
     if not cells:
         raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
@@ -289,6 +292,11 @@ def _in_words(frameworks: Sequence[FrameworkEntry]) -> str:
     return f"framework {names_}" if len(frameworks) == 1 else f"frameworks {names_}"
 
 
+def _is_measured(method: MethodEntry, sweep: Sweep, world: int) -> bool:
+    """Whether a method has anything to say in an experiment and world, as far as it declares that."""
+    return world >= method.min_world and sweep.experiment in (method.experiments or EXPERIMENTS)
+
+
 def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
     """Return the suite's sweeps with only these workloads; all of them where none is named."""
     measured = list(dict.fromkeys(workload for sweep in suite.sweeps for workload in sweep.workload))
@@ -308,7 +316,9 @@ def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequen
                     yield from () if requested else (_Cell(framework, None, shape, strategy, sweep),)
                     continue
                 for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
-                    if method.takes_shards or not _is_sharded(framework, strategy):
+                    named = method.name in (*requested, *sweep.method)
+                    fits = method.takes_shards or not _is_sharded(framework, strategy)
+                    if fits and (named or _is_measured(method, sweep, shape.world)):
                         yield _Cell(framework, method, shape, strategy, sweep)
 
 
