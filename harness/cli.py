@@ -33,7 +33,7 @@ RESULTS = ROOT / "results"
 SCRATCH = ROOT / ".scratch"
 VENVS = ROOT / ".venvs"
 FORMATS = ("table", "markdown", "csv", "json")
-LISTS = ("frameworks", "methods", "workloads", "suites")
+LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
 
 _TEXT_COLUMNS = ("method", "covers", "power-safe", "verified", "framework", "same files", "same state")
 
@@ -88,7 +88,7 @@ def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] =
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
         raise nearest("list", what, LISTS)
-    out.print({"frameworks": _frameworks, "methods": _methods, "workloads": _workloads, "suites": _suites}[what]())
+    out.print(_LISTED[what]())
 
 
 @app.command("run")
@@ -362,13 +362,22 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
     found = Table(title=entry.name, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=True)
     for column in ("method", "covers", "format"):
         found.add_column(column, no_wrap=True)
-    for column in ("default", "async", "sharded", "compressed"):
+    for column in ("default", "async", "sharded", "any world", "compressed"):
         found.add_column(column)
     found.add_column("description", overflow="fold", ratio=1)
     for method in entry.methods.values():
-        traits = (method.default, method.asynchronous, method.sharded, method.compressed)
+        traits = (method.default, method.asynchronous, method.sharded, method.reshards, method.compressed)
         description = f"{method.description} (test double)" if method.test_double else method.description
         found.add_row(method.name, method.covers, method.format, *("yes" if has_it else "–" for has_it in traits), description)
+    return found
+
+
+def _strategies() -> Table:
+    found = Table("framework", "strategy", "default", "sharded", "description")
+    for entry in catalog.frameworks().values():
+        for name, strategy in entry.strategies.items():
+            traits = ("yes" if has_it else "–" for has_it in (strategy.default, strategy.sharded))
+            found.add_row(entry.name, name, *traits, strategy.description)
     return found
 
 
@@ -387,6 +396,15 @@ def _suites() -> Table:
     for name in suite.names():
         found.add_row(name, suite.load(name).description)
     return found
+
+
+_LISTED = {
+    "frameworks": _frameworks,
+    "methods": _methods,
+    "strategies": _strategies,
+    "workloads": _workloads,
+    "suites": _suites,
+}
 
 
 if __name__ == "__main__":
