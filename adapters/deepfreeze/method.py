@@ -42,7 +42,6 @@ class DeepFreezeMethod(Method[StateT]):
         sources = self.sources(state)
         save = self.engine.save([Tensor(spec, sources[spec.name]) for spec in self.tensors], path, self.step(state))
         if self._synchronous:
-            del sources
             save.finished()
         return save
 

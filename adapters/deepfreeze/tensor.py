@@ -62,6 +62,19 @@ class Spec:
         return SAFETENSORS_TYPES[self.dtype][1] * math.prod(self.shape)
 
 
+class Late:
+    """A source whose bytes are looked up when they are copied: in the background, not while the training waits for `save`."""
+
+    def __init__(self, look_up: Callable[[], Bytes]) -> None:
+        self._look_up = look_up
+        self._bytes: Bytes | None = None
+
+    def __call__(self, destination: Bytes, skip_bytes: int) -> None:
+        if self._bytes is None:
+            self._bytes = self._look_up()
+        np.copyto(destination, self._bytes[skip_bytes : skip_bytes + len(destination)])
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A tensor and its memory: the bytes themselves, or what copies them from a device."""

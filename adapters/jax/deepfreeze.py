@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
 from workloads import Role
@@ -30,10 +32,12 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return Changes.UPDATE if role in (Role.WEIGHT, Role.OPTIMIZER) else Changes.NEVER
 
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
-        on_host = self.framework.on_host(state.tensors())
-        return {name: np.asarray(array).reshape(-1).view(np.uint8) for name, array in on_host.items()}
+        return {name: Late(partial(self._bytes, array)) for name, array in state.tensors().items()}
 
     def load(self, state: State, path: Path) -> None:
         loaded = self.engine.load(path, self.tensors, {})
         arrays = {spec.name: loaded[spec.name].view(jnp.dtype(spec.dtype)).reshape(spec.shape) for spec in self.tensors}
         state.adopt_tensors(jax.device_put(arrays, self.framework.device))  # on a CPU without a copy, where they are aligned
+
+    def _bytes(self, array: Array) -> Bytes:
+        return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)

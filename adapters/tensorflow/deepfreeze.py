@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy, Spec
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, Spec
 from adapters.tensorflow.state import State
+from workloads import Role
 
 ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to them."""
+    """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to them.
+
+    A variable whose value somebody still holds gets new memory when it changes. So what the forward pass changes is held until it
+    is copied, and the others are only looked at in passing, for the optimizer's step to work in place.
+    """
 
     metadata = {"framework": "tensorflow", "layout": "native: kernels are (in, out) and (height, width, in, out)"}
 
@@ -25,16 +31,26 @@ class DeepFreeze(DeepFreezeMethod[State]):
         variables = state.plain_variables()
         return [replace(spec, shape=tuple(variables[spec.name].shape)) for spec in super().specs(state)]
 
+    def changed_by(self, role: Role) -> Changes:
+        return Changes.NEVER if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
+
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
-        with tf.device("CPU:0"):  # a value on a CPU is the variable's own memory until the variable changes
-            values = {name: tf.identity(variable.value()) for name, variable in state.plain_variables().items()}
-            return {name: np.frombuffer(memoryview(tf.bitcast(value, tf.uint8)), np.uint8) for name, value in values.items()}
+        variables = state.plain_variables()
+        kept = {spec.name for spec in self.tensors if spec.changes is Changes.NEVER}
+        values = {name: variable.value() if name in kept else variable for name, variable in variables.items()}
+        return {name: Late(partial(_bytes, value)) for name, value in values.items()}
 
     def load(self, state: State, path: Path) -> None:
         loaded = self.engine.load(path, self.tensors, {})
         variables = state.plain_variables()
         for spec in self.tensors:
             variables[spec.name].assign(_tensor(loaded[spec.name], spec))
+
+
+def _bytes(value: tf.Variable | tf.Tensor) -> Bytes:
+    """Return the value's bytes on the host, which are its own memory where it lies there."""
+    with tf.device("CPU:0"):
+        return np.frombuffer(memoryview(tf.bitcast(tf.identity(value), tf.uint8)), np.uint8)
 
 
 def _tensor(data: Bytes, spec: Spec) -> tf.Tensor:
