@@ -189,9 +189,9 @@ def wrong_restore(framework: PyTorch, state: State, target: State, name: str, pa
 
 
 def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Problems:
-    """A tensor lies in the checkpoint once, or once for every rank that has a file of its own; no padding goes with it."""
+    """A tensor lies in the checkpoint once, or in the file of every rank where each keeps to itself; no padding goes with it."""
     entries = list(make(name, framework).entries(path))
-    copies = ranks().size if METHODS[name].get("rank_local") else 1
+    copies = 1 if name in RESHARDED else ranks().size
     expected: Counter[Role | None] = Counter()
     found: Counter[Role | None] = Counter()
     for leaf in framework.leaves(state):
