@@ -164,6 +164,19 @@ def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(folder: Path, 
     assert restored(folder) == ("directory", 2, expected[2])
 
 
+def test_ranks_agree_on_what_they_restore(folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch) -> None:
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    advance(framework, state)
+    store.save(state).finished()
+    answers = iter([False, True])  # another rank cannot read the newest
+    monkeypatch.setattr(method.peers, "on_all", lambda well: well and next(answers))
+    found = store.restore(state)
+    assert (found.step, digests(framework, state)) == (1, expected[1])
+    assert found.skipped == (f"{folder / 'step-0000000002'} is not whole on another rank",)
+
+
 def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(5, "Input/output error")
@@ -172,7 +185,7 @@ def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path,
     store = Store(method, folder)
     with monkeypatch.context() as patch:
         patch.setattr(FileWriter, "finish", fail)
-        store.save(state).staged()
+        store.save(state)
         with pytest.raises(OSError, match="Input/output error"):
             store.save(state)
     store.save(state).finished()

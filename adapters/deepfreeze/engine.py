@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,6 @@ class Ranks:
     rank: int
     world: int
     session: str
-
-    @classmethod
-    def alone(cls) -> Ranks:
-        """The only one."""
-        return cls(0, 1, secrets.token_hex(4))
 
 
 class Save(Pending):

@@ -15,6 +15,7 @@ from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, chang
 from adapters.formats import safetensors
 from workloads import Role, role_of
 
+T = TypeVar("T")
 StateT = TypeVar("StateT")
 
 
@@ -33,7 +34,10 @@ class DeepFreezeMethod(Method[StateT]):
 
     def open(self, state: StateT) -> None:
         """Agree with the other ranks on a name for this session, and have the memory."""
-        self.engine = Engine(_join(self.place), self.place.io, self.metadata, self.arenas())
+        self.peers = Alone() if self.place.world == 1 else Together()
+        session = self.peers.of_first(secrets.token_hex(4))
+        ranks = Ranks(self.place.rank, self.place.world, session)
+        self.engine = Engine(ranks, self.place.io, self.metadata, self.arenas())
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
@@ -81,10 +85,29 @@ class DeepFreezeMethod(Method[StateT]):
         """Return the memory of every tensor, or what copies it."""
 
 
-def _join(place: Place) -> Ranks:
-    if place.world == 1:
-        return Ranks.alone()
-    from mpi4py import MPI  # starts MPI, which a world of one does without
+class Alone:
+    """A world of one rank, which agrees with itself."""
 
-    session: str = MPI.COMM_WORLD.bcast(secrets.token_hex(4))
-    return Ranks(place.rank, place.world, session)
+    def of_first(self, value: T) -> T:
+        """Return what rank 0 has given, on every rank."""
+        return value
+
+    def on_all(self, well: bool) -> bool:
+        """Return whether all is well on every rank."""
+        return well
+
+
+class Together(Alone):
+    """The ranks that MPI has started. Only for the main thread: not every MPI lets others in."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI  # starts MPI, which a world of one does without
+
+        self._world = MPI.COMM_WORLD
+
+    def of_first(self, value: T) -> T:
+        found: T = self._world.bcast(value)
+        return found
+
+    def on_all(self, well: bool) -> bool:
+        return all(self._world.allgather(well))

@@ -58,16 +58,23 @@ class Store(Generic[StateT]):
         return self._last
 
     def restore(self, state: StateT) -> Restored:
-        """Load the newest checkpoint that is whole. FileNotFoundError where there is none."""
-        skipped = []
-        for level, step, path in self._newest_first():
-            try:
-                self._method.load(state, path)
-            except Damaged as error:
-                skipped.append(str(error))
-            else:
+        """Load the newest checkpoint that every rank finds whole. FileNotFoundError where there is none."""
+        peers = self._method.peers
+        skipped: list[str] = []
+        for level, step, path in peers.of_first(self._newest_first()):
+            reason = self._load(state, path)
+            if peers.on_all(reason is None):
                 return Restored(level, step, path, tuple(skipped))
+            skipped.append(reason or f"{path} is not whole on another rank")
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
+
+    def _load(self, state: StateT, path: Path) -> str | None:
+        """Load, or say why that cannot be done."""
+        try:
+            self._method.load(state, path)
+        except (Damaged, FileNotFoundError) as error:
+            return str(error)
+        return None
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints of the directory, the oldest first."""
