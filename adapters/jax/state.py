@@ -33,6 +33,7 @@ ROLES = {  # of all parts of the tree
 class State:
     """Weights, buffers, optimizer, random key and position in the data.
 
+    The arrays are this rank's own or, of a sharded state, those of all ranks together, of which each has its parts.
     Nothing in the parts of `tree` is ever changed: a step or a load puts new ones in their place. A step gives the memory of
     the old weights and slots to the new ones, unless somebody still looks at it.
     """

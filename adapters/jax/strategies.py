@@ -132,9 +132,10 @@ class Replicated(OneRank):
 class Sharded(OneRank):
     """One program over all ranks: each has a part of the weights and slots and of the batch, and XLA inserts the collectives.
 
-    What the program computes does not depend on the number of ranks, but for the rounding of sums. Dropout draws its mask from one
-    random key for the whole batch, and batch norm takes the statistics of the whole batch: both are replicated, and nothing is a
-    rank's own.
+    Every rank gathers the weights for its part of the batch; the gradients come averaged, each rank its parts, so that the update
+    needs nothing from the others. What the program computes does not depend on the number of ranks, but for the rounding of sums.
+    Dropout draws its mask from one random key for the whole batch, and batch norm takes the statistics of the whole batch: both are
+    replicated, and nothing is a rank's own.
     """
 
     layout: Layout

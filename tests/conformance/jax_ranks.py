@@ -20,6 +20,7 @@ from test_jax import (
     RESHARDED,
     RESHARDING,
     SPLIT,
+    SPLIT_DROPOUT,
     SPLIT_STEPS,
     Bytes,
     check_files,
@@ -72,7 +73,7 @@ def resharding(framework: Jax, workload: Workload, folder: Path, saved: Path) ->
         yield name, loaded(framework, workload, name, saved)
     yield "repeated with dropout", repeated(framework, workloads.load("candle-mlp", "small"))
     for name in SPLIT:
-        split = workloads.load(name, "small", dropout=0.0)
+        split = workloads.load(name, "small", dropout=SPLIT_DROPOUT[framework.place.strategy])
         yield f"repeated {name}", repeated(framework, split)
         state = framework.build(split, 1)
         for steps in SPLIT_STEPS:

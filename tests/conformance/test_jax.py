@@ -43,10 +43,11 @@ STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
 RESHARDING = [name for name, method in METHODS.items() if method.get("reshards")]
 RESHARDED = {"replicated": ("resnet50", "small"), "sharded": ("llm-slice", "small", "bf16-mixed")}  # what changes its ranks
 SPLIT = ("candle-mlp", "llm-slice")  # what four ranks train like one
-SPLIT_STEPS = (1, 10)  # after which they are compared
-# Of a tensor's largest element. Adam's first moment is a tenth of the first gradient; its steps, being of a size that gradients do
-# not change, are held against the learning rate of a thousandth.
-MOMENT_TOLERANCE, STEP_TOLERANCE = 1e-5, 1e-2 * 1e-3
+SPLIT_DROPOUT = {"replicated": 0.0, "sharded": 0.1}  # a sharded batch has one mask, whatever the number of ranks
+SPLIT_STEPS = {1: 1e-5, 10: 1e-4}  # after which they are compared, and how much the moments may differ by then
+# Adam's first moment, a tenth of the first gradient, is held against its largest element. Its steps are of the size of the learning
+# rate, whatever the gradients are: where these are next to nothing, their rounding is a good part of a step.
+STEP_TOLERANCE = 0.1 * 1e-3
 SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
 IN_NODE_BYTES = 1024  # a value that is no longer lies in a node of OCDBT's tree
 Bytes = NDArray[np.uint8]
@@ -397,14 +398,14 @@ def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Ru
 @needs_mpirun
 @pytest.mark.parametrize("name", SPLIT)
 def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -> None:
-    state = framework.build(workloads.load(name, "small", dropout=0.0), 1)
-    for steps in SPLIT_STEPS:
+    state = framework.build(workloads.load(name, "small", dropout=SPLIT_DROPOUT[four_ranks.strategy]), 1)
+    for steps, moment_tolerance in SPLIT_STEPS.items():
         train(framework, state, steps - state.step)
         with np.load(four_ranks.folder / f"{name}-{steps}.npz") as found:
             for leaf, array in state.tensors().items():
                 if leaf.startswith(("weights/", "optimizer/exp_avg/")):
                     alone, split = np.asarray(array), found[leaf].view(np.float32).reshape(array.shape)
-                    tolerance = STEP_TOLERANCE if leaf.startswith("weights/") else MOMENT_TOLERANCE * np.abs(alone).max()
+                    tolerance = STEP_TOLERANCE if leaf.startswith("weights/") else moment_tolerance * np.abs(alone).max()
                     assert np.abs(split - alone).max() <= tolerance, f"{leaf} after {steps} steps"
 
 
