@@ -28,13 +28,14 @@ test: test-fast test-frameworks
 test-fast: setup
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
+# Two frameworks at a time: most of it compiles on one processor.
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
-	for framework in $(FRAMEWORKS); do \
-		.venvs/$$framework/bin/python -m pytest -c tests/conformance/pytest.ini \
-			tests/conformance/test_$$framework.py tests/conformance/test_deepfreeze_$$framework.py || exit 1; \
-	done
+	$(MAKE) --jobs 2 --output-sync=target --no-print-directory $(addprefix conformance-,$(FRAMEWORKS))
 	$(BIN)/ckptbench run parity --framework all --results build/tests
+
+conformance-%:
+	.venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
 
 check: setup
 	$(BIN)/ruff check .
