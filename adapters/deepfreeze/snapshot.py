@@ -13,7 +13,8 @@ from adapters.deepfreeze.layout import Layout, Placed, digest
 from adapters.deepfreeze.tensor import Changes, Tensor, bytes_of
 from adapters.directio import ALIGNMENT, open_for_write, round_up, write_all
 
-COPY_BYTES = 4 << 20  # what is copied at least before the writers are told
+AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
+COPY_BYTES = 1 << 20  # what is copied at least before the writers are told
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,8 @@ class FileWriter:
         self._memory = memory
         self._frontier = frontier
         self._errors: list[BaseException] = []
-        self._threads = [threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(max(1, io.depth))]
+        count = max(io.depth, AT_ONCE)
+        self._threads = [threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
