@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from adapters.base import DirectIo
+from adapters.deepfreeze import snapshot
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import CommitFailed
 from adapters.deepfreeze.engine import Engine, Ranks
@@ -48,8 +49,11 @@ def tensors(state: State, specs: Sequence[Spec] = SPECS) -> list[Tensor]:
     return [Tensor(spec, state[spec.name]) for spec in specs]
 
 
-def new_engine(rank: int = 0, world: int = 1, block_bytes: int = 1 << 16, depth: int = 1, direct: bool = True) -> Engine:
-    engine = Engine(Ranks(rank, world, "session"), DirectIo(direct, block_bytes, depth), {"note": "a test"}, [Arena()])
+def new_engine(
+    rank: int = 0, world: int = 1, block_bytes: int = 1 << 16, depth: int = 1, direct: bool = True, ring_bytes: int | None = None
+) -> Engine:
+    ranks, io = Ranks(rank, world, "session"), DirectIo(direct, block_bytes, depth)
+    engine = Engine(ranks, io, {"note": "a test"}, [Arena()], ring_bytes)
     engine.prepare(SPECS)
     return engine
 
@@ -98,8 +102,9 @@ def gated(state: State, name: str) -> tuple[Gate, list[Tensor]]:
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 16, 16 << 20])
-def test_what_is_saved_is_loaded(folder: Path, block_bytes: int, depth: int, direct: bool) -> None:
-    engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct)
+@pytest.mark.parametrize("ring_bytes", [None, 4096, 1 << 17, 64 << 20])
+def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_bytes: int, depth: int, direct: bool) -> None:
+    engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct, ring_bytes=ring_bytes)
     for seed in (1, 2):  # the second save meets what the first has left in the arena
         engine.save(tensors(new_state(seed)), folder / str(seed), STEP).finished()
     for seed in (1, 2):
@@ -253,6 +258,25 @@ def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(folder: 
     assert list(folder.iterdir()) == []
     engine.save(tensors(new_state(2)), folder / "next", STEP).finished()  # it is told once, and the engine goes on
     assert equal(engine.load(folder / "next", SPECS, {}), new_state(2))
+
+
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+def test_a_writer_that_fails_lets_nobody_wait_for_ever(
+    folder: Path, ring_bytes: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int, data: memoryview, offset: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(snapshot, "write_all", fail)
+    save = new_engine(ring_bytes=ring_bytes).save(tensors(new_state(1)), folder / "checkpoint", STEP)
+    with pytest.raises(OSError, match="No space left on device"):
+        save.finished()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
+    new_engine(ring_bytes=1 << 17).save(tensors(new_state(1)), saved.parent / "again", STEP).finished()
+    assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
 
 
 def test_a_missing_parent_is_an_error(folder: Path) -> None:

@@ -16,7 +16,7 @@ from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Layout
 from adapters.deepfreeze.reader import Reader
-from adapters.deepfreeze.snapshot import FileWriter, Frontier, Snapshot
+from adapters.deepfreeze.snapshot import FileWriter, Frontier, Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
 
@@ -88,12 +88,11 @@ class Save(Pending):
     def _write(self) -> str:
         """Copy, checksum and write, overlapped; returns the digest of the file's header."""
         snapshot, layout = self._snapshot, self._snapshot.layout
-        frontier = Frontier(layout.data_start, layout.file_bytes, self._io.block_bytes)
+        frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(self._io), len(snapshot.memory))
         writer = FileWriter(self._commit.folder / layout.file, snapshot.memory, frontier, self._io)
         try:
-            snapshot.copy(frontier.advance, self._free.set)
-            seal = snapshot.seal(self._step)
-            writer.finish(layout.data_start, layout.file_bytes)
+            header, seal = layout.header(self._step, snapshot.copy(frontier, self._free.set))
+            writer.finish(header, layout.file_bytes)
         finally:
             writer.close()
         return seal
@@ -102,12 +101,18 @@ class Save(Pending):
 class Engine:
     """Saves and loads states of the same shape over and over. Its memory is its arenas': a new save waits for the one before."""
 
-    def __init__(self, ranks: Ranks, io: DirectIo, metadata: Mapping[str, str], arenas: Sequence[Arena]) -> None:
-        """`metadata` goes into every file's header; the arenas take turns."""
+    def __init__(
+        self, ranks: Ranks, io: DirectIo, metadata: Mapping[str, str], arenas: Sequence[Arena], ring_bytes: int | None = None
+    ) -> None:
+        """`metadata` goes into every file's header; the arenas take turns.
+
+        With `ring_bytes` an arena is no larger, and the state must not change before a save is finished.
+        """
         self._ranks = ranks
         self._io = DirectIo(io.direct, io.block_bytes or DEFAULT_BLOCK_BYTES, io.depth or 1)
         self._metadata = dict(metadata)
         self._arenas = arenas
+        self._ring_bytes = ring_bytes
         self._specs: tuple[Spec, ...] = ()
         self._layout: Layout | None = None
         self._reader = Reader(self._io)
@@ -123,7 +128,7 @@ class Engine:
         """Have the memory for saves of such tensors."""
         plan = self._planned(specs)
         for arena in self._arenas:
-            arena.fit(plan.file, plan.file_bytes)
+            self._fitted(arena, plan)
 
     def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
         """Begin to save under `path`, once the save before is finished; raises what that one has not told yet."""
@@ -133,7 +138,7 @@ class Engine:
         plan = self._planned(specs)
         arena = self._arenas[self._saves % len(self._arenas)]
         share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
-        snapshot = Snapshot(plan, arena.fit(plan.file, plan.file_bytes), share)
+        snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
         self._last = Save(snapshot, self._commit(path, specs), self._io, step)
         self._saves += 1
         self._last.start()
@@ -158,6 +163,11 @@ class Engine:
         if self._last is not None:
             last, self._last = self._last, None
             last.settle()
+
+    def _fitted(self, arena: Arena, plan: Layout) -> memoryview:
+        if self._ring_bytes is None:
+            return arena.fit(plan.file, plan.file_bytes)
+        return arena.fit(plan.file, max(plan.data_start, min(plan.file_bytes, self._ring_bytes)))
 
     def _planned(self, specs: Sequence[Spec]) -> Layout:
         if self._layout is None or tuple(specs) != self._specs:

@@ -15,6 +15,8 @@ from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, chang
 from adapters.formats import safetensors
 from workloads import Role, role_of
 
+RING_BYTES = 64 << 20  # of a save that nobody runs beside
+
 T = TypeVar("T")
 StateT = TypeVar("StateT")
 
@@ -37,7 +39,8 @@ class DeepFreezeMethod(Method[StateT]):
         self.peers = Alone() if self.place.world == 1 else Together()
         session = self.peers.of_first(secrets.token_hex(4))
         ranks = Ranks(self.place.rank, self.place.world, session)
-        self.engine = Engine(ranks, self.place.io, self.metadata, self.arenas())
+        ring_bytes = RING_BYTES if self._synchronous and not self.memory_folders() else None
+        self.engine = Engine(ranks, self.place.io, self.metadata, self.arenas(), ring_bytes)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
