@@ -18,7 +18,6 @@ from mpi4py import MPI
 from test_jax import (
     METHODS,
     RESHARDED,
-    RESHARDING,
     SPLIT,
     SPLIT_DROPOUT,
     SPLIT_STEPS,
@@ -26,8 +25,10 @@ from test_jax import (
     check_files,
     digest,
     digests,
+    leaves_own_alone,
     make,
     methods_for,
+    resharding_for,
     role_bytes,
     train,
     trained,
@@ -69,7 +70,7 @@ def saving(framework: Jax, workload: Workload, folder: Path) -> Iterator[tuple[s
 
 def resharding(framework: Jax, workload: Workload, folder: Path, saved: Path) -> Iterator[tuple[str, str]]:
     """Load what another number of ranks has saved, and train for a comparison with one rank."""
-    for name in RESHARDING:
+    for name in resharding_for(framework.place.strategy):
         yield name, loaded(framework, workload, name, saved)
     yield "repeated with dropout", repeated(framework, workloads.load("candle-mlp", "small"))
     for name in SPLIT:
@@ -126,7 +127,8 @@ def stored_bytes(leaf: Leaf, name: str) -> int:
 def loaded(framework: Jax, workload: Workload, name: str, saved: Path) -> str:
     """Load a checkpoint of another number of ranks: all that the ranks share comes back, and what is a rank's own stays."""
     target = framework.build(workload, 2)
-    own = {leaf.name: digest(leaf.data) for leaf in framework.leaves(target) if isinstance(leaf.placement, RankLocal)}
+    local = [leaf for leaf in framework.leaves(target) if isinstance(leaf.placement, RankLocal)]
+    own = {leaf.name: digest(leaf.data) for leaf in local} if leaves_own_alone(name) else {}
     method = make(name, framework)
     method.open(target)
     method.load(target, saved / name)

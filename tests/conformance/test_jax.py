@@ -115,6 +115,15 @@ def methods_for(strategy: str) -> list[str]:
     return [name for name, method in METHODS.items() if method.get("takes_shards") or not sharded]
 
 
+def resharding_for(strategy: str) -> list[str]:
+    return [name for name in methods_for(strategy) if name in RESHARDING]
+
+
+def leaves_own_alone(name: str) -> bool:
+    """Whether a load with another number of ranks leaves what is a rank's own as it is; DeepFreeze takes another rank's."""
+    return not name.startswith("deepfreeze")
+
+
 def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
     return leaf.name, leaf.role, leaf.dtype, leaf.shape
 
@@ -391,7 +400,8 @@ def test_two_ranks_restore_what_a_method_covers(two_ranks: Run) -> None:
 
 @needs_mpirun
 def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Run) -> None:
-    checks = [*RESHARDING, "repeated with dropout", *(f"{check} {name}" for name in SPLIT for check in ("repeated", "replicas of"))]
+    again = resharding_for(four_ranks.strategy)
+    checks = [*again, "repeated with dropout", *(f"{check} {name}" for name in SPLIT for check in ("repeated", "replicas of"))]
     assert sorted(four_ranks.verdicts) == sorted(4 * [f"{check}: equal" for check in checks])
 
 
@@ -412,9 +422,13 @@ def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -
 @needs_mpirun
 @pytest.mark.parametrize("name", RESHARDING)
 def test_one_rank_loads_what_two_have_saved(two_ranks: Run, framework: Jax, name: str) -> None:
+    if name not in resharding_for(two_ranks.strategy):
+        pytest.skip(f"{name} takes no sharded state")
     target = framework.build(workloads.load(*RESHARDED[two_ranks.strategy]), 2)
     saved = json.loads((two_ranks.folder / "saved.json").read_text())
     expected = digests(framework, target) | saved  # what was a rank's own stays
     with opened(make(name, framework), target) as method:
         method.load(target, two_ranks.folder / name)
-    assert digests(framework, target) == expected
+    loaded = digests(framework, target)
+    compared = expected if leaves_own_alone(name) else saved
+    assert {leaf: loaded[leaf] for leaf in compared} == {leaf: expected[leaf] for leaf in compared}
