@@ -65,9 +65,12 @@ class Usage:
     written_bytes: int
 
 
+PERCENTILES = (0, 10, 50, 90, 99, 100)
+
+
 @dataclass(frozen=True)
 class Spread:
-    """Values of all ranks in six numbers: their 0th, 10th, 50th, 90th, 99th and 100th percentile."""
+    """Values of all ranks in six numbers: their `PERCENTILES`."""
 
     percentiles: tuple[float, ...]
     slowest_rank: int
@@ -471,8 +474,9 @@ class ResumeRecord:
     """A run that went on from a checkpoint in another process (or, from step 0, ran again), held against the straight run.
 
     `losses` are those of the steps after `at_step`. `diverged_at` is the first step after which a leaf differs: `at_step` itself
-    where the load did not restore it. `first` has the leaves that differ there, the farthest first, `first_count` of them in all;
-    `final_count` and `final_max_ulp` tell of the last step.
+    where the load did not restore it, or where the interrupted run had not been like the straight one: `restored` says whether the
+    load brought back what that had saved. `first` has the leaves that differ there, the farthest first, `first_count` of them in
+    all; `final_count` and `final_max_ulp` tell of the last step.
     """
 
     kind: Literal["resume"]
@@ -489,6 +493,8 @@ class ResumeRecord:
     first_count: int
     final_count: int
     final_max_ulp: int
+    restored: bool = True
+    first_roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

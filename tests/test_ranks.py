@@ -27,7 +27,7 @@ def resharded(item: PlannedCase, load_world: int, **changes: object) -> PlannedC
 def test_a_case_that_cannot_be_measured_gets_its_row_at_once(measure: Measure) -> None:
     found = measure([resharded(planned("buffered"), 1, unsupported="for two ranks alone"), planned("buffered")])
     bad, good = found.rows
-    assert (bad.status, bad.reason, good.status) == ("unsupported", "rank 0: for two ranks alone", "ok")
+    assert (bad.status, bad.reason, good.status) == ("unsupported", "for two ranks alone", "ok")
 
 
 def test_what_another_number_of_ranks_has_loaded_is_counted() -> None:
@@ -104,10 +104,12 @@ def test_a_checkpoint_of_two_ranks_is_whole_for_one_and_for_four(measure: Measur
     assert layout.status == "failed", "its files are laid out for two ranks"
 
 
-@pytest.mark.parametrize("fault", ["raises", "killed", "hangs"])
-def test_a_rank_that_breaks_in_a_resumed_run_is_one_failed_row(measure: Measure, fault: str) -> None:
+@pytest.mark.parametrize("experiment", ["cost", "resume"])
+@pytest.mark.parametrize(("fault", "said"), [("raises", "Error"), ("killed", "SIGKILL"), ("hangs", "no progress for 8 s")])
+def test_the_rank_that_breaks_is_the_one_that_is_named(measure: Measure, fault: str, said: str, experiment: str) -> None:
     item = faulty(fault, world=2, launcher="mpirun")
-    found = measure([replace(item, case=replace(item.case, experiment="resume"), samples=1, warmups=0)], timeout_s=8)
-    (row,) = found.rows
+    case = replace(item.case, experiment=experiment, options=item.case.options | {"on_rank": 1})
+    (row,) = measure([replace(item, case=case, samples=1, warmups=0)], timeout_s=8).rows
     assert (row.status, row.phase) == ("failed", "save")
-    assert row.reason.startswith("rank ")
+    assert row.reason.startswith("rank 1: "), row.reason
+    assert said in row.reason

@@ -53,6 +53,11 @@ def test_bfloat16_is_counted_in_its_own_numbers() -> None:
     assert (found.max_ulp, found.max_difference) == (2, 2 * 2**-7)
 
 
+def test_what_both_have_is_no_difference_whatever_it_is() -> None:
+    values = [np.array([np.inf, value], dtype="float32").view(np.uint8) for value in (1.0, 2.0)]
+    assert resume.divergence("leaf", "weight", "float32", *values).max_difference == 1.0
+
+
 def test_what_is_no_number_is_infinitely_far() -> None:
     values = [np.array([value], dtype="float32").view(np.uint8) for value in (1.0, float("nan"))]
     assert resume.divergence("leaf", "weight", "float32", *values).max_difference == float("inf")
@@ -101,7 +106,17 @@ def test_a_save_that_fails_costs_its_case_alone(measure: Measure, fault: str) ->
 def test_a_difference_names_step_leaf_and_rank() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     leaf = Divergence("weights/dense.weight", "weight", 3, 1e-7)
-    late = records.resume(rank=1, identical=False, diverged_at=6, first=(leaf,), first_count=2, final_count=9, final_max_ulp=40)
+    late = records.resume(rank=1, identical=False, diverged_at=6, first=(leaf,), first_count=2, first_roles=("weight",))
+    late = replace(late, final_count=9, final_max_ulp=40)
+        rank=1,
+        identical=False,
+        diverged_at=6,
+        first=(leaf,),
+        first_count=2,
+        first_roles=("weight",),
+        final_count=9,
+        final_max_ulp=40,
+    )
     found = row([records.straight(), records.straight(rank=1), records.resume(), late], two)
     assert (found.bitwise, found.diverged_at, found.diverged_rank, found.first_max_ulp) == (False, 6, 1, 3)
     assert found.verdict == "differs from step 6 on (weight: 2 of 10 leaves)"
@@ -118,3 +133,11 @@ def test_an_interrupted_run_that_went_another_way_is_told() -> None:
     other = records.interrupt(losses=(3.0, 2.9, 2.8, 2.75))
     assert row([records.straight(), records.interrupt(), records.resume()]).repeatable is True
     assert row([records.straight(), other, records.resume()]).repeatable is False
+
+
+def test_what_differed_before_it_was_saved_is_not_the_checkpoints_doing() -> None:
+    leaf = Divergence("w", "weight", 1, 1e-9)
+    differed = records.resume(identical=False, diverged_at=4, first=(leaf,), first_count=1, first_roles=("weight",))
+    before = [records.straight(), records.interrupt()]
+    assert row([*before, replace(differed, restored=True)]).verdict.startswith("differed before it was saved")
+    assert row([*before, replace(differed, restored=False)]).verdict.startswith("not restored")

@@ -14,6 +14,7 @@ from harness.analysis.train import TrainRow
 from harness.case import Case
 from harness.driver.suite import PlannedCase
 from harness.record import Record
+from harness.worker.bench import summed_up
 
 CASE = replace(planned().case, experiment="train", every=2)
 
@@ -54,7 +55,18 @@ def test_a_block_that_a_rank_has_not_reported_gives_no_number() -> None:
     both = [records.training(), records.training(rank=1, block_ns=600_000_000), records.verified(), records.verified(rank=1)]
     found = row(both, two)
     assert found.overhead_s is not None
-    assert found.overhead_s.value == pytest.approx(0.1), "the last rank's time"
+    assert found.overhead_s.value == pytest.approx(0.1), "the longer of two blocks that stalled alike"
+
+
+def test_the_parts_are_of_one_rank_and_add_up() -> None:
+    two = replace(CASE, world=2, launcher="mpirun")
+    writer = records.training(block_ns=500_000_000)
+    waiter = records.training(rank=1, block_ns=500_000_001, save_ns=(0, 0), staged_ns=(0, 0), step_ns=(125_000_000,) * 4, sync_ns=0)
+    found = row([writer, waiter, records.verified(), records.verified(rank=1)], two)
+    parts = [found.overhead_s, found.stall_s, found.slowdown_s, found.back_pressure_s, found.unflushed_s]
+    assert [part.value for part in parts if part] == pytest.approx([0.05, 0.05, 0.0, 0.0, 0.025])
+    summary = row([summed_up([writer, waiter]), records.verified(ranks=2)], two)
+    assert (summary.overhead_s, summary.stall_s, summary.unflushed_s) == (found.overhead_s, found.stall_s, found.unflushed_s)
 
 
 def test_training_may_come_out_faster_with_a_checkpoint() -> None:

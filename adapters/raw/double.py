@@ -26,12 +26,16 @@ from workloads import Role
 
 
 class Double(Method[State]):
-    """The buffered method with the misbehaviour that the option `fault` names; `slowdown` 1.15 makes saves 15 % slower."""
+    """The buffered method with the misbehaviour that the option `fault` names; `slowdown` 1.15 makes saves 15 % slower.
+
+    `on_rank` is the one rank that misbehaves; -1 for all of them.
+    """
 
     def __init__(self, place: Place, framework: Framework[State], options: dict[str, Any]) -> None:
         super().__init__(place, framework, options)
         self.slowdown = float(options.get("slowdown", 1.0))
-        self.inner = FAULTS[options.get("fault", "none")](place, framework, options)
+        chosen = options.get("on_rank", -1) in (-1, place.rank)
+        self.inner = FAULTS[options.get("fault", "none") if chosen else "none"](place, framework, options)
 
     def open(self, state: State) -> None:
         self.inner.open(state)

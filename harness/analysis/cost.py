@@ -10,7 +10,6 @@ from harness.analysis import statistics
 from harness.analysis.frame import Measured, usable
 from harness.analysis.row import Row, Wanted, identity
 from harness.analysis.statistics import Estimate, Samples
-from harness.record import WorkerRecord
 
 
 @dataclass(kw_only=True)
@@ -29,7 +28,6 @@ class CostRow(Row):
     load_cache: str | None = None
     backing: str | None = None
     ceiling_direct: bool | None = None
-    oversubscribed: bool | None = None  # more ranks than processors on a node
     straggler: float | None = None  # the last rank's time over the median rank's
     writers: int | None = None  # ranks that wrote a share worth the name; None where one record speaks for all
     largest_share: float | None = None  # of the bytes, by the rank that wrote most
@@ -65,8 +63,6 @@ def row(item: Wanted, found: Measured) -> CostRow:
     row = CostRow(**identity(item))
     _add_state(row, case.id, found)
     _add_syscalls(row, case.id, found)
-    crowded = [worker.ranks_here > worker.cpus for worker in found.workers if worker.cpus and _serves(worker, item)]
-    row.oversubscribed = any(crowded) if crowded else None
     if row.fail(found.failures.get(case.id, [])):
         return row  # wrong bytes yield no number
     _add_saves(row, found.saves[found.saves["case"] == case.id], item.samples)
@@ -75,11 +71,6 @@ def row(item: Wanted, found: Measured) -> CostRow:
     if row.durable_s is None or row.load_s is None:
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
     return row
-
-
-def _serves(worker: WorkerRecord, item: Wanted) -> bool:
-    """Whether a worker is one of a job of as many ranks as the case has, of the case's framework."""
-    return worker.world == item.case.world and worker.framework == item.case.framework
 
 
 def _add_state(row: CostRow, case: str, found: Measured) -> None:

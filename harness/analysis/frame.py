@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from harness.record import (
+    PERCENTILES,
     FailureRecord,
     InterruptRecord,
     InventoryRecord,
@@ -137,7 +138,7 @@ def _spread_straggler(record: SaveRecord) -> float:
     if record.spread is None:
         return float("nan")
     percentiles = record.spread.duration_ns.percentiles
-    return percentiles[-1] / percentiles[len(percentiles) // 2 - 1]
+    return percentiles[-1] / percentiles[PERCENTILES.index(50)]
 
 
 def _over_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
@@ -207,7 +208,7 @@ def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
 
 
 def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int]) -> pd.DataFrame:
-    """One row a block: the last rank's times, a checkpoint each."""
+    """One row a block, with the times per checkpoint of the rank that stalled longest: the others wait for it in their steps."""
     rows = [
         {
             "case": record.case,
@@ -234,8 +235,10 @@ def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int
         return ranks
     ranks = ranks.drop_duplicates([*_KEY, "rank"])
     complete = ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)
-    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "ranks")]
-    blocks = ranks[complete].groupby(_KEY, as_index=False).agg(dict.fromkeys(numbers, "max"))
+    ranks = ranks[complete].sort_values(["stall_s", "block_s"])
+    blocks = ranks.groupby(_KEY, as_index=False).last()  # the parts of one rank add up: of the one that stalled longest
+    for name in ("unflushed_s", "disturbed", "file_bytes"):
+        blocks[name] = ranks.groupby(_KEY)[name].max().to_numpy()
     blocks["step_s"] = blocks["plain_s"] / blocks["steps"]
     blocks["overhead_s"] = (blocks["block_s"] - blocks["plain_s"]) / blocks["checkpoints"]
     blocks["overhead_share"] = blocks["block_s"] / blocks["plain_s"] - 1.0

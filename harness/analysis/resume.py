@@ -16,7 +16,8 @@ class ResumeRow(Row):
 
     `diverged_at` is the first step after which a leaf of any rank differs: `at_step` itself where the load did not restore it.
     `first_leaves` are the farthest of those that differ there, `first_max_ulp` by how many representable numbers; None where they
-    are no floating point. `repeatable` says whether the interrupted run had the straight run's losses up to its checkpoint.
+    are no floating point. `restored` says whether every rank's load brought back all that was saved, `repeatable` whether the
+    interrupted run had the straight run's losses up to its checkpoint.
     """
 
     at_step: int | None = None
@@ -32,6 +33,7 @@ class ResumeRow(Row):
     final_max_ulp: int | None = None
     leaves: int | None = None
     repeatable: bool | None = None
+    restored: bool | None = None
     straight_losses: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
@@ -41,6 +43,8 @@ class ResumeRow(Row):
         if self.bitwise:
             return "bitwise identical"
         what = f"{', '.join(self.first_roles)}: {self.first_count} of {self.leaves} leaves"
+        if self.diverged_at == self.at_step and self.restored and not self.ablated:
+            return f"differed before it was saved ({what})"
         if self.diverged_at == self.at_step:
             return f"not restored ({what})"
         return f"differs from step {self.diverged_at} on ({what})"
@@ -69,6 +73,7 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     any_rank = resumed[0]
     row.at_step, row.steps, row.leaves = any_rank.at_step, any_rank.steps, any_rank.leaves
     row.bitwise = all(record.identical for record in resumed)
+    row.restored = all(record.restored for record in resumed)
     row.final_count = max(record.final_count for record in resumed)
     row.final_max_ulp = max(record.final_max_ulp for record in resumed)
     diverged = [record for record in resumed if record.diverged_at is not None]
@@ -77,7 +82,7 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     first = min(diverged, key=lambda record: (record.diverged_at, record.rank))
     row.diverged_at, row.diverged_rank, row.first_count = first.diverged_at, first.rank, first.first_count
     row.first_leaves = [_described(leaf) for leaf in first.first]
-    row.first_roles = sorted({leaf.role for leaf in first.first})
+    row.first_roles = list(first.first_roles)
     row.first_max_ulp = max((leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None)
 
 

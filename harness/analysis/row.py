@@ -42,6 +42,7 @@ class Row:
     experiment: str
     default: bool
     covers: str
+    oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"
     phase: str = ""
     reason: str = ""
@@ -62,7 +63,7 @@ class Row:
         if worst is None:
             return False
         self.status, self.phase, self.reason = worst.status, worst.phase, worst.reason
-        if self.world > 1:
+        if self.world > 1 and self.phase != "plan":
             self.reason = f"rank {worst.rank}: {worst.reason}"
         return True
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from harness.analysis import cost, parity, reshard, resume, sizes, train
 from harness.analysis.frame import Measured, measured
 from harness.analysis.row import Row, Wanted
-from harness.record import Record
+from harness.case import Case
+from harness.record import Record, WorkerRecord
 
 _BUILDERS: dict[str, Callable[[Sequence[Wanted], Measured], Sequence[Row]]] = {
     "cost": lambda items, found: [cost.row(item, found) for item in items],
@@ -27,4 +28,12 @@ def rows(wanted: Sequence[Wanted], records: Sequence[Record]) -> list[Row]:
     for experiment, builder in _BUILDERS.items():
         items = [item for item in wanted if item.case.experiment == experiment]
         built |= {item.case.id: row for item, row in zip(items, builder(items, found), strict=True)}
+    for item in wanted:
+        built[item.case.id].oversubscribed = _is_oversubscribed(item.case, found.workers)
     return [built[item.case.id] for item in wanted]
+
+
+def _is_oversubscribed(case: Case, workers: Sequence[WorkerRecord]) -> bool | None:
+    """Whether the case's ranks were more than the processors of their node; None where no record says how many those are."""
+    own = [worker for worker in workers if (worker.framework, worker.world) == (case.framework, case.world) and worker.cpus]
+    return any(worker.ranks_here > worker.cpus for worker in own) if own else None

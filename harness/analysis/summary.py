@@ -97,11 +97,15 @@ def _train(rows: Sequence[TrainRow]) -> str:
     good = [row for row in rows if row.status == "ok" and row.overhead_s]
     if not good:
         return "No method's training could be timed."
-    best = min(good, key=lambda row: row.overhead_s.value if row.overhead_s else float("inf"))
-    said = [f"Training loses least with {best.method}: {spread_duration(best.overhead_s)} a checkpoint."]
+    full = [row for row in good if row.covers == "full"] or good
+    best = min(full, key=lambda row: row.overhead_s.value if row.overhead_s else float("inf"))
+    said = [f"Training loses least with {_named(best)}: {spread_duration(best.overhead_s)} a checkpoint."]
+    safe = min(full, key=_overhead_until_flushed)
+    if safe is not best:
+        said.append(f"With what flushing the files still takes, it is {_named(safe)}.")
     pressed = [row for row in good if row.back_pressure_s and row.step_s and row.back_pressure_s.low > 0.1 * row.step_s.value]
     if pressed:
-        said.append(f"With {listed([row.method for row in pressed])} the loop waits for one checkpoint before the next.")
+        said.append(f"With {listed([_named(row) for row in pressed])} the loop waits for one checkpoint before the next.")
     return " ".join(said)
 
 
@@ -110,8 +114,8 @@ def _resume(rows: Sequence[ResumeRow]) -> str:
     known = [row for row in rows if row.bitwise is not None and not row.ablated]
     plain = [row for row in known if not row.method]
     methods = [row for row in known if row.method]
-    same = [row.method for row in methods if row.bitwise]
-    other = [row.method for row in methods if not row.bitwise and row.covers == "full"]
+    same = [_named(row) for row in methods if row.bitwise]
+    other = [_named(row) for row in methods if not row.bitwise and row.covers == "full"]
     said = [f"{row.framework} trains {_bits(row)} when it trains again{_with(row)}." for row in plain]
     if same:
         said.append(f"Bit by bit as if nothing had happened: {listed(same)}.")
@@ -124,23 +128,37 @@ def _bits(row: ResumeRow) -> str:
     return "the same bits" if row.bitwise else "other bits"
 
 
+def _overhead_until_flushed(row: TrainRow) -> float:
+    return sum(part.value for part in (row.overhead_s, row.unflushed_s) if part) if row.overhead_s else float("inf")
+
+
+def _named(row: Row) -> str:
+    """A method with what else tells its row from others of the same method."""
+    every = f" every {'step' if row.every == 1 else f'{row.every} steps'}" if row.every else ""
+    return f"{row.method}{every}{_with(row)}"
+
+
 def _with(row: Row) -> str:
     return f" with {row.strategy}" if row.strategy else ""
 
 
 def _reshard(rows: Sequence[ReshardRow]) -> str:
     """Whose checkpoints another number of ranks can load."""
-    good = [row.method for row in rows if row.verified]
+    good = [_named(row) for row in rows if row.verified]
     return f"Whole for another number of ranks: {listed(good)}." if good else "No checkpoint is whole for another number of ranks."
 
 
 def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | None:
     """How many times as fast as the framework's default a method is durable, simultaneous over the methods of the table."""
-    default = next((other for other in rows if other.default and other.framework == row.framework), None)
+    default = next((other for other in rows if other.default and _is_alike(other, row)), None)
     if default is None or default is row or not (row.durable_samples and default.durable_samples):
         return None
     comparisons = sum(1 for other in rows if other.durable_samples) - 1
     return statistics.ratio(default.durable_samples, row.durable_samples, comparisons)
+
+
+def _is_alike(one: Row, other: Row) -> bool:
+    return (one.framework, one.strategy) == (other.framework, other.strategy)
 
 
 def notes(rows: Sequence[Row], found: Measured) -> list[str]:

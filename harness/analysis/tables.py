@@ -59,8 +59,8 @@ def duration(estimate: Estimate | None) -> str:
     """A duration to three digits, in seconds or milliseconds."""
     if estimate is None:
         return "–"
-    value, unit = (estimate.value, "s") if estimate.value >= 0.9995 else (1e3 * estimate.value, "ms")
-    return f"{value:#.3g} {unit}" if value < 99.95 else f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
+    value, unit = (estimate.value, "s") if abs(estimate.value) >= 0.9995 else (1e3 * estimate.value, "ms")
+    return f"{value:#.3g} {unit}" if abs(value) < 99.95 else f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
 
 
 def spread_duration(estimate: Estimate | None) -> str:
@@ -162,7 +162,7 @@ def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
         "every": f"{row.every} steps",
         "step": duration(row.step_s),
         "overhead": spread_duration(row.overhead_s),
-        "of training": "–" if row.overhead_share is None else f"{100 * row.overhead_share.value:+.1f} %",
+        "of training": _percent(row.overhead_share),
         "stall": duration(row.stall_s),
         "slowdown": duration(row.slowdown_s),
         "back-pressure": duration(row.back_pressure_s),
@@ -170,6 +170,12 @@ def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
         "n": str(row.samples) if row.samples else "–",
         "verified": "yes" if row.verified else _why(row),
     }
+
+
+def _percent(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "–"
+    return f"{100 * estimate.value:+.1f} % [{100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}]"
 
 
 def _resume_line(row: ResumeRow, several_frameworks: bool) -> dict[str, str]:
@@ -242,7 +248,7 @@ def _why(row: Row) -> str:
 def _full_title(experiment: str, title: str, rows: Sequence[Row]) -> str:
     sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow | TrainRow) and row.state_bytes]
     prefix = "" if experiment == "cost" else f"{experiment}: "
-    title += " (oversubscribed)" if any(isinstance(row, CostRow) and row.oversubscribed for row in rows) else ""
+    title += " (oversubscribed)" if any(row.oversubscribed for row in rows) else ""
     return f"{prefix}{title}: {size(max(sizes))} of state" if sizes else f"{prefix}{title}"
 
 

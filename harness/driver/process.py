@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ _POLL_S = 0.2
 _GRACE_S = 5.0
 _EXIT_S = 5.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
 _SHOWN_CHARACTERS = 300
+_KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
     if process.returncode == 0 and _all_done(marks):
         return Ending("", standing)
     oom = _oom_kills() > kills_before
+    killed = _killed_rank(log)
+    if killed is not None and killed[0] < world:
+        rank, number = killed
+        return Ending(_describe_exit(128 + number, oom), Standing(rank, *marks[rank][1:]))
     return Ending(_describe_exit(process.returncode, oom) + _last_words(log), standing)
 
 
@@ -183,6 +189,12 @@ def _describe_exit(code: int, out_of_memory: bool) -> str:
             suffix = " (the kernel's out-of-memory killer was at work)" if out_of_memory else ""
             return f"killed by {name}{suffix}"
     return f"exit status {code}"
+
+
+def _killed_rank(log: Path) -> tuple[int, int] | None:
+    """The rank that mpirun says was ended by a signal, and the signal; the others it has ended itself."""
+    found = _KILLED.search(" ".join(log.read_text(errors="replace").split()))
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _last_words(log: Path) -> str:

@@ -348,8 +348,13 @@ def _state_bytes(workload: str, preset: str, precision: str, scale: int) -> int:
 def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
     """What a run takes at its fullest: a unit's kept checkpoints, one more under test, and the ceilings' two files."""
     kept = max(sum(state_bytes(item.case) for item in unit.items) for unit in group(plan))
-    at_work = max(_STATES_AT_WORK.get(item.case.experiment, 3) * state_bytes(item.case) for item in plan)
+    at_work = max(_states_at_work(item.case) * state_bytes(item.case) for item in plan)
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
+
+
+def _states_at_work(case: Case) -> int:
+    """How many states lie in the scratch directory at once beside the kept checkpoints; every rank has its own references."""
+    return _STATES_AT_WORK.get(case.experiment, 3) * (case.world if case.experiment in ("resume", "rerun") else 1)
 
 
 def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:

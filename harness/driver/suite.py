@@ -24,6 +24,7 @@ TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
     "all": lambda method: True,
     "default": lambda method: method.default,
     "fast": lambda method: method.fast,
+    "asynchronous": lambda method: method.asynchronous,
 }
 STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
     "all": lambda strategy: True,

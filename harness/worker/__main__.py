@@ -128,10 +128,9 @@ def _run_state(bench: Bench, entries: Entries) -> None:
         if bench.job.role == "save":
             bench.output.enter("overhead")
             bench.write_alike(measure_overhead(bench))
-    except (Exception, SystemExit) as error:
-        record_failure(bench.output, bench.world, [task for _, task in entries], error)
-    else:
         _ROLES[bench.job.role](bench, entries)
+    except (Exception, SystemExit) as error:  # with several ranks, the others would wait for this one in a barrier
+        record_failure(bench.output, bench.world, [task for _, task in entries], error)
     bench.drop_state()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
 from harness.case import Case, Job, Task
 from harness.record import (
+    PERCENTILES,
     Backing,
     Ceilings,
     KeptRecord,
@@ -40,8 +42,8 @@ from workloads import Workload
 
 CEILING_AGE_LIMIT_NS = 5_000_000_000
 DISTURBED_ABOVE = 0.10
-PERCENTILES = (0, 10, 50, 90, 99, 100)
 _COPY_TRIES = 3
+_OTHERS_END_S = 1.5
 _FILES_AT_MOST = 16  # that one record for many ranks lists
 _TEXT_AT_MOST = 500  # characters of an error
 _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
@@ -118,6 +120,18 @@ class Bench:
     def rebuild_target(self) -> None:
         """Make the state anew for a load: another seed and another number of steps than the saved ones."""
         self.rebuild(self.job.seed + 1, 1)
+
+    def move(self, names: Iterable[str]) -> None:
+        """Assign other bytes to these leaves.
+
+        A rank's shard may be one that no step changes: Adam's moments of an embedding's rows whose tokens do not occur stay zero.
+        """
+        wanted = set(names)
+        leaves = (leaf for leaf in self.framework.leaves(self.state) if leaf.name in wanted)
+        others = {leaf.name: _other_bytes(leaf.data) for leaf in leaves}
+        self.forget_digests()
+        if others:
+            self.framework.assign(self.state, others)
 
     def train(self, steps: int = 1) -> None:
         """Take training steps, untimed."""
@@ -221,19 +235,30 @@ class Fence:
         return self._world.maximum(now_ns() - when_ns) < CEILING_AGE_LIMIT_NS
 
 
+def _other_bytes(data: memoryview) -> memoryview:
+    """Return as many bytes, each another one."""
+    return memoryview((np.frombuffer(data, np.uint8) ^ 1).tobytes())
+
+
 def summed_up(ranks: Sequence[Sample]) -> Sample:
     """The sample of the rank that came last, for all: disturbed where any was, flushed when the last was."""
     durations = [_duration_ns(record) for record in ranks]
     moved = [record.usage.read_bytes if record.kind == "load" else record.usage.written_bytes for record in ranks]
     spread = RankSpread(len(ranks), _spread(durations), _spread(moved))
-    last = ranks[spread.duration_ns.slowest_rank]
+    last = max(ranks, key=_stall_ns) if ranks[0].kind == "training" else ranks[spread.duration_ns.slowest_rank]
     common: dict[str, Any] = {"rank": 0, "disturbed": any(record.disturbed for record in ranks), "spread": spread}
     if isinstance(last, SaveRecord):
         files = max((record.files for record in ranks if isinstance(record, SaveRecord)), key=len)
         common["files"] = tuple(sorted(files, key=lambda file: -file.bytes)[:_FILES_AT_MOST])
         common["file_count"] = len(files)
-        common["sync_ns"] = max(record.sync_ns for record in ranks if isinstance(record, SaveRecord))
+    if not isinstance(last, LoadRecord):
+        common["sync_ns"] = max(record.sync_ns for record in ranks if not isinstance(record, LoadRecord))
     return replace(last, **common)
+
+
+def _stall_ns(record: Sample) -> tuple[int, int]:
+    """How long a block of training waited for its saves, and how long it was: other ranks wait for the longest in their steps."""
+    return (sum(record.save_ns) + sum(record.staged_ns), record.block_ns) if isinstance(record, TrainingRecord) else (0, 0)
 
 
 def _duration_ns(record: Sample) -> int:
@@ -258,6 +283,8 @@ def is_disturbed(ceilings: Ceilings) -> bool:
 def record_failure(output: Output, world: World, tasks: Sequence[Task], error: BaseException) -> None:
     """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
     traceback.print_exception(error)
+    if world.size > 1:
+        time.sleep(_OTHERS_END_S)  # where another rank has died, this error is only its echo, and the launcher ends this rank too
     for task in tasks:
         output.fail(task.case.id, describe(error))
     world.fail()

@@ -49,14 +49,15 @@ def run_reloads(bench: Bench, entries: Entries, method_class: MethodClass) -> No
 
     def load(task: Task) -> None:
         case = task.case
-        bench.rebuild_target()
+        saved = verify.read_digests(bench.folders.digests(case, 0))
+        _make_target(bench, saved)
         method = bench.method(case, method_class(task))
         bench.output.enter("load")
         bench.forget_digests()
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
         bench.framework.synchronize(bench.state)
         bench.output.enter("verify")
-        bench.output.write(_compared(bench, case))
+        bench.output.write(_compared(bench, case, saved))
         bench.output.enter("close")
         method.close()
 
@@ -79,8 +80,7 @@ def _whole(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
     parts = world.gather((shard.offset, tuple(leaf.shape), bytes(leaf.data)))
     if parts is None:
         return None
-    item_bytes = leaf.data.nbytes // max(1, int(np.prod(leaf.shape)))
-    item_bytes = max(item_bytes, *(len(data) // max(1, int(np.prod(shape))) for _, shape, data in parts))
+    item_bytes = max(len(data) // max(1, int(np.prod(shape))) for _, shape, data in parts)
     whole = np.zeros((*shard.global_shape, item_bytes), dtype=np.uint8)
     for offset, shape, data in parts:
         place = tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
@@ -88,19 +88,36 @@ def _whole(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
     return whole.reshape(-1).data
 
 
-def _compared(bench: Bench, case: Case) -> ReshardRecord:
+def _make_target(bench: Bench, saved: Digests) -> None:
+    """Have a state that differs from the saved one in every leaf that is going to be compared: else a load could prove nothing."""
+    bench.rebuild_target()
+    bench.move(_standing(saved, whole_digests(bench)))
+    same = _standing(saved, whole_digests(bench))
+    if same:
+        raise verify.Mismatch(f"cannot be verified: {verify.listed(same)} had the saved value before the load")
+
+
+def _standing(saved: Digests, target: Digests) -> list[str]:
+    return [name for name in verify.standing(saved, target) if _is_common(saved, target, name)]
+
+
+def _is_common(saved: Digests, target: Digests, name: str) -> bool:
+    """Whether the ranks of both worlds hold a leaf together."""
+    return not (saved[name].rank_local or (name in target and target[name].rank_local))
+
+
+def _compared(bench: Bench, case: Case, saved: Digests) -> ReshardRecord:
     """Raise Mismatch unless every covered leaf that the ranks hold together is what was saved."""
-    saved = verify.read_digests(bench.folders.digests(case, 0))
     loaded = whole_digests(bench)
     roles = bench.scope(case).covers.roles
-    sharded = {leaf.name for leaf in bench.framework.leaves(bench.state) if isinstance(leaf.placement, Shard)}
-    common = [name for name in saved if name in loaded and not (saved[name].rank_local or loaded[name].rank_local)]
-    compared = [name for name in common if saved[name].role in roles]
+    compared = [name for name in saved if saved[name].role in roles and _is_common(saved, loaded, name)]
+    missing = [name for name in compared if name not in loaded]
+    if missing or not compared:
+        raise verify.Mismatch(f"leaves are missing: {verify.listed(missing) or 'all of them'}")
     wrong = [name for name in compared if loaded[name].sha256 != saved[name].sha256]
     if wrong:
         raise verify.Mismatch(f"{len(wrong)} of {len(compared)} leaves differ from the saved state: {verify.listed(wrong)}")
-    if not compared:
-        raise verify.Mismatch("the two worlds have no leaf in common")
+    sharded = {leaf.name for leaf in bench.framework.leaves(bench.state) if isinstance(leaf.placement, Shard)}
     return ReshardRecord(
         kind="reshard",
         case=case.id,

@@ -21,7 +21,7 @@ from adapters.base import Leaf, Method
 from harness.case import Case, Task
 from harness.record import Divergence, InterruptRecord, ResumeRecord, StraightRecord
 from harness.worker import storage, verify
-from harness.worker.bench import Bench, record_failure
+from harness.worker.bench import Bench
 
 STEPS = 8
 AT_STEP = 4
@@ -71,7 +71,9 @@ class Reference:
         content = np.memmap(self._file(step), dtype=np.uint8, mode="r")
         found = []
         for leaf in leaves:
-            known = kept.pop(leaf.name)
+            known = kept.pop(leaf.name, None)
+            if known is None:
+                raise verify.Mismatch(f"a leaf appeared: {leaf.name}")
             straight = content[known.offset : known.offset + known.bytes]
             own = np.frombuffer(leaf.data, dtype=np.uint8)
             if not np.array_equal(own, straight):
@@ -88,14 +90,10 @@ def run_straight(bench: Bench, entries: Entries) -> None:
     """Train from the first step to the last, once for all tasks."""
     reference = Reference(bench.folders.reference(entries[0][1].case, bench.world.rank))
     losses = []
-    try:
-        bench.output.enter("train")
-        for step in range(1, STEPS + 1):
-            losses.append(_step(bench))
-            reference.keep(step, bench.framework.leaves(bench.state))
-    except Exception as error:
-        record_failure(bench.output, bench.world, [task for _, task in entries], error)
-        return
+    bench.output.enter("train")
+    for step in range(1, STEPS + 1):
+        losses.append(_step(bench))
+        reference.keep(step, bench.framework.leaves(bench.state))
     for _, task in entries:
         bench.output.write(StraightRecord("straight", task.case.id, bench.job.process, bench.world.rank, tuple(losses)))
     reference.close()
@@ -113,8 +111,11 @@ def run_interrupted(bench: Bench, entries: Entries, method_class: MethodClass) -
         bench.output.enter("save")
         path = bench.fresh(bench.folders.kept(task.case))
         pending = method.save(bench.state, path)
+        bench.output.enter("staged")
         pending.staged()
+        bench.output.enter("finished")
         pending.finished()
+        bench.output.enter("verify")
         bench.world.barrier()
         bench.forget_digests()
         if bench.digests() != before:
@@ -123,6 +124,7 @@ def run_interrupted(bench: Bench, entries: Entries, method_class: MethodClass) -
 
     for entry in entries:
         bench.attempt([entry], save)
+        bench.forget_digests()
         if bench.digests() != before:
             break  # the others get another process: their checkpoints must be of the same state
     bench.world.barrier()
@@ -148,8 +150,11 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
         bench.forget_digests()
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
         bench.framework.synchronize(bench.state)
-        bench.framework.assign(bench.state, lost)
-        bench.output.write(_trained_on(bench, case, AT_STEP))
+        restored = bench.digests() == verify.read_digests(bench.folders.digests(case, bench.world.rank))
+        if lost:
+            bench.forget_digests()
+            bench.framework.assign(bench.state, lost)
+        bench.output.write(_trained_on(bench, case, AT_STEP, restored))
         bench.output.enter("close")
         method.close()
 
@@ -158,7 +163,7 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
 
 def run_again(bench: Bench, entries: Entries) -> None:
     """Train once more from the first step to the last."""
-    bench.attempt(entries, lambda task: bench.output.write(_trained_on(bench, task.case, 0)))
+    bench.attempt(entries, lambda task: bench.output.write(_trained_on(bench, task.case, 0, restored=True)))
 
 
 def divergence(name: str, role: str, dtype: str, straight: NDArray[np.uint8], own: NDArray[np.uint8]) -> Divergence:
@@ -167,7 +172,7 @@ def divergence(name: str, role: str, dtype: str, straight: NDArray[np.uint8], ow
         return Divergence(name, role, None, float("inf"))
     first, second = _numbers(straight, dtype), _numbers(own, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.abs(first - second)
+        difference = np.where(first == second, 0.0, np.abs(first - second))
     farthest = float(np.max(np.where(np.isfinite(difference), difference, np.inf)))
     return Divergence(name, role, _max_ulp(straight, own, dtype), farthest)
 
@@ -202,7 +207,7 @@ def _copies(bench: Bench, role: str) -> dict[str, memoryview]:
     return found
 
 
-def _trained_on(bench: Bench, case: Case, at_step: int) -> ResumeRecord:
+def _trained_on(bench: Bench, case: Case, at_step: int, restored: bool) -> ResumeRecord:
     """Train from `at_step` to the end, and hold every step against the reference."""
     reference = Reference(bench.folders.reference(case, bench.world.rank))
     diverged = {at_step: reference.compare(at_step, bench.framework.leaves(bench.state))} if at_step else {}
@@ -225,8 +230,10 @@ def _trained_on(bench: Bench, case: Case, at_step: int) -> ResumeRecord:
         losses=tuple(losses),
         leaves=sum(1 for _ in bench.framework.leaves(bench.state)),
         identical=at is None,
+        restored=restored,
         diverged_at=at,
         first=tuple(first[:_NAMED_AT_MOST]),
+        first_roles=tuple(sorted({leaf.role for leaf in first})),
         first_count=len(first),
         final_count=len(last),
         final_max_ulp=max((leaf.max_ulp or 0 for leaf in last), default=0),

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from adapters.base import Method, Pending
 from harness.case import Case, Task
 from harness.marks import Instant, mark
@@ -245,17 +243,8 @@ class LoadTrial(Trial[Fence]):
         return not self.bench.world.maximum(int(not differs))
 
     def _move_what_stands(self) -> None:
-        """Assign other bytes to the leaves that have the saved value.
-
-        A rank's shard may be one that no step changes: Adam's moments of an embedding's rows whose tokens do not occur stay zero.
-        """
-        bench = self.bench
-        standing = set(verify.standing(self.saved, bench.digests()))
-        leaves = (leaf for leaf in bench.framework.leaves(bench.state) if leaf.name in standing)
-        others = {leaf.name: _other_bytes(leaf.data) for leaf in leaves}
-        bench.forget_digests()
-        if others:
-            bench.framework.assign(bench.state, others)
+        """Assign other bytes to the leaves that have the saved value."""
+        self.bench.move(verify.standing(self.saved, self.bench.digests()))
 
     def _write_verified(self, loaded: verify.Digests) -> None:
         if self._verified:
@@ -306,11 +295,6 @@ def save_for_another(bench: Bench, case: Case, method: Method[Any]) -> None:
     del pending
     bench.raise_thread_errors()
     check_finished(path, written)
-
-
-def _other_bytes(data: memoryview) -> memoryview:
-    """Return as many bytes, each another one."""
-    return memoryview((np.frombuffer(data, np.uint8) ^ 1).tobytes())
 
 
 def timed_save(bench: Bench, method: Method[Any], path: Path) -> Phases:
