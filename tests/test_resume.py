@@ -108,15 +108,6 @@ def test_a_difference_names_step_leaf_and_rank() -> None:
     leaf = Divergence("weights/dense.weight", "weight", 3, 1e-7)
     late = records.resume(rank=1, identical=False, diverged_at=6, first=(leaf,), first_count=2, first_roles=("weight",))
     late = replace(late, final_count=9, final_max_ulp=40)
-        rank=1,
-        identical=False,
-        diverged_at=6,
-        first=(leaf,),
-        first_count=2,
-        first_roles=("weight",),
-        final_count=9,
-        final_max_ulp=40,
-    )
     found = row([records.straight(), records.straight(rank=1), records.resume(), late], two)
     assert (found.bitwise, found.diverged_at, found.diverged_rank, found.first_max_ulp) == (False, 6, 1, 3)
     assert found.verdict == "differs from step 6 on (weight: 2 of 10 leaves)"
