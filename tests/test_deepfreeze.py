@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from adapters.base import DirectIo
-from adapters.deepfreeze import snapshot
+from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import CommitFailed
 from adapters.deepfreeze.engine import Engine, Ranks
@@ -267,7 +267,7 @@ def test_a_writer_that_fails_lets_nobody_wait_for_ever(
     def fail(descriptor: int, data: memoryview, offset: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(snapshot, "write_all", fail)
+    monkeypatch.setattr(writer, "write_all", fail)
     save = new_engine(ring_bytes=ring_bytes).save(tensors(new_state(1)), folder / "checkpoint", STEP)
     with pytest.raises(OSError, match="No space left on device"):
         save.finished()

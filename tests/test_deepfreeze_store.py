@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from deepfreeze_victim import advance, opened
 
-from adapters.deepfreeze.snapshot import FileWriter
 from adapters.deepfreeze.store import Store
+from adapters.deepfreeze.writer import FileWriter
 from adapters.raw.framework import Raw, State
 
 ROOT = Path(__file__).resolve().parents[1]

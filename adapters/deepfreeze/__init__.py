@@ -1,12 +1,14 @@
 """DeepFreeze: durable checkpoints at the speed of the disk, from host buffers, without any framework.
 
 A save copies the state tensor by tensor into one arena that has the layout of the file, checksums it there, and writes with direct
-I/O what has been copied so far. The parts, each with one reason to change:
+I/O what has been copied so far; a save that training waits for goes through a small ring instead. The parts, each with one reason
+to change:
 
 - `tensor`: what the engine is given;
 - `layout`: who writes what, and where it lies in a safetensors file;
 - `arena`: the memory that a save is copied into;
-- `snapshot`: copying, checksumming and writing one file, overlapped;
+- `snapshot`: copying and checksumming;
+- `writer`: writing one file behind the copying;
 - `commit`: how all ranks' files become one visible checkpoint;
 - `stored`, `reader`: what lies in a checkpoint, and reading it back, verified;
 - `engine`: the above put together; `method`: the engine as a method of the contract; `store`: levels and retention above it.

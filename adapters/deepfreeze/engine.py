@@ -16,9 +16,10 @@ from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Layout
 from adapters.deepfreeze.reader import Reader
-from adapters.deepfreeze.snapshot import FileWriter, Frontier, Snapshot, Stream
+from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
+from adapters.deepfreeze.writer import FileWriter, Frontier
 
 DEFAULT_BLOCK_BYTES = 4 << 20  # where nobody has calibrated
 

@@ -44,20 +44,20 @@ class DeepFreeze(DeepFreezeMethod[State]):
         loaded = self.engine.load(path, self.tensors, {})
         variables = state.plain_variables()
         for spec in self.tensors:
-            variables[spec.name].assign(_tensor(loaded[spec.name], spec))
+            variables[spec.name].assign(_tensor(loaded[spec.name], spec), read_value=False)
 
 
 def _bytes(value: tf.Variable | tf.Tensor) -> Bytes:
     """Return the value's bytes on the host, which are its own memory where it lies there."""
-    with tf.device("CPU:0"):
-        return np.frombuffer(memoryview(tf.bitcast(tf.identity(value), tf.uint8)), np.uint8)
+    tensor = value.value() if isinstance(value, tf.Variable) else value
+    plain = tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor  # Python's buffers have no bfloat16
+    return np.frombuffer(memoryview(plain), np.uint8)
 
 
 def _tensor(data: Bytes, spec: Spec) -> tf.Tensor:
     """Return the bytes as a tensor, in the same memory where that is aligned."""
-    dtype = tf.as_dtype(spec.dtype)
-    if data.ctypes.data % ALIGNMENT:
-        return tf.constant(data.view(dtype.as_numpy_dtype).reshape(spec.shape))
+    is_bfloat16 = spec.dtype == "bfloat16"
+    array = data.view("uint16" if is_bfloat16 else spec.dtype).reshape(spec.shape)
     with tf.device("CPU:0"):
-        items = tf.experimental.dlpack.from_dlpack(data.__dlpack__())
-        return tf.bitcast(tf.reshape(items, (*spec.shape, dtype.size)), dtype)
+        tensor = tf.constant(array) if data.ctypes.data % ALIGNMENT else tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        return tf.bitcast(tensor, tf.bfloat16) if is_bfloat16 else tensor
