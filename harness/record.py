@@ -493,7 +493,7 @@ class ResumeRecord:
     first_count: int
     final_count: int
     final_max_ulp: int
-    restored: bool = True
+    restored: bool | None = None  # None in records that do not tell
     first_roles: tuple[str, ...] = ()
 
 

@@ -73,7 +73,8 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     any_rank = resumed[0]
     row.at_step, row.steps, row.leaves = any_rank.at_step, any_rank.steps, any_rank.leaves
     row.bitwise = all(record.identical for record in resumed)
-    row.restored = all(record.restored for record in resumed)
+    told = [record.restored for record in resumed if record.restored is not None]
+    row.restored = all(told) if told else None
     row.final_count = max(record.final_count for record in resumed)
     row.final_max_ulp = max(record.final_max_ulp for record in resumed)
     diverged = [record for record in resumed if record.diverged_at is not None]
@@ -82,7 +83,7 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     first = min(diverged, key=lambda record: (record.diverged_at, record.rank))
     row.diverged_at, row.diverged_rank, row.first_count = first.diverged_at, first.rank, first.first_count
     row.first_leaves = [_described(leaf) for leaf in first.first]
-    row.first_roles = list(first.first_roles)
+    row.first_roles = list(first.first_roles) or sorted({leaf.role for leaf in first.first})
     row.first_max_ulp = max((leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None)
 
 
