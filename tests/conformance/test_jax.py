@@ -120,8 +120,8 @@ def resharding_for(strategy: str) -> list[str]:
 
 
 def leaves_own_alone(name: str) -> bool:
-    """Whether a load with another number of ranks leaves what is a rank's own as it is; DeepFreeze takes another rank's."""
-    return not name.startswith("deepfreeze")
+    """Whether a load with another number of ranks leaves what is a rank's own as it is; others take what another rank had."""
+    return name.startswith("orbax")
 
 
 def spec(leaf: Leaf) -> tuple[str, Role, str, tuple[int, ...]]:
