@@ -12,6 +12,7 @@ from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.analysis.train import TrainRow
 from harness.case import Case
+from harness.driver.session import group
 from harness.driver.suite import PlannedCase
 from harness.record import Record
 from harness.worker.bench import summed_up
@@ -97,3 +98,8 @@ def test_wrong_bytes_yield_no_overhead(measure: Measure, fault: str, reason: str
     assert reason in bad.reason
     assert isinstance(bad, TrainRow)
     assert bad.overhead_s is None
+
+
+def test_a_method_that_needs_a_process_of_its_own_has_one_for_every_interval() -> None:
+    plan = [timed(planned(own_process=True), every) for every in (4, 1)] + [timed(planned(), every) for every in (4, 1)]
+    assert [len(unit.items) for unit in group(plan)] == [1, 1, 2]

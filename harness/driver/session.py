@@ -328,7 +328,7 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     groups: dict[tuple[object, ...], list[PlannedCase]] = {}
     for item in plan:
         case = item.case
-        alone = case.method if item.own_process else ""
+        alone = case.id if item.own_process else ""  # not even itself at another interval: it may own what a process has once
         ranks = (case.world, case.load_world, case.strategy, case.launcher)
         shared = (case.experiment, case.framework, case.device, ranks, alone)
         groups.setdefault(shared, []).append(item)
