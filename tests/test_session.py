@@ -31,7 +31,20 @@ START = ("--framework", "raw", "--workload", "resnet50")
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    """Start a driver as a terminal does: a shell that has put the tests in the background has them ignore Ctrl-C, and it too."""
+    return subprocess.Popen(
+        argv,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
+    )
+
+
+def heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def processes_in(where: Path) -> list[psutil.Process]:

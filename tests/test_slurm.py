@@ -21,6 +21,7 @@ import pytest
 import slurm_cluster
 from conftest import ROOT, planned
 from slurm_cluster import NODES, Cluster
+from test_session import heed_ctrl_c
 
 from harness.driver import slurm, store
 from harness.driver.errors import UsageError
@@ -271,6 +272,7 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
             command("run", *SMOKE, *options, *arguments),
             cwd=ROOT,
             env=os.environ | cluster.environment | NO_EXPORT,
+            preexec_fn=heed_ctrl_c,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
