@@ -131,7 +131,7 @@ def test_a_faithful_first_state_passes_and_its_own_leaves_are_listed(workload: w
 
 def test_bfloat16_weights_are_the_masters_rounded() -> None:
     values = np.array([1.0, 1.0 + 2**-9, 1.0 + 2**-8, 1.0 + 3 * 2**-8, -0.3], dtype=np.float32)
-    back = trajectory._numbers(memoryview(trajectory._to_bfloat16(values)), "bfloat16")
+    back = trajectory.numbers_of(memoryview(trajectory._to_bfloat16(values)), "bfloat16")
     assert back.tolist() == [1.0, 1.0, 1.0, 1.015625, -0.30078125], "to the nearest, ties to even"
 
 

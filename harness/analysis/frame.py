@@ -179,27 +179,28 @@ def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
 
 
+def _complete(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
+    """What is left without the samples that a rank has not reported; a record may speak for several ranks."""
+    ranks = ranks.drop_duplicates([*_KEY, "rank"])
+    return ranks[ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)]
+
+
 def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
     """One row a sample: the last rank's times after the common barrier, and anything that disturbed any rank."""
     if ranks.empty:
         return ranks
-    ranks = ranks.drop_duplicates([*_KEY, "rank"])
-    complete = ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)
+    ranks = _complete(ranks, worlds)
     numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "ranks", "cache", "backing", "direct")]
-    samples = (
-        ranks[complete]
-        .groupby(_KEY, as_index=False)
-        .agg(
-            {
-                **dict.fromkeys(numbers, "max"),
-                "backing": "max",
-                "direct": "min",
-                **({"cache": "max"} if "cache" in ranks else {}),
-            }
-        )
+    samples = ranks.groupby(_KEY, as_index=False).agg(
+        {
+            **dict.fromkeys(numbers, "max"),
+            "backing": "max",
+            "direct": "min",
+            **({"cache": "max"} if "cache" in ranks else {}),
+        }
     )
     if "finished_s" in samples:
-        samples = samples.merge(_over_ranks(ranks[complete]), on=_KEY)
+        samples = samples.merge(_over_ranks(ranks), on=_KEY)
         samples["durable_s"] = samples["finished_s"] + samples["sync_s"]
         samples["efficiency"] = samples["ceiling_s"] / samples["durable_s"]
     else:
@@ -233,9 +234,7 @@ def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int
     ranks = pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
     if ranks.empty:
         return ranks
-    ranks = ranks.drop_duplicates([*_KEY, "rank"])
-    complete = ranks.groupby(_KEY)["ranks"].transform("sum") == ranks["case"].map(worlds)
-    ranks = ranks[complete].sort_values(["stall_s", "block_s"])
+    ranks = _complete(ranks, worlds).sort_values(["stall_s", "block_s"])
     blocks = ranks.groupby(_KEY, as_index=False).last()  # the parts of one rank add up: of the one that stalled longest
     for name in ("unflushed_s", "disturbed", "file_bytes"):
         blocks[name] = ranks.groupby(_KEY)[name].max().to_numpy()

@@ -22,6 +22,7 @@ from harness.case import Case, Task
 from harness.record import Divergence, InterruptRecord, ResumeRecord, StraightRecord
 from harness.worker import storage, verify
 from harness.worker.bench import Bench
+from harness.worker.trajectory import numbers_of
 
 STEPS = 8
 AT_STEP = 4
@@ -170,7 +171,7 @@ def divergence(name: str, role: str, dtype: str, straight: NDArray[np.uint8], ow
     """Say how far two values of a leaf are from each other. Both are given as bytes."""
     if len(straight) != len(own):
         return Divergence(name, role, None, float("inf"))
-    first, second = _numbers(straight, dtype), _numbers(own, dtype)
+    first, second = numbers_of(straight, dtype), numbers_of(own, dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         difference = np.where(first == second, 0.0, np.abs(first - second))
     farthest = float(np.max(np.where(np.isfinite(difference), difference, np.inf)))
@@ -190,13 +191,6 @@ def _places(values: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
     bits = np.ascontiguousarray(values).view({"bfloat16": "<u2", "float16": "<u2", "float32": "<u4", "float64": "<u8"}[dtype])
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return np.where(bits & sign, ~bits, bits | sign)
-
-
-def _numbers(values: NDArray[np.uint8], dtype: str) -> NDArray[np.float64]:
-    values = np.ascontiguousarray(values)
-    if dtype == "bfloat16":  # the upper half of a float32
-        return (values.view("<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
-    return values.view(np.dtype(dtype)).astype(np.float64)
 
 
 def _copies(bench: Bench, role: str) -> dict[str, memoryview]:

@@ -89,13 +89,14 @@ def samples(leaves: Iterable[Leaf], roles: set[Role], leave_out: Iterable[str] =
 
 
 def _sample(leaf: Leaf) -> LeafSample:
-    numbers = _numbers(leaf.data, leaf.dtype)
+    numbers = numbers_of(leaf.data, leaf.dtype)
     places = np.unique(np.linspace(0, len(numbers) - 1, _SAMPLED).astype(int))
     rms = float(np.sqrt(np.mean(np.square(numbers)))) if len(numbers) else 0.0
     return LeafSample(leaf.name, rms, tuple(float(value) for value in numbers[places]))
 
 
-def _numbers(data: memoryview, dtype: str) -> Numbers:
+def numbers_of(data: memoryview | NDArray[np.uint8], dtype: str) -> Numbers:
+    """Return a leaf's elements, whatever their type."""
     if dtype == "bfloat16":  # the upper half of a float32
         return (np.frombuffer(data, dtype="<u2").astype("<u4") << 16).view("<f4").astype(np.float64)
     return np.frombuffer(data, dtype=np.dtype(dtype)).astype(np.float64)
