@@ -18,16 +18,16 @@ from rich.table import Table
 
 import workloads
 from harness.analysis import summary, tables
-from harness.analysis.frame import measured
-from harness.analysis.row import Row, Wanted
-from harness.analysis.rows import rows
+from harness.analysis.row import Row
+from harness.analysis.runs import ReadRun, read_run
 from harness.driver import catalog, doctor, judge, launch, manifest, preflight, progress, slurm, store, suite
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.errors import UsageError, nearest
 from harness.driver.launch import ROOT
 from harness.driver.progress import samples_wanted
 from harness.driver.session import Event, Session, needed_disk_bytes, state_bytes
-from harness.driver.suite import PlannedCase
+from harness.machine import comparable
+from harness.plan import PlannedCase
 
 RESULTS = ROOT / "results"
 SCRATCH = ROOT / ".scratch"
@@ -214,20 +214,19 @@ def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_
 
 
 def _show(run: store.Run, form: str) -> list[Row]:
-    found = rows(
-        [Wanted(item.case, item.samples * item.processes, item.processes, _is_default(item)) for item in run.plan], run.records
-    )
+    read = read_run(run)
+    found = read.rows
     for damage in run.damages:
         err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
     if form == "table":
-        _print_tables(run, found)
+        _print_tables(read)
     else:
         print({"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](found), end="")
     return found
 
 
-def _print_tables(run: store.Run, found: Sequence[Row]) -> None:
-    for title, members in tables.by_workload(found).items():
+def _print_tables(run: ReadRun) -> None:
+    for title, members in tables.by_workload(run.rows).items():
         lines = tables.table(members)
         shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for column in lines.columns:
@@ -241,16 +240,9 @@ def _print_tables(run: store.Run, found: Sequence[Row]) -> None:
                 name = escape(row.method or row.framework)
                 out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
         out.print()
-    worlds = {item.case.id: item.case.world for item in run.plan}
-    for note in summary.notes(found, measured(run.records, worlds)):
+    for note in summary.notes(run.rows, run.measured):
         out.print(escape(note), highlight=False)
-    out.print(f"run {run.name}, in {run.folder}", highlight=False)
-
-
-def _is_default(item: PlannedCase) -> bool:
-    entry = catalog.frameworks().get(item.case.framework)
-    method = entry.methods.get(item.case.method) if entry else None
-    return method is not None and method.default
+    out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)
 
 
 def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
@@ -301,7 +293,7 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
     if not run.begun:
         run.begin(here)
         return
-    differences = manifest.comparable(run.manifest, here)
+    differences = comparable(run.manifest, here)
     if differences:
         raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
 

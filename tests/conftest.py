@@ -17,7 +17,7 @@ from harness.case import Case
 from harness.driver import catalog, manifest, preflight, store
 from harness.driver.environments import Environments
 from harness.driver.session import Session
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import Record
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -42,10 +42,14 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/case.py": rule(),
     "harness/record.py": rule(),
     "harness/marks.py": rule(),
+    "harness/plan.py": rule("harness.case"),
+    "harness/machine.py": rule(),
     "harness/reading.py": rule("harness.record", "pydantic"),
-    "harness/cli.py": rule("harness.driver harness.analysis workloads", "typer rich"),
+    "harness/stored.py": rule("harness.case harness.record harness.machine harness.plan harness.reading"),
+    "harness/cli.py": rule("harness.driver harness.analysis harness.machine harness.plan harness.stored workloads", "typer rich"),
     "harness/driver": rule(
-        "harness harness.case harness.record harness.marks harness.reading harness.driver workloads "
+        "harness harness.case harness.record harness.marks harness.machine harness.plan harness.reading harness.stored "
+        "harness.driver workloads "
         "harness.worker.output harness.worker.folders",
         None,
     ),
@@ -54,7 +58,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "numpy mpi4py",
     ),
     "harness/analysis": rule(
-        "harness.record harness.case harness.reading harness.analysis",
+        "harness.record harness.case harness.machine harness.plan harness.reading harness.stored harness.analysis",
         "pandas numpy scipy matplotlib jinja2",
     ),
     "workloads": rule("workloads", "numpy"),

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from harness.driver import manifest
-from harness.driver.manifest import Manifest, Mount, capture, comparable
+from harness.driver.manifest import Mount, capture
+from harness.machine import Manifest, comparable
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from conftest import planned
 
 from harness.case import JobRole
 from harness.driver.progress import Progress, samples_wanted
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import Record, SaveRecord
 
 

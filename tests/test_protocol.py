@@ -10,7 +10,7 @@ import pytest
 from conftest import Measure, Measured, planned
 
 from harness.driver import preflight
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.worker import storage
 
 

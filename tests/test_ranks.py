@@ -12,7 +12,7 @@ from harness.analysis.cost import CostRow
 from harness.analysis.reshard import ReshardRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import FileEntry, LoadRecord, SaveRecord
 from harness.worker.bench import summed_up
 

@@ -13,7 +13,7 @@ from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.case import Case
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import Divergence, Record
 from harness.worker import resume
 

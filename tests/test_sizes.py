@@ -13,7 +13,7 @@ from harness.analysis import summary, tables
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.analysis.sizes import HASH_ORDER, SizesRow
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import Record
 from harness.worker import inspect
 from harness.worker.compare import IDENTIFIER, TIME_STAMP

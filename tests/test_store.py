@@ -18,8 +18,8 @@ from conftest import ROOT, planned
 
 from harness.driver import manifest, store
 from harness.driver.errors import UsageError
-from harness.driver.manifest import Manifest
 from harness.driver.store import Run
+from harness.machine import Manifest
 from harness.reading import InvalidLine
 from harness.record import Record, to_line
 

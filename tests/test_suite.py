@@ -12,7 +12,8 @@ from harness.driver import catalog, suite
 from harness.driver.catalog import FrameworkEntry
 from harness.driver.errors import UsageError
 from harness.driver.experiments import EXPERIMENTS
-from harness.driver.suite import PlannedCase, Suite
+from harness.driver.suite import Suite
+from harness.plan import PlannedCase
 
 HEAD = """
 [framework]

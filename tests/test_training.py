@@ -13,7 +13,7 @@ from harness.analysis.rows import rows
 from harness.analysis.train import TrainRow
 from harness.case import Case
 from harness.driver.session import group
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import Record
 from harness.worker.bench import summed_up
 

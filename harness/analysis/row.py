@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from harness.analysis.statistics import Estimate
 from harness.case import Case
+from harness.plan import PlannedCase
 from harness.record import SCHEMA, FailureRecord
 
 _WORST_FIRST = ("failed", "unsupported", "skipped")
@@ -21,6 +22,14 @@ class Wanted:
     samples: int
     processes: int
     default: bool = False  # the framework's own first choice
+    asynchronous: bool = False
+    sharded: bool = False  # every rank writes a part
+
+    @classmethod
+    def of(cls, item: PlannedCase) -> Self:
+        """What a plan wants of one of its cases."""
+        traits = (item.default, item.asynchronous, item.sharded)
+        return cls(item.case, item.samples * item.processes, item.processes, *traits)
 
 
 @dataclass(kw_only=True)
@@ -41,6 +50,8 @@ class Row:
     scale: int
     experiment: str
     default: bool
+    asynchronous: bool = False
+    sharded: bool = False
     covers: str
     oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"
@@ -86,6 +97,8 @@ def identity(item: Wanted) -> dict[str, Any]:
         "scale": case.scale,
         "experiment": case.experiment,
         "default": item.default,
+        "asynchronous": item.asynchronous,
+        "sharded": item.sharded,
         "covers": case.covers,
     }
 

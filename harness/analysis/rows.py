@@ -23,7 +23,11 @@ _BUILDERS: dict[str, Callable[[Sequence[Wanted], Measured], Sequence[Row]]] = {
 
 def rows(wanted: Sequence[Wanted], records: Sequence[Record]) -> list[Row]:
     """Derive a row for every case of a plan, in the plan's order."""
-    found = measured(records, {item.case.id: item.case.world for item in wanted})
+    return rows_of(wanted, measured(records, {item.case.id: item.case.world for item in wanted}))
+
+
+def rows_of(wanted: Sequence[Wanted], found: Measured) -> list[Row]:
+    """Derive a row for every case of a plan, in the plan's order, from records that are sorted already."""
     built: dict[str, Row] = {}
     for experiment, builder in _BUILDERS.items():
         items = [item for item in wanted if item.case.experiment == experiment]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from harness.driver.progress import samples_wanted
 from harness.driver.session import group, state_bytes
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 
 # What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never part of a result.
 _JOB_S = 7.0

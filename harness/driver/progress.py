@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from harness.case import JobRole, Task
 from harness.driver.experiments import SAMPLED, Stage, stages
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.record import (
     FailureRecord,
     InterruptRecord,

@@ -22,7 +22,7 @@ from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
 from harness.driver.launch import Launch
 from harness.driver.progress import Progress
 from harness.driver.store import Run
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 from harness.reading import InvalidLine
 from harness.record import CalibrationRecord, FailureRecord, Record, SyscallsRecord
 from harness.worker.folders import Folders

@@ -25,7 +25,7 @@ from harness.driver import tables
 from harness.driver.errors import UsageError
 from harness.driver.launch import ROOT, ranks_per_node
 from harness.driver.store import Run
-from harness.driver.suite import PlannedCase
+from harness.plan import PlannedCase
 
 SCRIPT = "slurm.sh"
 JOB_NAME = "ckptbench"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import json
 import os
 import re
@@ -13,33 +12,22 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from harness.case import Case
 from harness.driver.errors import UsageError, nearest
-from harness.driver.manifest import Manifest
-from harness.driver.suite import PlannedCase
-from harness.reading import InvalidLine, parse, read
+from harness.machine import Manifest
+from harness.plan import PlannedCase
+from harness.reading import InvalidLine, parse
 from harness.record import Record, to_line
+from harness.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
 
-RECORDS = "records.jsonl"
-MANIFEST = "manifest.json"
-PLAN = "plan.json"
 LATEST = "latest"
 
 
-class Run:
+class Run(StoredRun):
     """A stored run, open for appending."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the run in `folder`; what a power loss left half written stays, as a line of its own that reading reports."""
-        self.folder = folder
-        self.name = folder.name
-        self._file = folder / RECORDS
-        self._read()
-
     def _read(self) -> None:
-        self.records, self.damages = read(self._file)
+        super()._read()
         content = self._file.read_text(errors="replace")
         self._lines = set(content.splitlines())
         self._torn = not content.endswith("\n") and content != ""
@@ -49,16 +37,6 @@ class Run:
         """Opened for the first lock or line: a run that is only looked at may lie where nothing can be written."""
         return os.open(self._file, os.O_WRONLY | os.O_APPEND)
 
-    @property
-    def manifest(self) -> Manifest:
-        """The machine as it was when measuring began."""
-        return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
-
-    @property
-    def begun(self) -> bool:
-        """Whether measuring has begun: until then, where a queue stands before it, nobody knows the machine."""
-        return (self.folder / MANIFEST).exists()
-
     def begin(self, manifest: Manifest) -> None:
         """Keep the machine on which the run is measured."""
         (self.folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
@@ -67,17 +45,6 @@ class Run:
         """Remove a run that holds nothing."""
         self.close()
         shutil.rmtree(self.folder)
-
-    @functools.cached_property
-    def plan(self) -> list[PlannedCase]:
-        """What the run is to measure."""
-        return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in self.header["cases"]]
-
-    @functools.cached_property
-    def header(self) -> dict[str, Any]:
-        """The plan file: suite, command and cases."""
-        header: dict[str, Any] = json.loads((self.folder / PLAN).read_text())
-        return header
 
     @property
     def jobs(self) -> Path:
@@ -179,11 +146,6 @@ def find(results: Path, name: str) -> Path:
     if name not in known:
         raise nearest("run", name, sorted(known))
     return known[name]
-
-
-def folders(results: Path) -> list[Path]:
-    """The folders of all runs under `results`, reference runs too."""
-    return sorted(file.parent for file in results.glob(f"**/{RECORDS}"))
 
 
 def _unused(folder: Path) -> Path:

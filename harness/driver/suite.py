@@ -16,6 +16,7 @@ from harness.driver import catalog, tables
 from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
 from harness.driver.errors import UsageError, nearest
 from harness.driver.experiments import EXPERIMENTS, RESHARD, RESUME, TRAIN
+from harness.plan import PlannedCase
 from workloads import is_scalable, precisions, presets
 from workloads import names as workload_names
 
@@ -156,21 +157,6 @@ class Suite:
     name: str
     description: str
     sweeps: tuple[Sweep, ...]
-
-
-@dataclass(frozen=True)
-class PlannedCase:
-    """A case and how often to measure it. `samples`, `warmups` and `repeats` count per process."""
-
-    case: Case
-    samples: int
-    warmups: int
-    repeats: int
-    processes: int
-    own_process: bool
-    expected_failure: str | None  # a regular expression for the reason
-    race: bool = False  # the expected failure comes and goes
-    unsupported: str = ""  # why the case cannot be measured, where it cannot
 
 
 @dataclass(frozen=True)
@@ -400,6 +386,9 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         expected_failure=expected.reason if expected else None,
         race=expected is not None and expected.race,
         unsupported=_unsupported(cell),
+        default=method.default,
+        asynchronous=method.asynchronous,
+        sharded=method.sharded,
     )
 
 

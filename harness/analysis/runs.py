@@ -1,0 +1,41 @@
+"""Stored runs with what they say: where tables, figures, reports, comparisons and notebooks begin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.frame import Measured, measured
+from harness.analysis.row import Row, Wanted
+from harness.analysis.rows import rows_of
+from harness.stored import StoredRun, folders
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "results" / "reference"  # a folder for each machine, with the runs that are kept
+
+
+@dataclass(frozen=True)
+class ReadRun:
+    """A stored run, its records sorted, and a row for every case of its plan in the plan's order."""
+
+    stored: StoredRun
+    measured: Measured
+    rows: list[Row]
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return self.stored.name
+
+
+def read_run(run: StoredRun | Path) -> ReadRun:
+    """Read a run. Raises OSError where the folder holds none."""
+    stored = run if isinstance(run, StoredRun) else StoredRun(run)
+    wanted = [Wanted.of(item) for item in stored.plan]
+    found = measured(stored.records, {item.case.id: item.case.world for item in wanted})
+    return ReadRun(stored, found, rows_of(wanted, found))
+
+
+def reference_runs(folder: Path = REFERENCE) -> list[ReadRun]:
+    """The committed runs, oldest first."""
+    return [read_run(run) for run in folders(folder)]

@@ -1,0 +1,76 @@
+"""What a run's numbers depend on, and which runs may be held against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+_MEMORY_TOLERANCE = 0.01  # a kernel reserves a little more or less memory at each boot
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run's numbers depend on. None means that this machine does not say."""
+
+    machine: str  # 12 hex digits; the same for every run of one machine
+    cpu_model: str
+    cpu_governor: str | None
+    logical_cores: int
+    memory_bytes: int
+    hypervisor: bool | None
+    free_page_reporting: bool  # the host takes freed memory back: the first touch of it is slow again
+    transparent_hugepages: str | None
+    kernel: str
+    filesystem: str
+    mount_options: str
+    device: str | None  # a kernel name such as nvme0n1
+    device_rotational: bool | None
+    device_scheduler: str | None
+    gpus: tuple[str, ...]
+    free_bytes: int  # of the scratch directory's file system, when captured
+    load_average: float  # over one minute, when captured
+    driver_python: str
+    ckptbench: str
+    commit: str | None
+    dirty: bool | None  # whether tracked files differ from the commit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the manifest as values that the json module takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the manifest that `to_json` gave."""
+        return cls(**{**values, "gpus": tuple(values["gpus"])})
+
+
+_COMPARED = (
+    "machine",
+    "cpu_model",
+    "cpu_governor",
+    "logical_cores",
+    "memory_bytes",
+    "hypervisor",
+    "free_page_reporting",
+    "transparent_hugepages",
+    "kernel",
+    "filesystem",
+    "mount_options",
+    "device",
+    "device_rotational",
+    "device_scheduler",
+    "gpus",
+)
+
+
+def comparable(a: Manifest, b: Manifest) -> list[str]:
+    """Return the names of the fields that make two runs unlike; empty where they may be compared or pooled."""
+    return [name for name in _COMPARED if not _alike(name, getattr(a, name), getattr(b, name))]
+
+
+def _alike(name: str, a: Any, b: Any) -> bool:
+    if name == "memory_bytes":
+        return math.isclose(a, b, rel_tol=_MEMORY_TOLERANCE)
+    return bool(a == b)
