@@ -46,7 +46,9 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/machine.py": rule(),
     "harness/reading.py": rule("harness.record", "pydantic"),
     "harness/stored.py": rule("harness.case harness.record harness.machine harness.plan harness.reading"),
-    "harness/cli.py": rule("harness.driver harness.analysis harness.machine harness.plan harness.stored workloads", "typer rich"),
+    "harness/cli": rule(
+        "harness.cli harness.driver harness.analysis harness.machine harness.plan harness.stored workloads", "typer rich"
+    ),
     "harness/driver": rule(
         "harness harness.case harness.record harness.marks harness.machine harness.plan harness.reading harness.stored "
         "harness.driver workloads "

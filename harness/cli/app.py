@@ -1,0 +1,57 @@
+"""The application that commands join, and what they share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from harness.driver import catalog
+from harness.driver.environments import Environments, parse_overrides
+from harness.driver.launch import ROOT
+
+RESULTS = ROOT / "results"
+SCRATCH = ROOT / ".scratch"
+VENVS = ROOT / ".venvs"
+
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Measure what checkpointing costs in a deep-learning framework, and whether what it wrote can be trusted.",
+)
+env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
+app.add_typer(env, name="env")
+out = Console(width=None if sys.stdout.isatty() else 120)  # a pipe has no width of its own; 80 would break the table
+err = Console(stderr=True)
+
+PythonOption = Annotated[
+    list[str] | None, typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own.")
+]
+_DIR_HELP = "Scratch directory: checkpoints are written to its file system, which all nodes share where ranks are on several."
+DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
+ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
+
+
+def make_environment(environments: Environments, framework: str) -> None:
+    """Make a framework's environment where it is not there yet, and say so meanwhile."""
+    with err.status(f"environment of {framework}") as status:
+        environments.interpreter(framework, lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"))
+
+
+def environments_of(python: Sequence[str] | None) -> Environments:
+    """The frameworks' environments, and interpreters that the user named."""
+    return Environments(VENVS, catalog.ADAPTERS, parse_overrides(python or ()))
+
+
+def scratch_directory(directory: Path | None) -> Path:
+    """The scratch directory: the default one is made; one that was named must be there."""
+    if directory is None:
+        SCRATCH.mkdir(exist_ok=True)
+    return (directory or SCRATCH).absolute()

@@ -1,0 +1,115 @@
+"""What there is: this machine, environments, frameworks, methods, strategies, workloads and suites."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+import workloads
+from harness.analysis import tables
+from harness.cli.app import DirOption, PythonOption, app, env, environments_of, make_environment, out, scratch_directory
+from harness.driver import catalog, doctor, suite
+from harness.driver.errors import nearest
+
+LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
+
+
+@app.command("doctor")
+def doctor_command(python: PythonOption = None, directory: DirOption = None) -> None:
+    """Say what this machine can run."""
+    found = Table("check", "status", "detail")
+    colours = {"ok": "green", "warning": "yellow", "missing": "red"}
+    for check in doctor.doctor(environments_of(python), scratch_directory(directory)):
+        found.add_row(check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail))
+    out.print(found)
+
+
+@env.command("create")
+def env_create(frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")]) -> None:
+    """Make the environments of frameworks from their exact pins."""
+    environments = environments_of(None)
+    for framework in frameworks:
+        make_environment(environments, framework)
+
+
+@env.command("list")
+def env_list() -> None:
+    """Show the environments."""
+    found = Table("framework", "state", "interpreter")
+    for environment in environments_of(None).listing():
+        found.add_row(environment.framework, environment.state, str(environment.interpreter))
+    out.print(found)
+
+
+@app.command("list")
+def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods") -> None:
+    """List frameworks, methods, workloads or suites."""
+    if what not in LISTS:
+        raise nearest("list", what, LISTS)
+    out.print(_LISTED[what]())
+
+
+def _frameworks() -> Table:
+    found = Table("framework", "devices", "methods", "environment")
+    states = {environment.framework: environment.state for environment in environments_of(None).listing()}
+    for name, entry in catalog.frameworks().items():
+        found.add_row(name, ", ".join(entry.devices), str(len(entry.methods)), states.get(name, ""))
+    return found
+
+
+def _methods() -> Group:
+    return Group(*(_methods_of(entry) for entry in catalog.frameworks().values()))
+
+
+def _methods_of(entry: catalog.FrameworkEntry) -> Table:
+    found = Table(title=entry.name, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=True)
+    for column in ("method", "covers", "format"):
+        found.add_column(column, no_wrap=True)
+    for column in ("default", "async", "sharded", "any world", "compressed"):
+        found.add_column(column)
+    found.add_column("description", overflow="fold", ratio=1)
+    for method in entry.methods.values():
+        traits = (method.default, method.asynchronous, method.sharded, method.reshards, method.compressed)
+        description = f"{method.description} (test double)" if method.test_double else method.description
+        found.add_row(method.name, method.covers, method.format, *("yes" if has_it else "–" for has_it in traits), description)
+    return found
+
+
+def _strategies() -> Table:
+    found = Table("framework", "strategy", "default", "sharded", "description")
+    for entry in catalog.frameworks().values():
+        for name, strategy in entry.strategies.items():
+            traits = ("yes" if has_it else "–" for has_it in (strategy.default, strategy.sharded))
+            found.add_row(entry.name, name, *traits, strategy.description)
+    return found
+
+
+def _workloads() -> Table:
+    found = Table("workload", "preset", "precision", "parameters", "state")
+    for name in workloads.names():
+        for preset in workloads.presets(name):
+            for precision in workloads.precisions(name):
+                workload = workloads.load(name, preset, precision)
+                found.add_row(name, preset, precision, f"{workload.parameter_count:,}", tables.size(workload.state_bytes))
+    return found
+
+
+def _suites() -> Table:
+    found = Table("suite", "what it measures")
+    for name in suite.names():
+        found.add_row(name, suite.load(name).description)
+    return found
+
+
+_LISTED = {
+    "frameworks": _frameworks,
+    "methods": _methods,
+    "strategies": _strategies,
+    "workloads": _workloads,
+    "suites": _suites,
+}

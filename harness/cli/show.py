@@ -1,0 +1,65 @@
+"""A stored run as tables, or for other programs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from harness.analysis import summary, tables
+from harness.analysis.row import Row
+from harness.analysis.runs import ReadRun, read_run
+from harness.cli.app import RESULTS, ResultsOption, app, err, out
+from harness.driver import store
+from harness.driver.errors import nearest
+
+FORMATS = ("table", "markdown", "csv", "json")
+_TEXT_COLUMNS = ("method", "covers", "power-safe", "verified", "framework", "same files", "same state")
+
+
+@app.command("show")
+def show_command(
+    name: Annotated[str, typer.Argument(metavar="RUN")] = store.LATEST,
+    form: Annotated[str, typer.Option("--format", help=", ".join(FORMATS))] = "table",
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Show a stored run."""
+    if form not in FORMATS:
+        raise nearest("format", form, FORMATS)
+    show(store.Run(store.find(results, name)), form)
+
+
+def show(run: store.Run, form: str) -> list[Row]:
+    """Print a run, and return its rows."""
+    read = read_run(run)
+    found = read.rows
+    for damage in run.damages:
+        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+    if form == "table":
+        _print_tables(read)
+    else:
+        print({"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](found), end="")
+    return found
+
+
+def _print_tables(run: ReadRun) -> None:
+    for title, members in tables.by_workload(run.rows).items():
+        lines = tables.table(members)
+        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in lines.columns:
+            shown.add_column(column, justify="left" if column in _TEXT_COLUMNS else "right", overflow="fold")
+        for line in lines.itertuples(index=False):
+            shown.add_row(*(escape(cell) for cell in line))
+        out.print(shown)
+        out.print(escape(summary.meaning(members)), highlight=False)
+        for row in members:
+            if row.reason:
+                name = escape(row.method or row.framework)
+                out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
+        out.print()
+    for note in summary.notes(run.rows, run.measured):
+        out.print(escape(note), highlight=False)
+    out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)
