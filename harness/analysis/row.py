@@ -104,10 +104,10 @@ def identity(item: Wanted) -> dict[str, Any]:
 
 
 def group_title(row: Row) -> str:
-    """What the rows of one table have in common."""
+    """What the rows of one table have in common. Costs of all worlds stand in one table, which says what more ranks change."""
     precision = "" if row.precision == "float32" else f", {row.precision}"
-    ranks = "" if row.world == 1 else f", {row.world} ranks"
-    times = f" x {row.scale}" if row.scale > 1 else ""
+    ranks = "" if row.world == 1 or row.experiment == "cost" else f", {row.world} ranks"
+    times = " x ranks" if row.scale else ""
     return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}"
 
 

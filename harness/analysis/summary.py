@@ -11,6 +11,7 @@ from harness.analysis.parity import ParityRow
 from harness.analysis.reshard import ReshardRow
 from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, listed
+from harness.analysis.scaling import is_scaling, series
 from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
 from harness.analysis.tables import duration, fraction, spread_duration
@@ -41,11 +42,35 @@ def _cost(rows: Sequence[CostRow]) -> str:
     good = [row for row in rows if row.status == "ok" and row.verified and row.durable_s]
     if not good:
         return "No method gave a verified checkpoint here."
+    if is_scaling(rows):
+        return _scaling(rows)
     sentences = [_fastest(good), _least_stall(good), _unsafe(good)]
     failed = [row.method for row in rows if row.status == "failed"]
     if failed:
         sentences.append(f"{listed(failed)} failed: see the reasons below.")
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _scaling(rows: Sequence[CostRow]) -> str:
+    """What the largest world does to each method, and which is then the fastest."""
+    found = [members for members in series(rows) if members[-1].slowdown is not None]
+    world = max((members[-1].row.world for members in found), default=0)
+    largest = [members[-1] for members in found if members[-1].row.world == world]
+    good = [member for member in largest if member.row.verified and member.row.durable_s]
+    if not good:
+        return "No method gave a verified checkpoint in several worlds."
+    best = min(good, key=lambda member: member.row.durable_s.value if member.row.durable_s else float("inf"))
+    each = "for each byte " if best.row.scale else ""
+    times = "; ".join(
+        f"{_named(member.row)} {member.slowdown.value:.1f}"
+        for member in sorted(good, key=lambda member: member.slowdown.value if member.slowdown else 0.0)
+        if member.slowdown
+    )
+    said = [f"On {world} ranks {_named(best.row)} is durable first, in {duration(best.row.durable_s)}."]
+    said.append(f"Times of the time that one rank takes {each}there: {times}.")
+    if any(row.oversubscribed for row in rows):
+        said.append("+ marks more ranks than processors (oversubscribed): they also wait for one another's turn.")
+    return " ".join(said)
 
 
 def _sizes(rows: Sequence[SizesRow]) -> str:

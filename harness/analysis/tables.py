@@ -11,12 +11,14 @@ from harness.analysis.cost import CostRow
 from harness.analysis.parity import ParityRow
 from harness.analysis.reshard import ReshardRow
 from harness.analysis.resume import ResumeRow
-from harness.analysis.row import Row, group_title
+from harness.analysis.row import Row, group_title, listed
+from harness.analysis.scaling import Scaled, is_scaling, series
 from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
 from harness.analysis.train import TrainRow
 
 _ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
+OVERSUBSCRIBED = " +"  # more ranks than processors
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -31,6 +33,9 @@ def by_workload(rows: Sequence[Row]) -> dict[str, list[Row]]:
 def table(rows: Sequence[Row]) -> pd.DataFrame:
     """The final table of rows of one experiment: text, one line per row. The framework is named where there are several."""
     several = len({row.framework for row in rows}) > 1
+    cost = [row for row in rows if isinstance(row, CostRow)]
+    if cost and is_scaling(cost):
+        return pd.DataFrame([_scaled_line(member, several) for members in series(cost) for member in members])
     return pd.DataFrame([_line(row, several) for row in rows])
 
 
@@ -126,6 +131,27 @@ def _ranks(row: CostRow) -> dict[str, str]:
         "last / median rank": "–" if row.straggler is None else f"{row.straggler:.2f}",
         "writers": "–" if row.writers is None else f"{row.writers} of {row.world}",
     }
+
+
+def _scaled_line(member: Scaled, several_frameworks: bool) -> dict[str, str]:
+    row = member.row
+    return {
+        "method": _method(row, several_frameworks),
+        "ranks": f"{row.world}{OVERSUBSCRIBED * bool(row.oversubscribed)}",
+        "stall": duration(row.stall_s),
+        "durable": duration(row.durable_s),
+        "for each byte, to one rank's" if row.scale else "to one rank's": _times(member.slowdown),
+        "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
+        "n": str(row.samples) if row.samples else "–",
+        **_ranks(row),
+        "cold load": _load(row),
+        "bytes": _ratio(row.file_bytes, row.state_bytes),
+        "verified": "yes" if row.verified else _why(row),
+    }
+
+
+def _times(ratio: Estimate | None) -> str:
+    return "–" if ratio is None else f"{ratio.value:.2f} [{ratio.low:.2f}–{ratio.high:.2f}]"
 
 
 def _sizes_line(row: SizesRow, several_frameworks: bool) -> dict[str, str]:
@@ -248,8 +274,19 @@ def _why(row: Row) -> str:
 def _full_title(experiment: str, title: str, rows: Sequence[Row]) -> str:
     sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow | TrainRow) and row.state_bytes]
     prefix = "" if experiment == "cost" else f"{experiment}: "
-    title += " (oversubscribed)" if any(row.oversubscribed for row in rows) else ""
-    return f"{prefix}{title}: {size(max(sizes))} of state" if sizes else f"{prefix}{title}"
+    worlds = sorted({row.world for row in rows})
+    cost = experiment == "cost" and worlds != [1]
+    title += f", {ranks_in_words(worlds)}" if cost else ""
+    title += " (oversubscribed)" if any(row.oversubscribed for row in rows) and len(worlds) == 1 else ""
+    if not sizes:
+        return f"{prefix}{title}"
+    smallest = f"{size(min(sizes))} to " if rows[0].scale and min(sizes) < max(sizes) else ""
+    return f"{prefix}{title}: {smallest}{size(max(sizes))} of state"
+
+
+def ranks_in_words(worlds: Sequence[int]) -> str:
+    """Numbers of ranks as a title has them."""
+    return f"{listed([str(world) for world in worlds])} rank{'s' * (list(worlds) != [1])}"
 
 
 def _escaped(cell: str) -> str:

@@ -135,11 +135,14 @@ def _run_state(bench: Bench, entries: Entries) -> None:
 
 
 def build(bench: Bench, case: Case) -> None:
-    """Build the state of a case, and train it where it is going to be timed. A load's target gets its steps before each load."""
+    """Build the state of a case, and train it where it is going to be timed. A load's target gets its steps before each load.
+
+    A traced save shows which calls are made and how many bytes they take, which training does not change.
+    """
     bench.output.enter("build")
     loading = bench.job.role == "load"
     bench.adopt(_workload(case), bench.job.seed + 1 if loading else bench.job.seed)
-    if bench.job.role in ("save", "trace", "steps"):
+    if bench.job.role in ("save", "steps"):
         bench.output.enter("train")
         bench.train(_STEPS_BEFORE_SAVING)
 
