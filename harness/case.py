@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes")
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes", "from_memory")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Case:
     ablated: str = ""  # the role of leaves that a resumed run does not get back
     scale: int = 0  # how many times as large the workload is; 0 for as it is
     nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
+    from_memory: bool = False  # its loads restore from shared memory, and not from files
 
     @functools.cached_property
     def id(self) -> str:
@@ -109,6 +110,7 @@ class Job:
     calibration_bytes: int = 0
     not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
     hash_seed: int | None = None  # of Python's hashes of text; None for another one in every process
+    memory: str | None = None  # a folder in shared memory, for checkpoints that are restored from there
     summary_above: int = 64  # in a world of more ranks, rank 0 writes one record for all
     seed: int = 2026
 

@@ -10,15 +10,16 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 3
+SCHEMA = 4
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
     3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
+    4: "a load may be from memory",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
-CacheState = Literal["cold", "warm", "unknown"]
+CacheState = Literal["cold", "warm", "unknown", "memory"]
 Durability = Literal["at return", "at finished", "never", "unknown"]
 Status = Literal["failed", "unsupported", "skipped"]
 

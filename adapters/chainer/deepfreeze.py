@@ -26,7 +26,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def load(self, state: State, path: Path) -> None:
         arrays = state.arrays()
         own = {name: _bytes(array) for name, array in arrays.items()}
-        loaded = self.engine.load(path, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
+        loaded = self.engine.load(
+            self.nearest(path), self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)}
+        )
         for name, data in loaded.items():
             own[name].set(data)
         for name, parameter in parameters(state.model).items():

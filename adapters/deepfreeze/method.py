@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 from adapters.base import Entry, Framework, Method, Pending, Place
 from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.stored import Damaged, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
 from adapters.formats import safetensors
 from workloads import Role, role_of
@@ -25,7 +26,8 @@ class DeepFreezeMethod(Method[StateT]):
     """The engine behind the contract, for one framework.
 
     Options: `synchronous` makes `save` return when the checkpoint is durable. `memory` names a folder of a file system in memory:
-    the arenas, `arenas` in number, are then files in it and outlive the process.
+    the arenas, `arenas` in number, are then files in it and outlive the process. With `restore_from_memory` that folder is the
+    place's own, and loads take the checkpoint from there.
     """
 
     metadata: ClassVar[Mapping[str, str]] = {}  # what the header says of this framework's tensors
@@ -67,9 +69,22 @@ class DeepFreezeMethod(Method[StateT]):
 
     def memory_folders(self) -> list[Path]:
         """Return the folders whose files are the arenas, where they are files."""
-        if "memory" not in self.options:
+        if self.options.get("restore_from_memory") and self.place.memory is None:
+            raise RuntimeError("this machine gives no shared memory to restore from")
+        root = self.place.memory if self.options.get("restore_from_memory") else self.options.get("memory")
+        if root is None:
             return []
-        return [Path(self.options["memory"]) / f"{number}-of-{self.place.world}" for number in range(self.options.get("arenas", 1))]
+        return [Path(root) / f"{number}-of-{self.place.world}" for number in range(self.options.get("arenas", 1))]
+
+    def nearest(self, path: Path) -> Path:
+        """Return where a load takes the checkpoint of `path` from: memory, where that is what the options ask for."""
+        if not self.options.get("restore_from_memory"):
+            return path
+        step = open_stored(path).step
+        for folder in self.memory_folders():
+            if open_stored(folder).step == step:
+                return folder
+        raise Damaged(f"no arena in memory holds the checkpoint of step {step}")
 
     def specs(self, state: StateT) -> list[Spec]:
         """Return what is to be saved, in the order in which it is divided over the ranks."""

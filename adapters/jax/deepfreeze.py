@@ -35,7 +35,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(partial(self._bytes, array)) for name, array in state.tensors().items()}
 
     def load(self, state: State, path: Path) -> None:
-        loaded = self.engine.load(path, self.tensors, {})
+        loaded = self.engine.load(self.nearest(path), self.tensors, {})
         arrays = {spec.name: loaded[spec.name].view(jnp.dtype(spec.dtype)).reshape(spec.shape) for spec in self.tensors}
         state.adopt_tensors(jax.device_put(arrays, self.framework.device))  # on a CPU without a copy, where they are aligned
 

@@ -37,7 +37,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         tensors = state.tensors()
         own = {name: _bytes(tensor) for name, tensor in tensors.items()}
         on_host = {name: data.numpy() for name, data in own.items() if not data.is_cuda}
-        loaded = self.engine.load(path, self.tensors, {} if self._stream else on_host)
+        loaded = self.engine.load(self.nearest(path), self.tensors, {} if self._stream else on_host)
         for name, data in loaded.items():
             own[name].copy_(torch.from_numpy(data))
         state.step = int(tensors["position/step"])

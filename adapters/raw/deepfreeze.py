@@ -24,7 +24,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         own = {name: _bytes(array) for name, array in state.leaves.items()}
-        loaded = self.engine.load(path, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
+        loaded = self.engine.load(
+            self.nearest(path), self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)}
+        )
         for name, data in loaded.items():
             own[name].set(data)
 

@@ -41,7 +41,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(partial(_bytes, value)) for name, value in values.items()}
 
     def load(self, state: State, path: Path) -> None:
-        loaded = self.engine.load(path, self.tensors, {})
+        loaded = self.engine.load(self.nearest(path), self.tensors, {})
         variables = state.plain_variables()
         for spec in self.tensors:
             variables[spec.name].assign(_tensor(loaded[spec.name], spec), read_value=False)

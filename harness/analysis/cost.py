@@ -116,9 +116,10 @@ def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     used = usable(samples, wanted)
     row.load_samples = len(used)
     row.load_s, row.ceiling_read_s = _median(used, "load_s"), _median(used, "ceiling_s")
-    row.read_efficiency = _median(used, "efficiency")
     caches = set(used["cache"])
     row.load_cache = caches.pop() if len(caches) == 1 else "mixed"
+    if row.load_cache != "memory":  # where the disk is no ceiling
+        row.read_efficiency = _median(used, "efficiency")
 
 
 def _number(column: pd.Series[float]) -> float | None:

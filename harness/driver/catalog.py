@@ -52,6 +52,7 @@ class _MethodTable(tables.Table):
     sharded: bool = False  # every rank writes a share
     asynchronous: bool = False
     compressed: bool = False
+    from_memory: bool = False  # loads restore from shared memory, and not from files
     default: bool = False  # what the framework's documentation reaches for first
     fast: bool = False  # the framework's fastest known way
     min_world: int = Field(default=1, ge=1)  # on fewer ranks it is another method of the framework: taken there only when named

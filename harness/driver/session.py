@@ -21,6 +21,7 @@ from harness.driver.errors import UsageError
 from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
 from harness.driver.launch import Launch
 from harness.driver.progress import Progress
+from harness.driver.shared_memory import SharedMemory
 from harness.driver.store import Run
 from harness.plan import PlannedCase
 from harness.reading import InvalidLine
@@ -29,7 +30,6 @@ from harness.worker.folders import Folders
 
 CALIBRATION_BYTES_AT_MOST = 256 << 20
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
-SHARED_MEMORY = Path("/dev/shm")
 _KEPT_BYTES_AT_MOST = 8 << 30
 _STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
@@ -113,7 +113,7 @@ class Session:
         self._not_direct = not_direct
         self._timeout_s = timeout_s
         self._on_event = on_event
-        self._clear_shared_memory()  # of a driver before this one that was killed
+        self._shared_memory = SharedMemory(run.name)
         run.salvage()
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.progress = Progress(run.records)
@@ -129,9 +129,11 @@ class Session:
                 for unit in units:
                     self._measure_slot(unit, slot, storage)
                     shutil.rmtree(self._scratch, ignore_errors=True)
+                    self._shared_memory.clear()
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
             shutil.rmtree(self._run.jobs, ignore_errors=True)
+            self._shared_memory.clear()
 
     def _refuse_unsupported(self) -> None:
         """Give the cases that cannot be measured their rows."""
@@ -229,7 +231,7 @@ class Session:
         """Run one worker process (or one a rank) and take in what it writes."""
         framework = job.tasks[0].case.framework if job.tasks else None
         if framework is not None:
-            job = replace(job, packages=self._packages[framework], summary_above=self._summary_above)
+            job = replace(job, packages=self._packages[framework], summary_above=self._summary_above, memory=self._memory_of(job))
             interpreter = self._environments.interpreter(framework)
         assert interpreter is not None
         folder = self._run.jobs / job.name
@@ -245,25 +247,20 @@ class Session:
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
         one_machine = job.world > 1 and job.tasks[0].case.launcher == "mpirun"
-        shared_memory = self._shared_memory() if one_machine else None
+        shared_memory = self._shared_memory.ranks if one_machine else None
         variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory)
         try:
             ending = process.run(command, variables, log, follower, job.world, timeout_s)
         finally:
-            self._clear_shared_memory()
+            self._shared_memory.clear_ranks()
         intake.close(ending)
         return ending
 
-    def _shared_memory(self) -> Path | None:
-        """A directory in shared memory of this run's own, where the machine has any."""
-        if not SHARED_MEMORY.is_dir():
-            return None
-        folder = SHARED_MEMORY / f"ckptbench-{self._run.name}"
-        folder.mkdir(exist_ok=True)
-        return folder
-
-    def _clear_shared_memory(self) -> None:
-        shutil.rmtree(SHARED_MEMORY / f"ckptbench-{self._run.name}", ignore_errors=True)
+    def _memory_of(self, job: Job) -> str | None:
+        """Where the job's cases keep checkpoints in memory: nowhere, where ranks are on nodes whose memory nobody clears."""
+        on_one_machine = all(task.case.nodes <= 1 for task in job.tasks)
+        levels = self._shared_memory.levels if on_one_machine and any(task.case.from_memory for task in job.tasks) else None
+        return str(levels) if levels else None
 
     @property
     def _logs(self) -> Path:

@@ -373,6 +373,7 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         every=shape.every,
         ablated=shape.ablated,
         scale=shape.scale,
+        from_memory=method.from_memory,
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
     samples, warmups = _counts(cell.sweep, method)

@@ -80,7 +80,8 @@ class Bench:
     def method(self, case: Case, method_class: type[Method[Any]]) -> Method[Any]:
         """Make and open a method."""
         self.output.enter("open")
-        method = method_class(self.place, self.framework, dict(case.options))
+        memory = Path(self.job.memory) / case.id if self.job.memory else None
+        method = method_class(replace(self.place, memory=memory), self.framework, dict(case.options))
         method.open(self.state)
         return method
 

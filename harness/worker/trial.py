@@ -36,6 +36,10 @@ class NotRead(Exception):
     """A load gave the right values without reading its files."""
 
 
+class NotFromMemory(Exception):
+    """A load that declares to restore from memory read the files."""
+
+
 @dataclass(frozen=True)
 class Phases:
     """How long a save blocked in each phase, in nanoseconds."""
@@ -180,7 +184,10 @@ class LoadTrial(Trial[Fence]):
         self._check(loaded)
         file_bytes = sum(file.bytes for file in storage.inventory(self.path))
         read_bytes = bench.world.total(used.read_bytes)
-        cache = cache_state(resident, read_bytes, file_bytes, bench.ceiling.storage.counts_device_reads)
+        counted = bench.ceiling.storage.counts_device_reads
+        cache: CacheState = "memory" if self.case.from_memory else cache_state(resident, read_bytes, file_bytes, counted)
+        if self.case.from_memory:
+            check_from_memory(read_bytes, file_bytes)
         bench.output.enter("close")
         method.close()
         self._write_verified(loaded)
@@ -402,6 +409,12 @@ def check_nothing_mapped(path: Path) -> None:
     mapped = storage.mapped_files(path)
     if mapped:
         raise NotRead(f"{Path(mapped[0]).name} is still mapped after the load: values are read later, outside the clock")
+
+
+def check_from_memory(read_bytes: int, file_bytes: int) -> None:
+    """Raise where a load that declares to restore from memory read its files."""
+    if read_bytes > file_bytes // 2:
+        raise NotFromMemory(f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device: not from memory")
 
 
 def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool) -> CacheState:
