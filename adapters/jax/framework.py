@@ -29,7 +29,7 @@ class Jax(Framework[State]):
         """Choose the device, make the run deterministic and join the process group."""
         super().start(place)
         strategy = strategy_for(place)
-        _configure(place.device)
+        _configure(place)
         if place.rendezvous is not None:
             host, port = place.rendezvous
             jax.distributed.initialize(f"{host}:{port}", place.world, place.rank, local_device_ids=_device_ids(place))
@@ -115,14 +115,24 @@ def _has_cuda() -> bool:
     return any(plugins) and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
-def _configure(device: str) -> None:
+def _configure(place: Place) -> None:
     """Take effect before JAX looks for devices; later calls in the same process must ask for the same."""
-    if device == "cpu":
+    if place.device == "cpu":
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        _keep_programs(place.temporary / "compiled")
     elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
     jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+
+
+def _keep_programs(folder: Path) -> None:
+    """Have the processes of a case compile each program once: it takes ten times as long as what is measured with it.
+
+    Not on a GPU, where XLA chooses kernels by timing them: whether another process computes the same bits is a question there.
+    """
+    if jax.config.jax_compilation_cache_dir is None:  # what the user's environment names stays
+        jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
 def _bytes(array: Array) -> memoryview:

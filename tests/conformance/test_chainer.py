@@ -420,11 +420,13 @@ def leftovers() -> tuple[set[str], set[str], set[str]]:
     return threads, set(children), {number for number in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{number}").exists()}
 
 
+@pytest.mark.slow
 @under_mpirun
 def test_four_ranks_train_as_one() -> None:
     run_ranks(4, "training", *STRATEGIES)
 
 
+@pytest.mark.slow
 @under_mpirun
 def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(tmp_path: Path) -> None:
     run_ranks(2, "methods", str(tmp_path), *SOUND)

@@ -392,12 +392,14 @@ def four_ranks(two_ranks: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return run_ranks(4, two_ranks.strategy, tmp_path_factory.mktemp("four"), two_ranks.folder)
 
 
+@pytest.mark.slow
 @needs_mpirun
 def test_two_ranks_restore_what_a_method_covers(two_ranks: Run) -> None:
     checks = [*methods_for(two_ranks.strategy), "assigned", "replicas of resnet50"]
     assert sorted(two_ranks.verdicts) == sorted(2 * [f"{check}: equal" for check in checks])
 
 
+@pytest.mark.slow
 @needs_mpirun
 def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Run) -> None:
     again = resharding_for(four_ranks.strategy)
@@ -405,6 +407,7 @@ def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Ru
     assert sorted(four_ranks.verdicts) == sorted(4 * [f"{check}: equal" for check in checks])
 
 
+@pytest.mark.slow
 @needs_mpirun
 @pytest.mark.parametrize("name", SPLIT)
 def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -> None:
@@ -419,6 +422,7 @@ def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -
                     assert np.abs(split - alone).max() <= tolerance, f"{leaf} after {steps} steps"
 
 
+@pytest.mark.slow
 @needs_mpirun
 @pytest.mark.parametrize("name", RESHARDING)
 def test_one_rank_loads_what_two_have_saved(two_ranks: Run, framework: Jax, name: str) -> None:

@@ -302,6 +302,7 @@ needs_mpirun = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_mpirun
 @pytest.mark.parametrize("world", [2, 4])
 def test_ranks_train_together(world: int, tmp_path: Path) -> None:
@@ -310,6 +311,7 @@ def test_ranks_train_together(world: int, tmp_path: Path) -> None:
     assert wrong(verdicts) == []
 
 
+@pytest.mark.slow
 @needs_mpirun
 def test_ranks_restore_what_they_saved_and_so_do_other_numbers_of_ranks(tmp_path: Path) -> None:
     saved = by_ranks(2, "save", tmp_path)

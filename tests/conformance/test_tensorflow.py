@@ -461,11 +461,13 @@ def test_a_cuda_device_that_is_not_there_is_unsupported(framework: TensorFlow, w
     assert framework.unsupported(workload, "cpu") is None
 
 
+@pytest.mark.slow
 @under_mpirun
 def test_four_ranks_train_as_one() -> None:
     run_ranks(4, "training", *DECLARED["strategies"])
 
 
+@pytest.mark.slow
 @under_mpirun
 def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(tmp_path: Path) -> None:
     run_ranks(2, "methods", str(tmp_path), *WORKING)
