@@ -4,12 +4,13 @@ PYTHON ?= python3
 FRAMEWORK ?= pytorch
 SUITE ?= bench
 ARGS ?=
+SELECT ?= not slow
 
 HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
 FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
 
-.PHONY: setup bench test test-fast test-frameworks check format figures regress clean
+.PHONY: setup bench test test-slow test-fast test-frameworks check format figures regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -24,18 +25,22 @@ bench: setup
 
 # The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
 test: test-fast test-frameworks
+	$(BIN)/ckptbench run parity --framework all --results build/tests
+
+# What needs several ranks, a cluster, or patience with what hangs.
+test-slow: SELECT := slow
+test-slow: test-fast test-frameworks
 
 test-fast: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile -m '$(SELECT)' $(ARGS)
 
 # Two frameworks at a time: most of it compiles on one processor.
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
-	$(MAKE) --jobs 2 --output-sync=target --no-print-directory $(addprefix conformance-,$(FRAMEWORKS))
-	$(BIN)/ckptbench run parity --framework all --results build/tests
+	$(MAKE) --jobs 2 --output-sync=target --no-print-directory SELECT='$(SELECT)' $(addprefix conformance-,$(FRAMEWORKS))
 
 conformance-%:
-	.venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
+	.venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
 
 check: setup
 	$(BIN)/ruff check .

@@ -16,6 +16,8 @@ import pytest
 from conftest import Measure, faulty, planned
 from test_session import command, processes_in, start
 
+pytestmark = pytest.mark.slow
+
 SHARED_MEMORY = Path("/dev/shm")
 TEMPORARY = Path(tempfile.gettempdir())
 

@@ -16,6 +16,8 @@ from harness.plan import PlannedCase
 from harness.record import FileEntry, LoadRecord, SaveRecord
 from harness.worker.bench import summed_up
 
+pytestmark = pytest.mark.slow
+
 TWO = replace(planned().case, world=2, launcher="mpirun")
 
 

@@ -62,6 +62,7 @@ def counted(records: list) -> Counter:
     return Counter((r.kind, r.case, r.process, r.rank) for r in records if r.kind in ("save", "load") and not r.warmup)
 
 
+@pytest.mark.slow
 def test_a_run_killed_many_times_repeats_nothing_and_loses_nothing(tmp_path: Path, scratch: Path) -> None:
     where = scratch / "killed"
     where.mkdir()

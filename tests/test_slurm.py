@@ -28,6 +28,8 @@ from harness.driver.errors import UsageError
 from harness.driver.slurm import Request, Site, State
 from harness.record import SaveRecord, WorkerRecord
 
+pytestmark = pytest.mark.slow
+
 SMOKE = ("smoke", "--framework", "raw", "--method", "buffered", "--workload", "resnet50", "--launcher", "slurm")
 
 
