@@ -1,4 +1,4 @@
-"""DeepFreeze's memory: no more than the arenas and a few blocks, however much faster saves are asked for than the disk takes them."""
+"""DeepFreeze takes no more memory than its arenas and a few blocks, however much faster than the disk saves are asked for."""
 
 from __future__ import annotations
 

@@ -53,7 +53,8 @@ class Save(Pending):
         self._thread.start()
 
     def staged(self) -> None:
-        """Return when all that training may change has been copied."""
+        """Return when all that training may change has been copied, which the waiting thread helps with."""
+        self._snapshot.help()
         self._free.wait()
         if self._error is not None:
             self.finished()
