@@ -8,8 +8,10 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from adapters.base import DirectIo
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import CommitFailed
-from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
@@ -189,6 +191,41 @@ def test_staged_returns_when_the_update_may_change_everything(folder: Path) -> N
         data += 1
     save.finished()
     assert equal(new_engine().load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+@contextmanager
+def waiting_for_a_copy(save: Save, gate: Gate) -> Iterator[Future[None]]:
+    """A thread in `staged`, while the background stands before the gate."""
+    assert gate.reached.wait(30)
+    with ThreadPoolExecutor() as pool:
+        staged = pool.submit(save.staged)
+        deadline = time.monotonic() + 30
+        while save._snapshot._waiting and time.monotonic() < deadline:
+            time.sleep(0.001)
+        yield staged
+        gate.open.set()
+
+
+def test_who_waits_for_the_copy_helps_with_it(folder: Path) -> None:
+    gate, gated_tensors = gated(new_state(1), "weights/a")  # the largest, which the background copies first
+    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    with waiting_for_a_copy(save, gate) as staged:
+        assert not save._snapshot._waiting, "nothing is left for the background"
+        assert not staged.done()
+    staged.result(30)
+    save.finished()
+    assert equal(new_engine().load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+def test_what_goes_wrong_in_the_help_costs_the_checkpoint(folder: Path) -> None:
+    gate, gated_tensors = gated(new_state(1), "weights/a")
+    failing = {tensor.spec.name: tensor for tensor in broken(new_state(1), "weights/half")}["weights/half"]
+    save = new_engine().save([failing if t.spec.name == "weights/half" else t for t in gated_tensors], folder / "checkpoint", STEP)
+    with waiting_for_a_copy(save, gate) as staged:
+        pass
+    with pytest.raises(OSError, match="Input/output error"):
+        staged.result(30)
+    assert list(folder.iterdir()) == []
 
 
 def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None:

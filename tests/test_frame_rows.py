@@ -60,6 +60,7 @@ def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     assert (found.samples, found.load_samples, found.processes, found.disturbed) == (2, 2, 1, 0)
     assert (found.state_bytes, found.covered_bytes, found.file_bytes, found.files) == (1000, 1000, 1100, 2)
     assert value(found.stall_s) == pytest.approx(0.2), "save and staged"
+    assert value(found.stall_copies) == pytest.approx(0.2 / 0.005)
     assert value(found.finished_s) == pytest.approx(0.3)
     assert value(found.durable_s) == pytest.approx(0.4), "all four phases"
     assert value(found.load_s) == pytest.approx(0.2)
@@ -67,6 +68,12 @@ def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     assert (found.durability, found.writes, found.fsyncs, found.renames) == ("at return", 4, 2, 1)
     assert (found.memory_copy_s, found.device_copy_s) == (0.005, None)
     assert found.peak_memory_bytes == 8 << 20
+
+
+def test_a_stall_without_a_measured_copy_is_no_multiple_of_one() -> None:
+    found = row(ONE, [found for found in measured_to_the_end() if found.kind != "state"])
+    assert (found.stall_copies, found.memory_copy_s) == (None, None)
+    assert value(found.stall_s) == pytest.approx(0.2)
 
 
 def test_rows_stand_in_the_order_of_the_plan() -> None:
@@ -208,7 +215,7 @@ def test_a_failure_hides_every_number(status: str) -> None:
     assert (found.status, found.phase, found.reason) == (status, "verify", "wrong bytes")
     assert (found.samples, found.load_samples, found.verified, found.durable_samples) == (0, 0, False, None)
     estimates = [item.name for item in fields(found) if item.type == "Estimate | None"]
-    assert len(estimates) == 8
+    assert len(estimates) == 9
     assert {name: getattr(found, name) for name in estimates} == dict.fromkeys(estimates)
 
 

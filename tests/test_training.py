@@ -39,6 +39,8 @@ def test_overhead_is_what_a_block_takes_beyond_those_around_it() -> None:
     assert found.overhead_share.value == pytest.approx(0.25)
     values = [found.stall_s, found.slowdown_s, found.back_pressure_s, found.unflushed_s, found.step_s]
     assert [value.value for value in values if value] == pytest.approx([0.05, 0.0, 0.0, 0.025, 0.1])
+    assert found.stall_copies is not None
+    assert found.stall_copies.value == pytest.approx(0.05 / 0.005), "in copies of the state"
 
 
 def test_steps_that_are_slower_and_waits_are_told_apart() -> None:

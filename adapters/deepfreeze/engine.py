@@ -21,8 +21,6 @@ from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
 from adapters.deepfreeze.writer import FileWriter, Frontier
 
-DEFAULT_BLOCK_BYTES = 4 << 20  # where nobody has calibrated
-
 
 @dataclass(frozen=True)
 class Ranks:
@@ -55,7 +53,8 @@ class Save(Pending):
         self._thread.start()
 
     def staged(self) -> None:
-        """Return when all that training may change has been copied."""
+        """Return when all that training may change has been copied, which the waiting thread helps with."""
+        self._snapshot.help()
         self._free.wait()
         if self._error is not None:
             self.finished()
@@ -110,13 +109,13 @@ class Engine:
         With `ring_bytes` an arena is no larger, and the state must not change before a save is finished.
         """
         self._ranks = ranks
-        self._io = DirectIo(io.direct, io.block_bytes or DEFAULT_BLOCK_BYTES, io.depth or 1)
+        self._io = io
         self._metadata = dict(metadata)
         self._arenas = arenas
         self._ring_bytes = ring_bytes
         self._specs: tuple[Spec, ...] = ()
         self._layout: Layout | None = None
-        self._reader = Reader(self._io)
+        self._reader = Reader(io)
         self._last: Save | None = None
         self._saves = 0
 

@@ -177,10 +177,13 @@ def _rows(spec: Spec, first: int, last: int, row_bytes: int) -> Piece:
     return Piece(f"{spec.name}@rows{first}-{last}", spec, shape, first * row_bytes, (last - first) * row_bytes)
 
 
-def _file_order(piece: Piece) -> tuple[int, int]:
-    """In the order of copying, but for the few that `save` copies at once; each as round an address as can be had without holes."""
+def _file_order(piece: Piece) -> tuple[int, int, int]:
+    """In the order of copying, but for the few that `save` copies at once; each as round an address as can be had without holes.
+
+    Small ones come late: to look one up takes longer than to copy it, and by then the writers have enough to do.
+    """
     evenness = piece.size_bytes & -piece.size_bytes or ALIGNMENT
-    return _GROUPS.index(piece.spec.changes), -min(evenness, ALIGNMENT)
+    return _GROUPS.index(piece.spec.changes), -min(evenness, ALIGNMENT), -piece.size_bytes
 
 
 def _described(entry: Placed) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from adapters.base import Entry, Framework, Method, Pending, Place
+from adapters.base import DirectIo, Entry, Framework, Method, Pending, Place
 from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.stored import Damaged, open_stored
@@ -17,6 +17,7 @@ from adapters.formats import safetensors
 from workloads import Role, role_of
 
 RING_BYTES = 64 << 20  # of a save that nobody runs beside
+REQUEST_BYTES = 4 << 20  # at least: between two requests a thread waits for the interpreter
 
 T = TypeVar("T")
 StateT = TypeVar("StateT")
@@ -42,7 +43,7 @@ class DeepFreezeMethod(Method[StateT]):
         session = self.peers.of_first(secrets.token_hex(4))
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self._synchronous and not self.memory_folders() else None
-        self.engine = Engine(ranks, self.place.io, self.metadata, self.arenas(), ring_bytes)
+        self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
@@ -101,6 +102,12 @@ class DeepFreezeMethod(Method[StateT]):
     @abstractmethod
     def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:
         """Return the memory of every tensor, or what copies it."""
+
+
+def few_and_large(io: DirectIo) -> DirectIo:
+    """Return as many bytes in flight, in requests that are worth a thread's turn in the interpreter."""
+    block_bytes = max(io.block_bytes, REQUEST_BYTES)
+    return DirectIo(io.direct, block_bytes, max(io.depth * io.block_bytes // block_bytes, 1))
 
 
 class Alone:

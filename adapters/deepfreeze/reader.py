@@ -18,9 +18,9 @@ from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
-_AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
+_AT_ONCE = 4  # requests in flight at least: the device must not wait for the interpreter
 _AHEAD = 2  # blocks that have come and wait, or are being brought to their place, beside those being read
-_BLOCK_BYTES = 4 << 20  # at most: what comes last is brought to its place while nothing is read
+_BLOCK_BYTES = 1 << 20  # at most: what comes last is brought to its place while nothing is read
 
 Range = tuple[int, int]  # [start, stop) in a file
 Place = Callable[[int, Range], memoryview]  # where to read the block with this number

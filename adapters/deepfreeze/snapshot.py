@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import xxhash
 
@@ -24,6 +26,9 @@ class Snapshot:
         self.layout = layout
         self.memory = memory
         self.tensors = tensors
+        self._waiting = deque(self._of(Changes.UPDATE))
+        self._helping = threading.Lock()
+        self._helpers_error: BaseException | None = None
 
     def block_bytes(self, io: DirectIo) -> int:
         """Return how much to write at once at most."""
@@ -37,13 +42,26 @@ class Snapshot:
 
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy the rest in file order, say when training may change everything again, and return the tensors' checksums."""
-        for entry in self._of(Changes.UPDATE):
+        for entry in _emptied(self._waiting.popleft):
             self._copy(entry, frontier.advance)
+        with self._helping:  # not before the helper has copied the last one
+            if self._helpers_error is not None:
+                raise self._helpers_error
         on_free()
         for entry in self._of(Changes.NEVER):
             self._copy(entry, frontier.advance)
         frontier.advance(self.layout.file_bytes)
         return [digest(self.memory[entry.start : entry.stop]) for entry in self.layout.placed]
+
+    def help(self) -> None:
+        """Copy too, from the end: for a thread that has nothing to do until everything is copied. `copy` raises what goes wrong."""
+        with self._helping:
+            try:
+                for entry in _emptied(self._waiting.pop):
+                    self._copy(entry, lambda stop: None)
+            except BaseException as error:
+                self._helpers_error = error
+                self._waiting.clear()  # there is no checkpoint to copy for any more
 
     def _of(self, changes: Changes) -> list[Placed]:
         return [entry for entry in self.layout.placed if entry.piece.spec.changes is changes]
@@ -69,6 +87,9 @@ class Stream(Snapshot):
     def begin(self) -> None:
         """Nothing is so urgent."""
 
+    def help(self) -> None:
+        """A ring is filled in order, by one."""
+
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy in file order as there is room, checksumming what the caches still have."""
         digests = [self._pass(entry, frontier) for entry in self.layout.placed]
@@ -90,3 +111,13 @@ class Stream(Snapshot):
             start += length
             frontier.advance(start)
         return checksum.hexdigest()
+
+
+def _emptied(take: Callable[[], Placed]) -> Iterator[Placed]:
+    """Take one after the other until there is none."""
+    while True:
+        try:
+            entry = take()
+        except IndexError:
+            return
+        yield entry

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, bytes_of
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
 from workloads import Role
@@ -40,4 +40,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         state.adopt_tensors(jax.device_put(arrays, self.framework.device))  # on a CPU without a copy, where they are aligned
 
     def _bytes(self, array: Array) -> Bytes:
-        return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)
+        try:
+            return bytes_of(memoryview(array.addressable_data(0)))  # twenty times as fast as a transfer to where it is already
+        except BufferError:  # on a GPU, or bfloat16, which Python's buffers lack
+            return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import keras
@@ -116,6 +117,11 @@ class State:
 
     def plain_variables(self) -> dict[str, tf.Variable]:
         """Return everything as what TensorFlow itself knows of it, under canonical names."""
+        return dict(self._plain_variables)
+
+    @cached_property
+    def _plain_variables(self) -> dict[str, tf.Variable]:
+        """Kept: Keras looks hundreds of them up anew for every save."""
         return {name: tensor.plain for name, tensor in self._tensors()}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:

@@ -42,6 +42,7 @@ class CostRow(Row):
     memory_copy_s: float | None = None
     device_copy_s: float | None = None
     stall_s: Estimate | None = None
+    stall_copies: Estimate | None = None  # the stall as a multiple of `memory_copy_s`
     finished_s: Estimate | None = None
     durable_s: Estimate | None = None
     load_s: Estimate | None = None
@@ -102,6 +103,8 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.peak_memory_bytes = int(used["peak_bytes"].max())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
     row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
+    if row.memory_copy_s:
+        row.stall_copies = _median(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies")
     row.durable_s, row.ceiling_write_s = _median(used, "durable_s"), _median(used, "ceiling_s")
     row.write_efficiency = _median(used, "efficiency")
     row.durable_samples = _samples(used, "durable_s")

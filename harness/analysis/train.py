@@ -31,6 +31,7 @@ class TrainRow(Row):
     overhead_s: Estimate | None = None
     overhead_share: Estimate | None = None
     stall_s: Estimate | None = None
+    stall_copies: Estimate | None = None  # the stall as a multiple of `memory_copy_s`
     slowdown_s: Estimate | None = None
     back_pressure_s: Estimate | None = None
     unflushed_s: Estimate | None = None
@@ -67,6 +68,8 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
     row.overhead_s = statistics.location(row.overhead_samples)
     for name in ("overhead_share", "stall_s", "slowdown_s", "back_pressure_s", "unflushed_s"):
         setattr(row, name, statistics.location(_samples(used, name)))
+    if row.memory_copy_s:
+        row.stall_copies = statistics.location(_samples(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies"))
 
 
 def _samples(frame: pd.DataFrame, column: str) -> Samples:

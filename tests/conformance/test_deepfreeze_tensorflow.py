@@ -40,7 +40,7 @@ def test_sources_and_loaded_values_are_the_variables_memory(framework: TensorFlo
     method = make("deepfreeze", framework)
     with opened(method, state):
         own = addresses(state)
-        assert {name: deepfreeze._bytes(state.plain_variables()[name]).ctypes.data for name in own} == own
+        assert {name: deepfreeze._bytes_of(state.plain_variables()[name]).ctypes.data for name in own} == own
         method.save(state, tmp_path / "checkpoint").finished()
         method.load(state, tmp_path / "checkpoint")
     loaded = sorted(addresses(state).values())
