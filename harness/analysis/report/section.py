@@ -1,0 +1,169 @@
+"""What the page says of runs: a table for each experiment, the failures, and how each run came about."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from harness.analysis import summary
+from harness.analysis import tables as text_tables
+from harness.analysis.report.again import command
+from harness.analysis.report.columns import COLUMNS, IDENTITY, QUESTIONS, RUN, Column
+from harness.analysis.resume import ResumeRow
+from harness.analysis.row import Row, group_title
+from harness.analysis.runs import ReadRun
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: its text, and the number to sort it by where it has one."""
+
+    text: str
+    value: float | None
+    is_number: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a table. `anchor` names it within the page."""
+
+    anchor: str
+    row: Row
+    run: str
+    method: str
+    state: str
+    cells: list[Cell]
+    command: str
+
+    @property
+    def verdict(self) -> str:
+        """In one word what came of the row."""
+        if isinstance(self.row, ResumeRow) and self.row.status == "ok":
+            return "bitwise" if self.row.bitwise else "diverged"
+        return self.row.status
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one experiment, of every run; `words` has a title and what it means for each group of rows of a run."""
+
+    anchor: str
+    experiment: str
+    question: str
+    columns: dict[str, Column]
+    lines: list[Line]
+    words: list[tuple[str, str]]
+
+    @property
+    def filters(self) -> list[tuple[str, list[str]]]:
+        """What can be chosen: an attribute of the rows and its values, where there is more than one."""
+        values = {
+            "framework": [line.row.framework for line in self.lines],
+            "state": [line.state for line in self.lines],
+            "verdict": [line.verdict for line in self.lines],
+            "run": [line.run for line in self.lines],
+        }
+        unique = {name: list(dict.fromkeys(found)) for name, found in values.items()}
+        return [(name, found) for name, found in unique.items() if len(found) > 1]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One reason, and the rows that it kept from a result."""
+
+    status: str
+    phase: str
+    reason: str
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """How a run came about, and what a reader must know about its circumstances."""
+
+    anchor: str
+    name: str
+    command: str
+    software: str
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A row where it stands: in which run, the how many-th of the page, and at which position of its plan."""
+
+    run: ReadRun
+    number: int
+    position: int
+
+    @property
+    def row(self) -> Row:
+        return self.run.rows[self.position]
+
+
+def tables(runs: Sequence[ReadRun], anchor: str) -> list[Table]:
+    """A table for every experiment that the runs have rows of; `anchor` begins every name within the page."""
+    places = [_Place(run, number, position) for number, run in enumerate(runs, start=1) for position in range(len(run.rows))]
+    made = []
+    for experiment, question in QUESTIONS.items():
+        own = [place for place in places if place.row.experiment == experiment]
+        if own:
+            made.append(_table(f"{anchor}{experiment}", experiment, question, own))
+    return made
+
+
+def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]) -> Table:
+    runs = list({place.number: place.run for place in places}.values())
+    states = list(dict.fromkeys(group_title(place.row) for place in places))
+    ordered = sorted(places, key=lambda place: (states.index(group_title(place.row)), place.number))
+    texts = [_text(place.row) for place in ordered]
+    present = {name for text in texts for name in text}
+    columns = IDENTITY | {name: column for name, column in COLUMNS[experiment].items() if name in present}
+    columns |= {"run": RUN} if len(runs) > 1 else {}
+    lines = [
+        _line(f"{anchor}-{number}", place, text, columns)
+        for number, (place, text) in enumerate(zip(ordered, texts, strict=True), start=1)
+    ]
+    return Table(anchor, experiment, question, columns, lines, list(_words(runs, experiment)))
+
+
+def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column]) -> Line:
+    row, plan = place.row, place.run.stored.plan
+    method, state = text.get("method") or "all of its own", group_title(row)
+    text = text | {"method": method, "framework": row.framework, "state": state, "run": str(place.number)}
+    cells = [Cell(text.get(name, ""), column.sort_value(row), bool(column.number)) for name, column in columns.items()]
+    again = command(plan[place.position].case, place.run.stored.header, [item.case for item in plan])
+    return Line(anchor, row, place.run.name, method, state, cells, again)
+
+
+def _text(row: Row) -> dict[str, str]:
+    """The row as the tables of the command line have it, by column."""
+    line = text_tables.table([row]).iloc[0]
+    return {str(name): str(value) for name, value in line.items()}
+
+
+def _words(runs: Iterable[ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
+    for run in runs:
+        own = [row for row in run.rows if row.experiment == experiment]
+        for title, members in text_tables.by_workload(own).items():
+            said = summary.meaning(members)
+            if said:
+                yield f"{title} ({run.name})", said
+
+
+def failures(made: Sequence[Table]) -> list[Failure]:
+    """Every reason why a row has no result, and the rows that share it; failures before what is unsupported or skipped."""
+    found: dict[tuple[str, str, str], list[Line]] = {}
+    for line in (line for table in made for line in table.lines if line.row.reason):
+        found.setdefault((line.row.status, line.row.phase, line.row.reason), []).append(line)
+    return [Failure(*why, lines) for why, lines in sorted(found.items(), key=lambda item: item[0][0] != "failed")]
+
+
+def run_facts(run: ReadRun, anchor: str) -> RunFacts:
+    """How a run came about; `anchor` names it within the page."""
+    manifest = run.stored.manifest
+    commit = manifest.commit[:12] if manifest.commit else "an unknown commit"
+    changed = ", with changes" if manifest.dirty else ""
+    software = f"ckptbench {manifest.ckptbench} at {commit}{changed}; Python {manifest.driver_python}"
+    return RunFacts(anchor, run.name, shlex.join(run.stored.header["command"]), software, summary.notes(run.rows, run.measured))
