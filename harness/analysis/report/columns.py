@@ -36,8 +36,8 @@ def _number(row: Row, name: str) -> float | None:
 
 
 IDENTITY = {
-    "method": Column("how the checkpoint is written, as `ckptbench list methods` names it; the link leads to the command"),
-    "framework": Column("the deep-learning framework; `raw` is numpy without any: the floor"),
+    "method": Column("how the checkpoint is written, as 'ckptbench list methods' names it; the link leads to the command"),
+    "framework": Column("the deep-learning framework; raw is numpy without any: the floor"),
     "state": Column("what is saved: workload and size, precision where it is not float32, device, and how many ranks"),
 }
 RUN = Column("which of the runs above; seconds of two runs were taken at different moments, and compare less than those of one")

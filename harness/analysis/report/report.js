@@ -7,7 +7,7 @@ function sortKey(row, column) {
   if (cell.classList.contains("number")) {
     return cell.dataset.value === undefined ? null : Number(cell.dataset.value);
   }
-  const text = cell.textContent.trim();
+  const text = (cell.querySelector("a") ?? cell).textContent.trim();
   return text === "" || text === "–" ? null : text;
 }
 

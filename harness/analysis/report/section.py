@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis import summary
@@ -14,6 +14,8 @@ from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
 
+_ONE_LINE = 28  # characters: a share with its interval fits
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -22,6 +24,11 @@ class Cell:
     text: str
     value: float | None
     is_number: bool
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the text takes several lines, so that its column leaves room for others."""
+        return len(self.text) > _ONE_LINE
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ def tables(runs: Sequence[ReadRun], anchor: str) -> list[Table]:
 
 
 def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]) -> Table:
-    runs = list({place.number: place.run for place in places}.values())
+    runs = {place.number: place.run for place in places}
     states = list(dict.fromkeys(group_title(place.row) for place in places))
     ordered = sorted(places, key=lambda place: (states.index(group_title(place.row)), place.number))
     texts = [_text(place.row) for place in ordered]
@@ -130,7 +137,7 @@ def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]
 
 def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column]) -> Line:
     row, plan = place.row, place.run.stored.plan
-    method, state = text.get("method") or "all of its own", group_title(row)
+    method, state = text.get("method") or "no checkpoint", group_title(row)
     text = text | {"method": method, "framework": row.framework, "state": state, "run": str(place.number)}
     cells = [Cell(text.get(name, ""), column.sort_value(row), bool(column.number)) for name, column in columns.items()]
     again = command(plan[place.position].case, place.run.stored.header, [item.case for item in plan])
@@ -143,13 +150,14 @@ def _text(row: Row) -> dict[str, str]:
     return {str(name): str(value) for name, value in line.items()}
 
 
-def _words(runs: Iterable[ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
-    for run in runs:
+def _words(runs: Mapping[int, ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
+    for number, run in runs.items():
+        which = f", run {number}" if len(runs) > 1 else ""
         own = [row for row in run.rows if row.experiment == experiment]
         for title, members in text_tables.by_workload(own).items():
             said = summary.meaning(members)
             if said:
-                yield f"{title} ({run.name})", said
+                yield f"{title}{which}", said
 
 
 def failures(made: Sequence[Table]) -> list[Failure]:
