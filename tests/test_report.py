@@ -16,11 +16,11 @@ from conftest import ROOT
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
 
 from harness.analysis import tables
+from harness.analysis.answer import answer
 from harness.analysis.report.again import command
 from harness.analysis.report.columns import COLUMNS, QUESTIONS
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
-from harness.analysis.answer import answer
 from harness.driver import catalog, manifest, suite
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
@@ -139,6 +139,18 @@ def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> N
     html = page([Machine(group) for group in groups])
     assert "Machine ffffffffffff" in text_of(html)
     assert len(re.findall(r'<table class="results">', html)) == 2
+
+
+def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path) -> None:
+    one, two = item("direct"), item("direct", world=2, strategy="flat", launcher="mpirun")
+    found = [*measured(one.case.id, 0.1)]
+    found += [replace(record, rank=rank) for rank in range(2) for record in measured(two.case.id, 0.3) if hasattr(record, "rank")]
+    html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
+    row = text_of(html[html.index('<tr id="m1-cost-2"') :])
+    assert re.search(r"\b2\s", row)
+    assert "3.00 [3.00–3.00]" in row
+    assert float(re.search(r'data-value="([^"]*)">3.00', html)[1]) == pytest.approx(3)
+    assert "--world 2 --strategy flat" in html
 
 
 def test_a_figure_says_what_it_lacks(hostile: ReadRun) -> None:

@@ -12,12 +12,19 @@ from harness.analysis.statistics import Estimate
 class Column:
     """A column of an experiment's table.
 
-    It is sorted by the row's field `number`, over the field `over` where there is one, and by its text where `number` is empty.
+    It is sorted by the row's field `number`, over the field `over` where there is one. Where `of_several`, the number is not one
+    row's own, and whoever makes the table gives it. All others are sorted by their text.
     """
 
     meaning: str
     number: str = ""
     over: str = ""
+    of_several: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it is sorted by numbers."""
+        return bool(self.number) or self.of_several
 
     def sort_value(self, row: Row) -> float | None:
         """The number that the row is sorted by; None where it has none."""
@@ -44,9 +51,15 @@ RUN = Column("which of the runs above; seconds of two runs were taken at differe
 _COVERS = Column("what comes back: weights, weights+optimizer, or full (with random generators and position in the data)")
 _BYTES = Column("bytes of the files over bytes of the state in memory", "file_bytes", "state_bytes")
 
+SLOWDOWN = "to one rank's"
 _COST = {
+    "ranks": Column("how many processes saved together; + marks more than there are processors", "world"),
     "stall": Column("how long training stands still: time blocked in the save and until the state may change again", "stall_s"),
     "durable": Column("until every file and every name is flushed to the disk, whatever the method itself did", "durable_s"),
+    SLOWDOWN: Column(
+        "durable over that of the method's smallest world, with its 95 % interval; for each byte where the state grows",
+        of_several=True,
+    ),
     "share of ceiling": Column(
         "time of a raw write of the same bytes, measured just before and after, over durable; 1 is as fast as the disk. "
         "In brackets the 95 % interval; * where it lies above 1, so that the ceiling is in doubt",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis import summary
 from harness.analysis import tables as text_tables
+from harness.analysis.cost import CostRow
 from harness.analysis.report.again import command
-from harness.analysis.report.columns import COLUMNS, IDENTITY, QUESTIONS, RUN, Column
+from harness.analysis.report.columns import COLUMNS, IDENTITY, QUESTIONS, RUN, SLOWDOWN, Column
 from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
+from harness.analysis.scaling import series
+from harness.analysis.statistics import Estimate
 
 _ONE_LINE = 28  # characters: a share with its interval fits
 
@@ -124,30 +127,50 @@ def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]
     runs = {place.number: place.run for place in places}
     states = list(dict.fromkeys(group_title(place.row) for place in places))
     ordered = sorted(places, key=lambda place: (states.index(group_title(place.row)), place.number))
-    texts = [_text(place.row) for place in ordered]
+    slowdowns = _slowdowns(runs.values())
+    texts = [_text(place.row, slowdowns) for place in ordered]
     present = {name for text in texts for name in text}
     columns = IDENTITY | {name: column for name, column in COLUMNS[experiment].items() if name in present}
     columns |= {"run": RUN} if len(runs) > 1 else {}
     lines = [
-        _line(f"{anchor}-{number}", place, text, columns)
+        _line(f"{anchor}-{number}", place, text, columns, slowdowns)
         for number, (place, text) in enumerate(zip(ordered, texts, strict=True), start=1)
     ]
     return Table(anchor, experiment, question, columns, lines, list(_words(runs, experiment)))
 
 
-def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column]) -> Line:
+def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column], slowdowns: Mapping[int, Estimate]) -> Line:
     row, plan = place.row, place.run.stored.plan
     method, state = text.get("method") or "no checkpoint", group_title(row)
     text = text | {"method": method, "framework": row.framework, "state": state, "run": str(place.number)}
-    cells = [Cell(text.get(name, ""), column.sort_value(row), bool(column.number)) for name, column in columns.items()]
+    slowdown = slowdowns[id(row)].value if id(row) in slowdowns else None
+    cells = [
+        Cell(text.get(name, ""), slowdown if column.of_several else column.sort_value(row), column.is_number)
+        for name, column in columns.items()
+    ]
     again = command(plan[place.position].case, place.run.stored.header, [item.case for item in plan])
     return Line(anchor, row, place.run.name, method, state, cells, again)
 
 
-def _text(row: Row) -> dict[str, str]:
-    """The row as the tables of the command line have it, by column."""
+def _text(row: Row, slowdowns: Mapping[int, Estimate]) -> dict[str, str]:
+    """The row as the tables of the command line have it, by column; where there are several worlds, what more ranks change."""
     line = text_tables.table([row]).iloc[0]
-    return {str(name): str(value) for name, value in line.items()}
+    found = {str(name): str(value) for name, value in line.items()}
+    if isinstance(row, CostRow) and slowdowns:
+        found["ranks"] = f"{row.world}{text_tables.OVERSUBSCRIBED * bool(row.oversubscribed)}"
+        found[SLOWDOWN] = text_tables.share(slowdowns.get(id(row)))
+    return found
+
+
+def _slowdowns(runs: Iterable[ReadRun]) -> dict[int, Estimate]:
+    """How many times as long each cost row takes as the smallest world of its series in the same run, by the row's identity."""
+    found: dict[int, Estimate] = {}
+    for run in runs:
+        cost = [row for row in run.rows if isinstance(row, CostRow)]
+        for title in dict.fromkeys(group_title(row) for row in cost):
+            for members in series([row for row in cost if group_title(row) == title]):
+                found |= {id(member.row): member.slowdown for member in members if member.slowdown}
+    return found
 
 
 def _words(runs: Mapping[int, ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
