@@ -1,12 +1,13 @@
 """How long a large run takes to load and to report, and how much memory. By hand: `python tests/scale_of_reading.py [SAMPLES]`.
 
-The run is made up, in lines of the present schema: cases on one rank and on eight, with a save and a load for every two samples.
+The report is made in a process of its own, as a user does, with its figures. The run is made up, in lines of the present schema: cases on one rank and on eight, with a save and a load for every two samples.
 """
 
 from __future__ import annotations
 
 import json
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -71,22 +72,17 @@ def _fields(record: Record) -> dict[str, Any]:
     return json.loads(to_line(record)) | {"backing": asdict(records.BACKED)}
 
 
-def _peak_bytes() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def main() -> None:
-    """Print what loading and reporting take."""
+    """Print what loading and reporting take together."""
     samples = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
-    from harness.analysis.runs import read_run
-
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder), samples)
-        print(f"{samples} samples, {(run / RECORDS).stat().st_size / 1e6:.0f} MB, {_peak_bytes() / 2**20:.0f} MiB before")
-        begin = time.perf_counter()
-        read = read_run(run)
-        loaded = time.perf_counter()
-        print(f"loaded in {loaded - begin:.1f} s, peak {_peak_bytes() / 2**20:.0f} MiB, {sum(r.samples for r in read.rows)} saves")
+        print(f"{samples} samples, {(run / RECORDS).stat().st_size / 1e6:.0f} MB of records")
+        argv = [sys.executable, "-c", "from harness.cli import main; main()", "report", str(run), "--out", folder]
+        begin_s = time.perf_counter()
+        subprocess.run(argv, check=True)
+        peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        print(f"loaded and reported in {time.perf_counter() - begin_s:.1f} s, with at most {peak_bytes / 2**20:.0f} MiB of memory")
 
 
 if __name__ == "__main__":
