@@ -1,6 +1,7 @@
 """How long a large run takes to load and to report, and how much memory. By hand: `python tests/scale_of_reading.py [SAMPLES]`.
 
-The report is made in a process of its own, as a user does, with its figures. The run is made up, in lines of the present schema: cases on one rank and on eight, with a save and a load for every two samples.
+The report is made in a process of its own, as a user makes it. The run is made up, in lines of the present schema: cases on one
+rank and on eight, with a save and a load for every two samples.
 """
 
 from __future__ import annotations

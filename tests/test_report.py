@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import records
 from conftest import ROOT
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
+from scale_of_reading import write_run
 
 from harness.analysis import tables
 from harness.analysis.answer import answer
@@ -240,3 +242,13 @@ def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path) -> None:
     done = ckptbench(run.name[:-1], "--results", str(tmp_path), "--out", str(tmp_path / "out"))
     assert done.returncode == 2
     assert f"did you mean {run.name!r}?" in done.stderr
+
+
+def test_a_large_run_is_read_and_reported_within_its_share_of_a_minute(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, samples=20_000)
+    begin_s = time.process_time()  # not wall time: the machine may do other work too
+    run = read_run(folder)
+    html = page([Machine([run])])
+    assert time.process_time() - begin_s < 6, "200,000 samples in a minute"
+    assert {row.status for row in run.rows} == {"ok"}
+    assert len(re.findall("<tr id=", html)) == len(run.rows)
