@@ -183,13 +183,21 @@ def test_the_answer_of_two_runs_holds_no_seconds_of_one_against_the_other(tmp_pa
     assert answer([older.rows, newer.rows])[0].endswith("is durable soonest with buffered in raw (20.0 ms).")
 
 
+def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:
+    part, whole = item("direct", covers="weights"), item("buffered")
+    run = read_run(store_run(tmp_path, [part, whole], [*measured(part.case.id, 0.01), *measured(whole.case.id, 0.02)]))
+    speed, training, _ = answer([run.rows])
+    assert speed.endswith("a verified full checkpoint is durable soonest with buffered in raw (20.0 ms).")
+    assert training == "A checkpoint stops training least with buffered in raw (10.0 ms)."
+
+
 def test_the_answer_tells_what_a_power_loss_spares_and_what_failed(tmp_path: Path) -> None:
     kept, lost, failed = item("direct"), item("buffered"), item("npz")
     found = [*measured(kept.case.id, 0.01), *measured(lost.case.id, 0.02), records.failure(failed.case.id)]
     found = [record for record in found if record.kind != "syscalls"]
     found += [records.syscalls(kept.case.id), records.syscalls(lost.case.id, durability="never", data_durability="never")]
     trust = answer([read_run(store_run(tmp_path, [kept, lost, failed], found)).rows])[2]
-    assert "every byte came back with 2 of 3 methods (not with npz in raw)" in trust.lower()
+    assert trust.startswith("2 of 3 methods gave every byte back (failed: npz in raw); ")
     assert "only with direct in raw is a checkpoint certain to outlive a power loss" in trust
 
 

@@ -12,7 +12,7 @@ from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title, listed
 from harness.analysis.sizes import SizesRow
 from harness.analysis.summary import compared_with_default
-from harness.analysis.tables import duration, size
+from harness.analysis.tables import duration, size, spread_duration
 from harness.analysis.train import TrainRow
 
 FLOOR = "raw"  # no framework: what the others are measured against
@@ -33,7 +33,7 @@ def _answer_on_speed(runs: Sequence[Sequence[Row]]) -> str:
     fields = _newest_by_framework([[row for row in rows if _is_good(row)] for rows in runs])
     if not fields:
         return "No run here shows how fast a checkpoint is."
-    best = {framework: _soonest_durable(rows) for framework, rows in fields.items()}
+    best = {framework: min(_whole(rows), key=_durable) for framework, rows in fields.items()}
     told = [(row.method, framework, _speed(row, fields[framework])) for framework, row in best.items()]
     first = next(iter(best.values()))
     state = f"{size(first.state_bytes)} of " if first.state_bytes else ""
@@ -46,13 +46,13 @@ def _answer_on_training(runs: Sequence[Sequence[Row]]) -> str:
     said = []
     still = _newest_by_framework([[row for row in rows if _is_good(row)] for rows in runs])
     if still:
-        best = {framework: min(rows, key=_stall) for framework, rows in still.items()}
+        best = {framework: min(_whole(rows), key=_stall) for framework, rows in still.items()}
         told = [(row.method, framework, duration(row.stall_s)) for framework, row in best.items()]
         said.append(f"a checkpoint stops training least with {_by_method(told)}")
     timed = [[row for row in rows if isinstance(row, TrainRow) and row.status == "ok" and row.overhead_s] for rows in runs]
     loops = _newest_by_framework(timed)
     if loops:
-        least = {framework: min(rows, key=_overhead) for framework, rows in loops.items()}
+        least = {framework: min(_whole(rows), key=_overhead) for framework, rows in loops.items()}
         told = [(f"{row.method} every {row.every} steps", framework, _added(row)) for framework, row in least.items()]
         said.append(f"with all that also slows the steps, it costs training least with {_by_method(told)}")
     return _sentence(said) or "No run here shows what training loses."
@@ -88,8 +88,8 @@ def _returned(rows: Sequence[Row]) -> str:
         return ""
     names = {(row.framework, row.method) for row in tried}
     failed = list(dict.fromkeys((row.framework, row.method) for row in tried if row.status == "failed"))
-    text = f"every byte came back with {len(names) - len(failed)} of {len(names)} methods"
-    return f"{text} (not with {listed([f'{method} in {framework}' for framework, method in failed])})" if failed else text
+    text = f"{len(names) - len(failed)} of {len(names)} methods gave every byte back"
+    return f"{text} (failed: {listed([f'{method} in {framework}' for framework, method in failed])})" if failed else text
 
 
 def _spared(rows: Sequence[CostRow]) -> str:
@@ -126,9 +126,13 @@ def _setting(row: Row) -> tuple[str, int]:
     return group_title(row), row.world
 
 
-def _soonest_durable(rows: Sequence[CostRow]) -> CostRow:
-    full = [row for row in rows if row.covers == "full"] or rows
-    return min(full, key=lambda row: row.durable_s.value if row.durable_s else float("inf"))
+def _whole(rows: Sequence[_Kind]) -> Sequence[_Kind]:
+    """The rows whose checkpoints hold the whole state, where there are any: to save less is no way to save fast."""
+    return [row for row in rows if row.covers == "full"] or rows
+
+
+def _durable(row: CostRow) -> float:
+    return row.durable_s.value if row.durable_s else float("inf")
 
 
 def _stall(row: CostRow) -> float:
@@ -146,7 +150,7 @@ def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
 
 def _added(row: TrainRow) -> str:
     share = f", {100 * row.overhead_share.value:+.1f} % of training" if row.overhead_share else ""
-    return f"{duration(row.overhead_s)}{share}"
+    return f"{spread_duration(row.overhead_s)}{share}"
 
 
 def _by_method(told: Sequence[tuple[str, str, str]]) -> str:
