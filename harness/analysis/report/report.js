@@ -71,7 +71,7 @@ function makeFilterable(form, table) {
 
 // A link may lead into a part that is folded, or to a row that a filter hides.
 function reveal() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = document.getElementById(location.hash.slice(1));
   if (target === null) {
     return;
   }
