@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+from pypdf import PdfReader
 from reported import HOSTILE, SPEEDS_S, hostile_run
 
 from harness.analysis.report.page import Machine, Picture, page
@@ -210,6 +211,19 @@ def test_print_has_every_row_and_every_command(browser: Browser, hostile: Path, 
     assert page.evaluate("document.documentElement.scrollWidth") <= 1440
     boxes = "Array.from(document.querySelectorAll('.scroll'), (box) => getComputedStyle(box).overflowX)"
     assert set(page.evaluate(boxes)) == {"visible"}
-    pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
-    assert pdf.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) >= 2
+    pages = printed(page, tmp_path / "report.pdf")
+    assert len(pages) >= 2
+    assert all(method in "".join(pages) for method in SPEEDS_S)
+
+
+def test_every_printed_page_of_a_table_has_its_headings(browser: Browser, reference: Path, tmp_path: Path) -> None:
+    pages = printed(open_page(browser, reference).page, tmp_path / "report.pdf")
+    with_rows = [text for text in pages if len(re.findall(r"\[\d\.\d\d–", text)) >= 5]
+    assert len(with_rows) >= 2
+    assert [text[:200] for text in with_rows if "share of ceiling" not in text] == []
+
+
+def printed(page: Page, file: Path) -> list[str]:
+    """The text of every page on paper."""
+    page.pdf(path=file, prefer_css_page_size=True)
+    return [sheet.extract_text() for sheet in PdfReader(file).pages]
