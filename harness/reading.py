@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from harness.record import SCHEMA, Record
 
 _RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+_SCHEMA = re.compile(r'\{"schema":([1-9][0-9]{0,8}),')  # as `to_line` begins every line
 
 
 class InvalidLine(ValueError):
@@ -32,6 +34,16 @@ class Damage:
 
 def parse(line: str) -> Record:
     """Return the record of one line. Raises InvalidLine with the first thing that is wrong."""
+    schema = _SCHEMA.match(line)
+    if schema and int(schema[1]) <= SCHEMA:
+        try:
+            return _RECORD.validate_json(line, strict=True)
+        except ValidationError:
+            pass  # what is wrong is for the parts to say, one after the other
+    return _parse_in_parts(line)
+
+
+def _parse_in_parts(line: str) -> Record:
     try:
         fields = json.loads(line)
     except ValueError as error:

@@ -128,6 +128,28 @@ def test_more_draws_than_fit_into_memory_at_once_are_taken_in_parts(monkeypatch:
     assert len(np.unique(medians)) > 5
 
 
+@pytest.mark.parametrize(("processes", "each", "between"), [(1, 300, 0), (4, 75, 0), (5, 60, 1), (3, 100, 3)])
+def test_many_samples_give_the_interval_that_drawing_each_would(
+    processes: int, each: int, between: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = drawn(np.random.default_rng(11), processes, each, between)
+    one_by_one = statistics.resampled_medians(found, np.random.default_rng(0), count=4000)
+    monkeypatch.setattr(statistics, "_FEW", 1)
+    divided = statistics.resampled_medians(found, np.random.default_rng(0), count=4000)
+    assert statistics.median(found) == statistics.median(found)
+    assert set(divided.round(9)) <= set(statistics._spread(found.values, np.median(found.values), processes, True).round(9))
+    levels = [0.025, 0.25, 0.5, 0.75, 0.975]
+    scale = np.subtract(*np.quantile(one_by_one, [0.975, 0.025]))
+    assert np.quantile(divided, levels) == pytest.approx(np.quantile(one_by_one, levels), abs=0.1 * scale)
+
+
+def test_processes_of_unequal_length_weigh_as_much_among_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    unequal = samples([1.0] * 500 + [2.0] * 20 + [3.0] * 20, [0] * 500 + [1] * 20 + [2] * 20)
+    one_by_one = statistics.median(unequal)
+    monkeypatch.setattr(statistics, "_FEW", 100)
+    assert statistics.median(unequal) == one_by_one
+
+
 def test_a_ratio_is_one_median_over_the_other() -> None:
     generator = np.random.default_rng(4)
     found = drawn(generator, processes=3, each=6, between=0.1)

@@ -143,19 +143,18 @@ def _spread_straggler(record: SaveRecord) -> float:
 
 def _over_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
     """How a sample's ranks differ: the last one's time over the median, the largest share of the bytes, and how many wrote any."""
-    found = []
-    for key, sample in ranks.groupby(_KEY):
-        written, finished = sample["written_bytes"], sample["finished_s"]
-        whole = len(sample) == sample["ranks"].sum()
-        found.append(
-            {
-                **dict(zip(_KEY, key, strict=True)),
-                "straggler": finished.max() / finished.median() if whole else sample["spread_straggler"].max(),
-                "largest_share": written.max() / written.sum() if whole and written.sum() else float("nan"),
-                "writers": int((written > _WRITER_SHARE * written.max()).sum()) if whole else 0,
-            }
-        )
-    return pd.DataFrame(found, columns=[*_KEY, "straggler", "largest_share", "writers"])
+    groups = ranks.groupby(_KEY)
+    most, written = groups["written_bytes"].max(), groups["written_bytes"].sum()
+    is_writer = ranks["written_bytes"] > _WRITER_SHARE * groups["written_bytes"].transform("max")
+    writers = is_writer.groupby([ranks[name] for name in _KEY]).sum()
+    whole = groups.size() == groups["ranks"].sum()
+    straggler = groups["finished_s"].max() / groups["finished_s"].median()
+    found = {
+        "straggler": straggler.where(whole, groups["spread_straggler"].max()),
+        "largest_share": (most / written).where(whole & (written > 0)),
+        "writers": writers.where(whole, 0),
+    }
+    return pd.DataFrame(found).reset_index()
 
 
 def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:

@@ -1,0 +1,1 @@
+"""One self-contained page that says what stored runs found."""

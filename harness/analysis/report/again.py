@@ -1,0 +1,44 @@
+"""The command line that measures one row again."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.case import Case
+
+_LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
+_COMPARED = "parity"  # an experiment whose rows mean something only beside those of the other frameworks
+
+
+def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str:
+    """Return what to type for the row of `case`, one of the `cases` of a run with that plan file.
+
+    A suite that has the case in several shapes (steps between checkpoints, parts left out) measures those too.
+    """
+    frameworks = dict.fromkeys(other.framework for other in cases) if case.experiment == _COMPARED else (case.framework,)
+    words = ["ckptbench", "run", header["suite"]]
+    words += [word for name in frameworks for word in ("--framework", name)]
+    words += ["--workload", case.workload, *_method(case), *_ranks(case, cases)]
+    words += ["--device", case.device] if case.device != "cpu" else []
+    words += ["--dir", header["directory"]] if header.get("directory") else []
+    words += [word for pair in header.get("python") or () for word in ("--python", pair)]
+    return shlex.join(words)
+
+
+def _method(case: Case) -> list[str]:
+    """The method and, as its label has them, the options that the user had set."""
+    found = _LABEL.fullmatch(case.method)
+    if not case.method or found is None:
+        return []
+    options = found["options"].split(",") if found["options"] else []
+    return ["--method", found["method"], *(word for option in options for word in ("--option", option))]
+
+
+def _ranks(case: Case, cases: Sequence[Case]) -> list[str]:
+    words = ["--world", str(case.world)] if any(other.world != 1 for other in cases) else []
+    words += ["--strategy", case.strategy] if case.strategy else []
+    words += ["--launcher", case.launcher] if case.launcher != ("local" if case.world == 1 else "mpirun") else []
+    return words + (["--nodes", str(case.nodes)] if case.nodes else [])

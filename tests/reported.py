@@ -1,0 +1,56 @@
+"""Stored runs for the tests of the report: made of records, with what a page must not stumble over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import records
+from conftest import planned
+
+from harness.driver import manifest, store
+from harness.machine import Manifest
+from harness.plan import PlannedCase
+from harness.record import Record, to_line
+
+HOSTILE = (
+    "<script>window.harmed = true</script></script>"
+    """<img src=x onerror="window.harmed = true"> "quoted" 'and' {{ 7 * 7 }} &amp;"""
+)
+SPEEDS_S = {"direct": 0.9, "buffered": 0.08, "npz": 10.0, "npz-raw": 0.0099}  # whose order as text is not that as numbers
+
+
+def item(method: str, **changes: object) -> PlannedCase:
+    """A planned case under any name, also one that no catalog has."""
+    return replace(made := planned(), case=replace(made.case, method=method, **changes))
+
+
+def measured(case: str, seconds: float) -> list[Record]:
+    """What a good case leaves: two saves and loads, its state, its system calls and that it was verified."""
+    tenth = int(seconds * 1e9 / 4)
+    phases = {"save_ns": tenth, "staged_ns": tenth, "finished_ns": tenth, "sync_ns": tenth}
+    saves = [records.save(case, index=index, **phases) for index in range(2)]
+    loads = [records.load(case, index=index) for index in range(2)]
+    return [records.state(case), records.syscalls(case), *saves, *loads, records.verified(case)]
+
+
+def store_run(results: Path, plan: Sequence[PlannedCase], found: Sequence[Record], machine: Manifest | None = None) -> Path:
+    """Store a run of the suite `bench`, and return its folder."""
+    results.mkdir(parents=True, exist_ok=True)
+    here = machine or manifest.capture(results)
+    run = store.create(results, "bench", ["ckptbench", "run", "bench", "--framework", "raw"], plan, here)
+    run.close()
+    (run.folder / store.RECORDS).write_text("".join(to_line(record) for record in found))
+    return run.folder
+
+
+def hostile_run(results: Path) -> Path:
+    """Four good rows, one that failed for a reason that is markup under a name that is, and a damaged line."""
+    good = [item(method) for method in SPEEDS_S] + [item("buffered", workload="candle-mlp")]
+    bad = item(f"evil{HOSTILE}", framework="jax")
+    found = [record for it in good for record in measured(it.case.id, SPEEDS_S[it.case.method])]
+    folder = store_run(results, [*good, bad], [*found, records.failure(bad.case.id, reason=HOSTILE)])
+    with (folder / store.RECORDS).open("a") as file:
+        file.write("<b>torn</b>\n")
+    return folder

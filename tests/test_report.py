@@ -1,0 +1,262 @@
+"""The report: what is on the page, the commands that measure a row again, and machines that are kept apart."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+import records
+from conftest import ROOT
+from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
+from scale_of_reading import write_run
+
+from harness.analysis import tables
+from harness.analysis.answer import answer
+from harness.analysis.report.again import command
+from harness.analysis.report.columns import COLUMNS, QUESTIONS
+from harness.analysis.report.page import Machine, Picture, apart, page
+from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
+from harness.driver import catalog, manifest, suite
+
+SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
+
+
+@pytest.fixture(scope="module")
+def references() -> list[ReadRun]:
+    return reference_runs()
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> ReadRun:
+    return read_run(hostile_run(tmp_path))
+
+
+def text_of(html: str) -> str:
+    """What a reader sees of a page, roughly."""
+    return unescape(re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<(script|style)>.*?</\1>", "", html)))
+
+
+def test_markup_from_a_record_is_text_on_the_page(hostile: ReadRun) -> None:
+    html = page([Machine([hostile])])
+    assert html.count("<script>") == 1
+    assert "<img" not in html
+    assert "<b>" not in html
+    assert HOSTILE in unescape(html)
+
+
+def test_the_page_names_the_damaged_line(hostile: ReadRun) -> None:
+    assert f"{hostile.name}/records.jsonl, line {len(hostile.stored.records) + 1}: not JSON" in text_of(page([Machine([hostile])]))
+
+
+def test_every_row_has_its_place_and_its_command(references: list[ReadRun]) -> None:
+    html = page([Machine(references)])
+    count = sum(len(run.rows) for run in references)
+    assert len(re.findall(r"<tr id=", html)) == count
+    assert len(re.findall(r'<div id="[^"]*-again">', html)) == count
+    anchors = re.findall(r' id="([^"]*)"', html)
+    assert len(anchors) == len(set(anchors))
+    assert set(re.findall(r'href="#([^"]*)"', html)) <= set(anchors)
+
+
+def test_the_page_asks_for_nothing_from_elsewhere(references: list[ReadRun]) -> None:
+    html = page([Machine(references, [Picture("a", "A", "of a", (), SVG)])])
+    assert re.findall(r'(?:src|href)="(?!#|data:)', html) == []
+    assert "@import" not in html
+    assert "url(" not in html
+
+
+@pytest.mark.parametrize("name", [run.name for run in sorted(REFERENCE.glob("*/*"))])
+def test_a_command_plans_the_row_it_is_for(name: str, references: list[ReadRun]) -> None:
+    run = next(run for run in references if run.name == name)
+    cases = [planned.case for planned in run.stored.plan]
+    wrong = [case for case in cases if case.id not in planned_by(command(case, run.stored.header, cases))]
+    assert [(case.framework, case.method, case.world) for case in wrong] == []
+
+
+def planned_by(line: str) -> set[str]:
+    """The cases that a command of the report measures, by the planner itself."""
+    words = shlex.split(line)
+    assert words[:2] == ["ckptbench", "run"]
+    given: dict[str, list[str]] = {}
+    for name, value in zip(words[3::2], words[4::2], strict=True):
+        given.setdefault(name, []).append(value)
+    frameworks = catalog.select(catalog.frameworks(), given["--framework"])
+    found = suite.plan(
+        suite.load(words[2]),
+        frameworks,
+        workloads=given["--workload"],
+        methods=given.get("--method"),
+        worlds=[int(world) for world in given.get("--world", ())],
+        strategies=given.get("--strategy"),
+        device=given.get("--device", ["cpu"])[0],
+        launcher=given.get("--launcher", [None])[0],
+        options=suite.parse_options(given.get("--option", ())),
+    )
+    return {planned.case.id for planned in found}
+
+
+def test_a_command_has_what_the_user_had_set() -> None:
+    case = item("buffered[depth=2,crc=false]", device="cuda", world=4, strategy="ddp", launcher="slurm", nodes=2).case
+    header = {"suite": "bench", "directory": "/scratch of mine", "python": ["raw=/opt/python"]}
+    assert command(case, header, [case]) == (
+        "ckptbench run bench --framework raw --workload resnet50 --method buffered --option depth=2 --option crc=false "
+        "--world 4 --strategy ddp --launcher slurm --nodes 2 --device cuda --dir '/scratch of mine' --python raw=/opt/python"
+    )
+
+
+def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:
+    rows = [row for run in references for row in run.rows]
+    unknown = {
+        (row.experiment, column)
+        for row in rows
+        for column in tables.table([row]).columns
+        if column not in COLUMNS[row.experiment] and column not in ("method", "framework")
+    }
+    assert unknown == set()
+    assert QUESTIONS.keys() == COLUMNS.keys()
+
+
+def test_what_a_column_is_sorted_by_is_what_it_shows(hostile: ReadRun) -> None:
+    by_method = {row.method: COLUMNS["cost"]["durable"].sort_value(row) for row in hostile.rows if row.workload == "resnet50"}
+    assert {name: by_method[name] for name in SPEEDS_S} == pytest.approx(SPEEDS_S)
+    assert by_method[f"evil{HOSTILE}"] is None
+    assert {COLUMNS["cost"]["bytes"].sort_value(row) for row in hostile.rows} == {1.1, None}
+
+
+def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> None:
+    here = manifest.capture(tmp_path)
+    machines = [here, replace(here, machine="ffffffffffff"), replace(here, free_bytes=1, load_average=9.0)]
+    case = item("direct")
+    found = measured(case.case.id, 0.1)
+    runs = [read_run(store_run(tmp_path / str(number), [case], found, machine)) for number, machine in enumerate(machines)]
+    groups = apart(runs)
+    assert sorted(len(group) for group in groups) == [1, 2]
+    html = page([Machine(group) for group in groups])
+    assert "Machine ffffffffffff" in text_of(html)
+    assert len(re.findall(r'<table class="results">', html)) == 2
+
+
+def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path) -> None:
+    one, two = item("direct"), item("direct", world=2, strategy="flat", launcher="mpirun")
+    found = [*measured(one.case.id, 0.1)]
+    found += [replace(record, rank=rank) for rank in range(2) for record in measured(two.case.id, 0.3) if hasattr(record, "rank")]
+    html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
+    row = text_of(html[html.index('<tr id="m1-cost-2"') :])
+    assert re.search(r"\b2\s", row)
+    assert "3.00 [3.00–3.00]" in row
+    assert float(re.search(r'data-value="([^"]*)">3.00', html)[1]) == pytest.approx(3)
+    assert "--world 2 --strategy flat" in html
+
+
+def test_a_figure_says_what_it_lacks(hostile: ReadRun) -> None:
+    seen = text_of(page([Machine([hostile], [Picture("a", "Stall", "Shorter is better.", ("jax: not measured",), SVG)])]))
+    assert "Shorter is better." in seen
+    assert "jax: not measured" in seen
+
+
+def test_a_run_that_measured_nothing_still_has_a_page(tmp_path: Path) -> None:
+    run = read_run(store_run(tmp_path, [item("direct")], []))
+    seen = text_of(page([Machine([run])]))
+    assert "No run here shows how fast a checkpoint is." in seen
+    assert "not measured to the end: the run was interrupted" in seen
+
+
+def test_the_answer_is_three_sentences_whatever_was_measured(references: list[ReadRun]) -> None:
+    for run in references:
+        said = answer([run.rows])
+        assert len(said) == 3
+        assert all(re.fullmatch(r"[A-Z0-9].*\.", sentence) for sentence in said), said
+
+
+def test_the_answer_of_two_runs_holds_no_seconds_of_one_against_the_other(tmp_path: Path) -> None:
+    case = item("direct"), item("buffered")
+    older = read_run(store_run(tmp_path, case, [*measured(case[0].case.id, 0.01), *measured(case[1].case.id, 0.05)]))
+    newer = read_run(store_run(tmp_path, case[1:], measured(case[1].case.id, 0.02)))
+    assert answer([older.rows])[0].endswith("is durable soonest with direct in raw (10.0 ms).")
+    assert answer([older.rows, newer.rows])[0].endswith("is durable soonest with buffered in raw (20.0 ms).")
+
+
+def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:
+    part, whole = item("direct", covers="weights"), item("buffered")
+    run = read_run(store_run(tmp_path, [part, whole], [*measured(part.case.id, 0.01), *measured(whole.case.id, 0.02)]))
+    speed, training, _ = answer([run.rows])
+    assert speed.endswith("a verified full checkpoint is durable soonest with buffered in raw (20.0 ms).")
+    assert training == "A checkpoint stops training least with buffered in raw (10.0 ms)."
+
+
+def test_the_answer_tells_what_a_power_loss_spares_and_what_failed(tmp_path: Path) -> None:
+    kept, lost, failed = item("direct"), item("buffered"), item("npz")
+    found = [*measured(kept.case.id, 0.01), *measured(lost.case.id, 0.02), records.failure(failed.case.id)]
+    found = [record for record in found if record.kind != "syscalls"]
+    found += [records.syscalls(kept.case.id), records.syscalls(lost.case.id, durability="never", data_durability="never")]
+    trust = answer([read_run(store_run(tmp_path, [kept, lost, failed], found)).rows])[2]
+    assert trust.startswith("2 of 3 methods gave every byte back (failed: npz in raw); ")
+    assert "only with direct in raw is a checkpoint certain to outlive a power loss" in trust
+
+
+def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", "from harness.cli import main; main()", "report", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_command_writes_the_page_and_names_damaged_lines(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "results")
+    done = ckptbench("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert str(tmp_path / "out" / "report.html") in done.stdout
+    assert f"{run}/records.jsonl:" in done.stderr
+    assert run.name in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
+    names = [hostile_run(tmp_path / "results" / place).name for place in ("a", "b")]
+    done = ckptbench(str(tmp_path / "results"), str(tmp_path / "results" / "a" / names[0]), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall("<summary>Run ", (tmp_path / "out" / "report.html").read_text())) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("plan.json", "{", "cannot be read"),
+        ("plan.json", "{}", "cannot be read"),
+        ("manifest.json", "{}", "cannot be read"),
+        ("plan.json", None, "cannot be read"),
+        ("manifest.json", None, "has not begun to measure: there is nothing to report yet"),
+    ],
+)
+def test_a_folder_that_is_no_whole_run_gets_one_sentence(file: str, content: str | None, message: str, tmp_path: Path) -> None:
+    run = hostile_run(tmp_path)
+    if content is None:
+        (run / file).unlink()
+    else:
+        (run / file).write_text(content)
+    done = ckptbench(str(run), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path)
+    done = ckptbench(run.name[:-1], "--results", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert f"did you mean {run.name!r}?" in done.stderr
+
+
+def test_a_large_run_is_read_and_reported_within_its_share_of_a_minute(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, samples=20_000)
+    begin_s = time.process_time()  # not wall time: the machine may do other work too
+    run = read_run(folder)
+    html = page([Machine([run])])
+    assert time.process_time() - begin_s < 6, "200,000 samples in a minute"
+    assert {row.status for row in run.rows} == {"ok"}
+    assert len(re.findall("<tr id=", html)) == len(run.rows)
