@@ -21,6 +21,7 @@ from harness.analysis.comparison import ARMS, ComparedRow, Comparison, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import Estimate, Samples
 from harness.driver import manifest, store
+from harness.machine import Manifest
 from harness.plan import PlannedCase
 from harness.record import Record
 
@@ -29,14 +30,18 @@ PROCESSES = 6
 NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return manifest.capture(tmp_path_factory.mktemp("scratch"))
+
+
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make(tmp_path: Path, here: Manifest) -> Make:
     """Store a run made up of records and read it again."""
 
     def run(plan: Sequence[PlannedCase], found: Sequence[Record], suite: str = "gate", **machine: object) -> ReadRun:
-        here = replace(manifest.capture(tmp_path), **machine)
         arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
-        stored = store.create(tmp_path / "results", suite, ["pytest"], plan, here, arms=arms)
+        stored = store.create(tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms)
         for record in found:
             stored.append(record)
         stored.close()
