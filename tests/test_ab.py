@@ -29,7 +29,7 @@ workload = "resnet50"
 preset = "small"
 precision = "float32"
 method = "double"
-samples = 1
+samples = 2
 warmups = 0
 repeats = 0
 processes = 4
@@ -171,7 +171,7 @@ def ab(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Callable[..., list[str]], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = subprocess.run(ab("--b", "slowdown=30.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(ab("--b", "slowdown=100.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     found = json.loads((out / "comparison.json").read_text())
     durable = next(figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable")
@@ -179,9 +179,9 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Callable[..., list[str]
     run = store.Run(store.find(tmp_path / "results", "latest"))
     jobs = [record.job for record in run.records if record.kind == "worker" and "save" in record.job]
     assert [job[-2:] for job in jobs] == ["0a", "0b", "1b", "1a", "2a", "2b", "3b", "3a"]
-    assert {name: arm["asked"] for name, arm in run.header["arms"].items()} == {"a": ["."], "b": ["slowdown=30.0"]}
+    assert {name: arm["asked"] for name, arm in run.header["arms"].items()} == {"a": ["."], "b": ["slowdown=100.0"]}
     shown = ckptbench("show", run.name, "--results", str(tmp_path / "results"))
-    assert [text for text in ("arm a", "arm b", "arm b: slowdown=30.0") if text not in shown.stdout] == []
+    assert [text for text in ("arm a", "arm b", "arm b: slowdown=100.0") if text not in shown.stdout] == []
 
 
 def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Callable[..., list[str]], tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Callable[..., list[s
     assert resumed.returncode == 0, resumed.stderr
     read = read_run(store.find(tmp_path / "results", "latest"))
     assert [row.status for row in read.rows] == ["ok", "ok"]
-    assert len(read.measured.saves) == 8
+    assert len(read.measured.saves) == 16
     assert comparison.of_arms(read).paired
 
 

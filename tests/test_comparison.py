@@ -189,6 +189,13 @@ def test_arms_without_a_process_in_common_are_inconclusive(make: Make) -> None:
     assert durable.ratio.value == pytest.approx(1.5)
 
 
+def test_a_process_that_was_always_disturbed_still_makes_a_pair(make: Make) -> None:
+    plan, found = arms(1.15, NOISE)
+    disturbed = [replace(r, disturbed=True) if r.kind == "save" and r.process in (0, 3 + r.index) else r for r in found]
+    clean, noisy = (figures(comparison.of_arms(make(plan, some)))["durable"].ratio for some in (found, disturbed))
+    assert noisy == clean
+
+
 def test_a_run_of_one_arm_is_not_compared_with_itself(make: Make) -> None:
     plan = [item()]
     with pytest.raises(comparison.Unlike, match="has no two arms"):

@@ -29,7 +29,7 @@ import pandas as pd
 
 from harness.analysis import ratios
 from harness.analysis.cost import CostRow
-from harness.analysis.frame import Measured, usable
+from harness.analysis.frame import Measured
 from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
@@ -116,17 +116,19 @@ class _Cell:
     case: Case
     row: Row
     found: Measured
-    wanted: int
 
     def samples(
         self, kind: Literal["saves", "loads", "trainings"], cost: Callable[[pd.DataFrame], pd.Series[float]]
     ) -> Samples | None:
-        """What the undisturbed samples cost; None where there is none."""
+        """What the samples cost: a process's undisturbed ones, or all of it where it has none, so that no pair is torn."""
         frame: pd.DataFrame = getattr(self.found, kind)
         own = frame[frame["case"] == self.case.id]
-        if self.row.status != "ok" or own.empty or own["warmup"].all():
+        if self.row.status != "ok" or own.empty:
             return None
-        used = usable(own, self.wanted)
+        warm = own[~own["warmup"]]
+        used = warm[~warm["disturbed"] | warm.groupby("process")["disturbed"].transform("all")]
+        if used.empty:
+            return None
         return Samples(np.asarray(cost(used), dtype=np.float64), np.asarray(used["process"], dtype=np.int64))
 
 
@@ -199,7 +201,7 @@ def _compared(base: _Side, head: _Side, paired: bool, same_rows: bool, remarks: 
 def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
     """The rows of one side, by what makes them the same row on the other."""
     return {
-        _key(item.case): _Cell(item.case, row, run.measured, item.samples * item.processes)
+        _key(item.case): _Cell(item.case, row, run.measured)
         for item, row in zip(run.stored.plan, run.rows, strict=True)
         if item.case.arm == arm
     }
