@@ -70,7 +70,7 @@ def complete(place: Path) -> list[ReadRun]:
 
 def is_complete(run: ReadRun) -> bool:
     """Whether every row was measured to its end."""
-    return all(row.status == "ok" for row in run.rows)
+    return comparison.is_finished(run) and all(row.status == "ok" for row in run.rows)
 
 
 def report(like: Sequence[ReadRun], live: Sequence[ReadRun]) -> None:

@@ -227,10 +227,6 @@ def test_a_row_that_fails_now_counts(make: Make) -> None:
     assert faults(make, head) == "failed in verify: Mismatch: 1 of 9 leaves"
 
 
-def test_what_is_not_verified_any_more_counts(make: Make) -> None:
-    assert faults(make, without(cost(item()), "verified")) == "was verified and is not any more"
-
-
 def test_a_lost_flush_counts(make: Make) -> None:
     head = [*without(cost(item()), "syscalls"), records.syscalls(item().case.id, durability="never")]
     assert faults(make, head) == "safety after a power loss was 'at return' and is 'never'"
@@ -244,10 +240,6 @@ def test_what_could_not_be_traced_does_not_count(make: Make) -> None:
 def test_lost_coverage_counts_and_stays_the_same_row(make: Make) -> None:
     less = item(covers="weights")
     assert faults(make, cost(less), [less]) == "coverage was 'full' and is 'weights'"
-
-
-def test_an_interrupted_row_counts(make: Make) -> None:
-    assert "not measured to the end" in faults(make, without(cost(item()), "load"))
 
 
 @pytest.mark.parametrize(("file_bytes", "counts"), [(100_000, False), (100_100, False), (100_101, True), (99_000, False)])
@@ -303,6 +295,13 @@ def test_another_machine_is_refused_with_the_reason(make: Make) -> None:
     plan = [item()]
     with pytest.raises(comparison.Unlike, match=r"not measured alike \(machine, filesystem\)"):
         comparison.of_runs(make(plan, cost(plan[0])), make(plan, cost(plan[0]), machine="elsewhere", filesystem="nfs"))
+
+
+@pytest.mark.parametrize("missing", ["verified", "load"])
+def test_an_interrupted_run_is_refused(make: Make, missing: str) -> None:
+    plan = [item()]
+    with pytest.raises(comparison.Unlike, match="was interrupted; go on with: ckptbench run --resume "):
+        comparison.of_runs(make(plan, cost(plan[0])), make(plan, without(cost(plan[0]), missing)))
 
 
 def test_runs_without_a_row_in_common_are_refused(make: Make) -> None:

@@ -30,6 +30,7 @@ import pandas as pd
 from harness.analysis import ratios
 from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
+from harness.analysis.parity import ParityRow
 from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
@@ -144,10 +145,14 @@ class _Measurement:
 
 
 def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
-    """Compare two runs. Raises Unlike where they are of unlike machines, have no row in common, or have arms of their own."""
+    """Compare two runs.
+
+    Raises Unlike where they are of unlike machines, have no row in common or arms of their own, or are not finished.
+    """
     for run in (base, head):
         if has_arms(run):
             raise Unlike(f"run {run.name} has two arms: it is compared with itself alone")
+        _require_finished(run)
     differences = comparable(base.stored.manifest, head.stored.manifest)
     if differences:
         raise Unlike(
@@ -159,9 +164,15 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
 
 
 def of_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
-    """Compare the two arms of a run. Raises Unlike where it has none."""
+    """Compare the two arms of a run. Raises Unlike where it has none or is not finished."""
     if not has_arms(run):
         raise Unlike(f"run {run.name} has no two arms: name a second run to compare it with")
+    _require_finished(run)
+    return between_arms(run, confidence)
+
+
+def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
+    """Compare the two arms of a run as far as they have been measured."""
     described = run.stored.header["arms"]
     names = [f"{arm} ({' '.join(described[arm]['asked']) or '.'})" if arm in described else arm for arm in ARMS]
     cells = [_cells(run, arm) for arm in ARMS]
@@ -172,6 +183,23 @@ def of_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
 def has_arms(run: ReadRun) -> bool:
     """Whether a run has two arms."""
     return any(item.case.arm for item in run.stored.plan)
+
+
+def is_finished(run: ReadRun) -> bool:
+    """Whether nothing of a run's plan is missing: what was interrupted is neither slower nor worse."""
+    return not any(_is_unfinished(row) for row in run.rows)
+
+
+def _require_finished(run: ReadRun) -> None:
+    if not is_finished(run):
+        raise Unlike(f"run {run.name} was interrupted; go on with: ckptbench run --resume {run.name}")
+
+
+def _is_unfinished(row: Row) -> bool:
+    """A process that saved and was not followed by one that loads leaves a row that is measured and not verified."""
+    if isinstance(row, CostRow | TrainRow) and row.status == "ok":
+        return not row.verified
+    return row.status == "skipped" and not isinstance(row, ParityRow)  # which is skipped too where it has nothing to compare with
 
 
 _Side = tuple[str, dict[str, _Cell]]

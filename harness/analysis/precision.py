@@ -60,7 +60,7 @@ def _of_rows(run: ReadRun) -> Iterator[Precision]:
 
 
 def _of_arms(run: ReadRun) -> Iterator[Precision]:
-    for row in comparison.of_arms(run).rows:
+    for row in comparison.between_arms(run).rows:
         worst = max(row.figures, key=lambda figure: figure.ratio.half_width, default=None)
         if worst is not None:
             yield Precision(f"{row.name} on {row.group}", row.cases, worst.name, worst.ratio.half_width)

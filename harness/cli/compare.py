@@ -53,7 +53,7 @@ def compare_command(
 
 @app.command("regress")
 def regress_command(
-    framework: Annotated[list[str], typer.Option(help="A framework; may be given several times.")],
+    framework: Annotated[list[str], typer.Option(help="A framework, or 'all'; may be given several times.")],
     suite_name: Annotated[str, typer.Option("--suite", help="What to measure.")] = "gate",
     form: FormatOption = "table",
     folder: OutOption = None,
@@ -61,11 +61,12 @@ def regress_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
-    place = results / BASELINES / f"{suite_name}-{'+'.join(sorted(framework))}"
+    frameworks = measuring.chosen_frameworks(framework, catalog.frameworks())
+    place = results / BASELINES / f"{suite_name}-{'+'.join(sorted(frameworks))}"
     baseline = next(reversed(folders(place)), None)
     if baseline is not None:
-        _require_complete(store.Run(baseline))
-    run = _measured(suite_name, framework, directory, results if baseline else place)
+        _require_finished(read_run(baseline))
+    run = _measured(suite_name, frameworks, directory, results if baseline else place)
     failed = judge.exit_code(run.plan, read_run(run).rows)
     if baseline is None:
         out.print(f"{run.name} is the baseline now; remove {place} to have another one", highlight=False, soft_wrap=True)
@@ -130,6 +131,8 @@ def _opened(results: Path, name: str) -> ReadRun:
     return read_run(run)
 
 
-def _require_complete(run: store.Run) -> None:
-    if any(row.status == "skipped" for row in read_run(run).rows):
-        raise UsageError(f"the baseline is not complete; go on with: ckptbench run --resume {shlex.quote(str(run.folder))}")
+def _require_finished(baseline: ReadRun) -> None:
+    """Look before anything is measured."""
+    if not comparison.is_finished(baseline):
+        place = shlex.quote(str(baseline.stored.folder))
+        raise UsageError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")

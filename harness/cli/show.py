@@ -61,7 +61,9 @@ def _print_tables(run: ReadRun) -> None:
                 out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
         out.print()
     for name, arm in run.stored.header.get("arms", {}).items():
-        out.print(f"arm {name}: {escape(' '.join(arm['asked']) or 'as it is here')}", highlight=False)
+        out.print(f"arm {name}: {escape(' '.join(arm['asked']))}", highlight=False)
+    if run.stored.header.get("arms"):
+        out.print(f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a", highlight=False)
     for note in (*summary.notes(run.rows, run.measured), *precision.notes(run)):
         out.print(escape(note), highlight=False)
     out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)
