@@ -20,6 +20,7 @@ from harness.driver import arms, catalog, launch, pins, store, suite
 from harness.driver.environments import Environments
 from harness.driver.errors import UsageError
 from harness.driver.session import group
+from harness.record import SCHEMA
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 SUITE = """
@@ -229,8 +230,8 @@ def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Callable[..., 
 def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> None:
     record = checkout / "harness" / "record.py"
     text = record.read_text()
-    record.write_text(text.replace("SCHEMA = 3\n", "SCHEMA = 2\n"))
-    with pytest.raises(UsageError, match="its records have schema 2, and those of this checkout 3"):
+    record.write_text(text.replace(f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
+    with pytest.raises(UsageError, match=f"its records have schema 1, and those of this checkout {SCHEMA}"):
         arms.describe([str(checkout)])
     record.write_text(text)
     case = checkout / "harness" / "case.py"
