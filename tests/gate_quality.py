@@ -85,15 +85,18 @@ def report(like: Sequence[ReadRun], live: Sequence[ReadRun]) -> None:
 def false_alarms(runs: Sequence[ReadRun]) -> str:
     """How often `compare` calls a run slower or worse than another one of the same code, over all ordered pairs.
 
-    The interval resamples the runs, since a run is in many pairs; a run against itself is left out.
+    The interval resamples the runs, since a run is in many pairs; a run against itself is left out. Where there is no alarm at all
+    it has no width: then the exact one of as many pairs as have no run in common is given.
     """
     alarms = np.full((len(runs), len(runs)), np.nan)
     for first, second in itertools.permutations(range(len(runs)), 2):
         alarms[first, second] = comparison.of_runs(runs[first], runs[second]).regressed
+    share, pairs = float(np.nanmean(alarms)), len(runs) * (len(runs) - 1)
+    text = f"false alarms of compare: {share:.1%} of {pairs} pairs of {len(runs)} runs"
+    if not share:
+        return f"{text} {exact(0, len(runs) // 2)}"
     low, high = resampled_share(alarms)
-    pairs = len(runs) * (len(runs) - 1)
-    share = float(np.nanmean(alarms))
-    return f"false alarms of compare: {share:.1%} [{low:.1%} to {high:.1%}] of {pairs} pairs of {len(runs)} runs"
+    return f"{text} [{low:.1%} to {high:.1%}]"
 
 
 def resampled_share(alarms: np.ndarray) -> tuple[float, float]:

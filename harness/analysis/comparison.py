@@ -371,5 +371,12 @@ def _group(cell: _Cell) -> str:
 
 
 def _name(cell: _Cell) -> str:
-    parts = [cell.case.framework, cell.case.method, cell.case.strategy, f"every {cell.case.every}" * bool(cell.case.every)]
-    return " ".join(part for part in parts if part)
+    case = cell.case
+    details = {
+        case.strategy: case.strategy,
+        f"every {case.every} steps": case.every,
+        f"on {case.world} ranks": case.world > 1,
+        f"for {case.load_world} ranks": case.load_world,
+        f"without {case.ablated}": case.ablated,
+    }
+    return " ".join([f"{case.framework} {case.method}".strip(), *(text for text, said in details.items() if said)])
