@@ -51,5 +51,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The first run on a machine becomes its baseline.
+regress: setup
+	$(BIN)/ckptbench regress --framework $(FRAMEWORK) $(ARGS)
+
 clean:
 	rm -rf .venvs .scratch build *.egg-info

@@ -8,7 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes", "from_memory")
+_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes", "from_memory", "arm")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Case:
     scale: int = 0  # how many times as large the workload is; 0 for as it is
     nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
     from_memory: bool = False  # its loads restore from shared memory, and not from files
+    arm: str = ""  # which side of a comparison, where a run has two
 
     @functools.cached_property
     def id(self) -> str:

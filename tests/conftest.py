@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from harness.analysis.row import Row, Wanted
 from harness.analysis.rows import rows
 from harness.case import Case
 from harness.driver import catalog, manifest, preflight, store
+from harness.driver.arms import Arm
 from harness.driver.environments import Environments
-from harness.driver.session import Session
+from harness.driver.session import Goal, Session
 from harness.plan import PlannedCase
 from harness.record import Record
 
@@ -94,6 +95,8 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         where: Path | None = None,
         before: Sequence[Record] = (),
         summary_above: int = 64,
+        arms: Mapping[str, Arm] | None = None,
+        goal: Goal | None = None,
     ) -> Measured:
         folder = tmp_path_factory.mktemp("results")
         place = where or scratch
@@ -104,7 +107,7 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         messages: list[str] = []
         session = Session(
             run=made,
-            environments=interpreters,
+            arms={"": Arm(interpreters), **(arms or {})},
             scratch=place / made.name,
             packages={"raw": ("numpy",)},
             not_direct=preflight.direct_io(place),
@@ -112,7 +115,7 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
             on_event=lambda event: messages.append(event.text),
             summary_above=summary_above,
         )
-        session.measure()
+        session.measure(goal)
         return Measured(made, table_of(made), messages, place / made.name)
 
     return run

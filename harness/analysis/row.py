@@ -48,6 +48,7 @@ class Row:
     every: int
     ablated: str
     scale: int
+    arm: str = ""  # which side of a comparison, where a run has two
     experiment: str
     default: bool
     asynchronous: bool = False
@@ -95,6 +96,7 @@ def identity(item: Wanted) -> dict[str, Any]:
         "every": case.every,
         "ablated": case.ablated,
         "scale": case.scale,
+        "arm": case.arm,
         "experiment": case.experiment,
         "default": item.default,
         "asynchronous": item.asynchronous,
@@ -108,7 +110,8 @@ def group_title(row: Row) -> str:
     precision = "" if row.precision == "float32" else f", {row.precision}"
     ranks = "" if row.world == 1 or row.experiment == "cost" else f", {row.world} ranks"
     times = " x ranks" if row.scale else ""
-    return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}"
+    arm = f", arm {row.arm}" if row.arm else ""
+    return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}{arm}"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from harness.cli.app import (
-    RESULTS,
-    DirOption,
-    PythonOption,
-    ResultsOption,
-    app,
-    environments_of,
-    err,
-    make_environment,
-    scratch_directory,
-)
+from harness.cli import measuring
+from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, scratch_directory
+from harness.cli.measuring import BudgetOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, judge, launch, manifest, preflight, progress, slurm, store, suite
-from harness.driver.environments import Environments
+from harness.driver import catalog, judge, progress, slurm, store, suite
+from harness.driver.arms import Arm
 from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
-from harness.driver.session import Event, Session, needed_disk_bytes, state_bytes
-from harness.machine import comparable
 from harness.plan import PlannedCase
 
 
@@ -49,6 +38,8 @@ def run_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")] = False,
     directory: DirOption = None,
     python: PythonOption = None,
+    precision: PrecisionOption = None,
+    budget: BudgetOption = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
     summary_above: Annotated[
@@ -69,10 +60,10 @@ def run_command(
         known = catalog.frameworks()
         plan = suite.plan(
             suite.load(suite_name),
-            catalog.select(known, _chosen_frameworks(framework, known)),
+            catalog.select(known, measuring.chosen_frameworks(framework, known)),
             workloads=workload,
             methods=method,
-            worlds=_worlds(world),
+            worlds=measuring.worlds(world),
             strategies=strategy,
             device=device,
             launcher=launcher,
@@ -80,6 +71,9 @@ def run_command(
         )
         plan = slurm.spread(plan, nodes or 1)
     _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
+    goal = measuring.goal_of(precision, budget)
+    if goal and run is not None:
+        raise UsageError("--precision is for a new run: one that goes on keeps what it was asked for")
     request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
     if request is not None and dry_run:
         print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
@@ -87,46 +81,16 @@ def run_command(
     if request is not None:
         slurm.require_commands()
     elif run is None or not run.begun:
-        _refuse_what_does_not_fit(plan, scratch)
+        measuring.refuse_what_does_not_fit(plan, scratch)
     if run is None:
-        for name in sorted({item.case.framework for item in plan}):
-            make_environment(environments, name)
-        command = ["ckptbench", *sys.argv[1:]]
-        run = store.create(results, suite_name, command, plan, None, directory, python or ())
+        measuring.make_environments({"": Arm(environments)}, plan)
+        run = measuring.new_run(plan, suite_name, results, directory, python or (), goal=goal)
     if request is not None:
         run = _measured_by_slurm(run, request)
     else:
-        _settle_machine(run, scratch)
-        run.lock()
-        _measure(run, environments, scratch, timeout, summary_above)
+        measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout, summary_above)
     found = show(run, "table")
     raise typer.Exit(judge.exit_code(run.plan, found))
-
-
-def _measure(run: store.Run, environments: Environments, scratch: Path, timeout_s: float | None, summary_above: int) -> None:
-    packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
-    not_direct = preflight.direct_io(scratch)
-    if not_direct:
-        err.print(
-            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk", soft_wrap=True
-        )
-    with Progress(*columns, console=err) as bar:
-        task = bar.add_task("", total=samples_wanted(run.plan))
-
-        def on_event(event: Event) -> None:
-            bar.update(task, completed=session.progress.samples_done(run.plan))
-            if event.text:
-                bar.update(task, description=escape(event.text[:60]))
-                bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
-
-        session = Session(run, environments, scratch / run.name, packages, not_direct, timeout_s, on_event, summary_above)
-        try:
-            session.measure()
-        except KeyboardInterrupt:
-            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
-            raise
 
 
 def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
@@ -169,38 +133,3 @@ def _refuse_stray_options(plan: Sequence[PlannedCase], given: Mapping[str, objec
         raise UsageError(f"{named[0]} is for --launcher slurm")
     if resume is not None and "--nodes" in named:
         raise UsageError("--nodes is for a new run: one that goes on keeps the nodes of its plan")
-
-
-def _settle_machine(run: store.Run, scratch: Path) -> None:
-    """A run begins on the machine that measures it, and goes on only there: unlike samples are never pooled."""
-    here = manifest.capture(scratch)
-    if not run.begun:
-        run.begin(here)
-        return
-    differences = comparable(run.manifest, here)
-    if differences:
-        raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
-
-
-def _refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
-    preflight.check_scratch(scratch, needed_disk_bytes(plan))
-    largest = max((item.case for item in plan), key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes))
-    ranks = launch.ranks_per_node(largest.world, largest.nodes)
-    preflight.check_memory(preflight.needed_memory_bytes(state_bytes(largest), ranks), preflight.available_memory_bytes())
-
-
-def _chosen_frameworks(given: Sequence[str] | None, known: dict[str, catalog.FrameworkEntry]) -> list[str]:
-    """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
-    names = [name for item in given or ("all",) for name in item.split(",")]
-    if "all" in names:
-        return [name for name in known if name != "raw"]
-    return names
-
-
-def _worlds(text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}") from error

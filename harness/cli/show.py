@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.analysis import summary, tables
+from harness.analysis import precision, summary, tables
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
@@ -60,6 +60,10 @@ def _print_tables(run: ReadRun) -> None:
                 name = escape(row.method or row.framework)
                 out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
         out.print()
-    for note in summary.notes(run.rows, run.measured):
+    for name, arm in run.stored.header.get("arms", {}).items():
+        out.print(f"arm {name}: {escape(' '.join(arm['asked']))}", highlight=False)
+    if run.stored.header.get("arms"):
+        out.print(f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a", highlight=False)
+    for note in (*summary.notes(run.rows, run.measured), *precision.notes(run)):
         out.print(escape(note), highlight=False)
     out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)

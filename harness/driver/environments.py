@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TextIO
 
+from harness.driver import pins
 from harness.driver.errors import UsageError, nearest
 
 REQUIREMENTS = "requirements.txt"
@@ -52,13 +53,29 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
 
 
 class Environments:
-    """The managed environments under `root`, made from adapters/FRAMEWORK/requirements.txt, and the user's own interpreters."""
+    """The managed environments under `root`, made from adapters/FRAMEWORK/requirements.txt, and the user's own interpreters.
 
-    def __init__(self, root: Path, adapters: Path, overrides: Mapping[str, Path]) -> None:
-        """Take the folders, and the interpreters to use instead by framework. Raises UsageError for an unknown framework."""
+    One whose requirements are not those under `usual` lies beside the usual one, FRAMEWORK-HASH, so that neither is made anew.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        adapters: Path,
+        overrides: Mapping[str, Path],
+        pinned: Mapping[str, str] | None = None,
+        usual: Path | None = None,
+    ) -> None:
+        """Take the folders, the interpreters to use instead by framework, and pins to put in the place of others.
+
+        `pinned` is a requirement by package, such as `{"torch": "torch==2.12.*"}`; `usual` is another folder of adapters, whose
+        requirements make the environments that are called like their framework. Raises UsageError for an unknown framework.
+        """
         self.root = root.absolute()
         self.adapters = adapters.absolute()
         self.overrides = dict(overrides)
+        self.pinned = dict(pinned or {})
+        self.usual = (usual or adapters).absolute()
         for framework in self.overrides:
             self._require(framework)
 
@@ -80,7 +97,7 @@ class Environments:
         if self._ready(framework):
             return
         self.root.mkdir(parents=True, exist_ok=True)
-        with _locked(self.root / f"{framework}.lock") as lock:
+        with _locked(self._beside(framework, "lock")) as lock:
             if not self._ready(framework):  # another process may have made it while this one waited
                 self._make(framework, on_line, lock)
 
@@ -106,7 +123,27 @@ class Environments:
         return "outdated" if self._folder(framework).exists() else "missing"
 
     def _folder(self, framework: str) -> Path:
-        return self.root / framework
+        content = self.requirements(framework)
+        usual = self.usual / framework / REQUIREMENTS
+        if usual.is_file() and usual.read_text(encoding="utf-8") == content:
+            return self.root / framework
+        return self.root / f"{framework}-{_digest(content)[:12]}"
+
+    def _beside(self, framework: str, suffix: str) -> Path:
+        return self.root / f"{self._folder(framework).name}.{suffix}"
+
+    def _requirements_file(self, framework: str) -> Path:
+        """The file that pip reads: the adapter's own, or one with other pins, which is written first."""
+        if not self.pinned:
+            return self.adapters / framework / REQUIREMENTS
+        file = self._beside(framework, "txt")
+        file.write_text(self.requirements(framework), encoding="utf-8")
+        return file
+
+    def requirements(self, framework: str) -> str:
+        """Return the requirements of the framework's managed environment."""
+        own = (self.adapters / framework / REQUIREMENTS).read_text(encoding="utf-8")
+        return pins.replaced(own, self.pinned) if self.pinned else own
 
     def _python(self, framework: str) -> Path:
         return self._folder(framework) / "bin" / "python"
@@ -119,19 +156,18 @@ class Environments:
             return False
 
     def _expected_stamp(self, framework: str) -> str:
-        pins = (self.adapters / framework / REQUIREMENTS).read_bytes()
-        return json.dumps({"requirements": hashlib.sha256(pins).hexdigest(), "python": platform.python_version()})
+        return json.dumps({"requirements": _digest(self.requirements(framework)), "python": platform.python_version()})
 
     def _make(self, framework: str, on_line: OnLine, lock: int) -> None:
         """Make the environment from nothing. The stamp comes last: whatever interrupts this, the next call starts again."""
-        folder, requirements = self._folder(framework), self.adapters / framework / REQUIREMENTS
         stamp = self._expected_stamp(framework)  # before pip reads the pins: an edit meanwhile must count as outdated
+        folder, requirements = self._folder(framework), self._requirements_file(framework)
         if folder.exists():
             shutil.rmtree(folder)
         pip = [str(self._python(framework)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
         # The pins hold for what pip builds with, too: an old source package may not build with the newest setuptools.
         pinned = os.environ | {"PIP_CONSTRAINT": str(requirements), "PIP_BUILD_CONSTRAINT": str(requirements)}
-        with (self.root / f"{framework}.log").open("w", encoding="utf-8") as log:
+        with self._beside(framework, "log").open("w", encoding="utf-8") as log:
             _run(framework, [sys.executable, "-m", "venv", str(folder)], log, on_line, lock, os.environ)
             _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock, pinned)
         _write_atomically(folder / STAMP, stamp)
@@ -153,6 +189,10 @@ def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: in
     if process.returncode != 0:
         shown = "\n".join(last)
         raise UsageError(f"could not make the environment of {framework} (the whole log is {log.name}):\n{shown}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _write_atomically(path: Path, text: str) -> None:

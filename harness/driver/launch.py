@@ -56,15 +56,20 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
 
 
 def environment(
-    temporary: Path, base: Mapping[str, str] | None = None, hash_seed: int | None = None, shared_memory: Path | None = None
+    temporary: Path,
+    base: Mapping[str, str] | None = None,
+    hash_seed: int | None = None,
+    shared_memory: Path | None = None,
+    root: Path = ROOT,
 ) -> dict[str, str]:
-    """Return the worker's environment: this project importable, temporary files in the scratch directory.
+    """Return the worker's environment: the project in `root` importable, temporary files in the scratch directory.
 
     `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when they were killed. `hash_seed` is
     that of Python's hashes of text; without one every process has another, whatever the user's own environment says.
     """
     variables = dict(os.environ if base is None else base)
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), variables.get("PYTHONPATH", "")]))
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), variables.get("PYTHONPATH", "")]))
+    variables["PYTHONSAFEPATH"] = "1"  # else -m would look for the worker in the present directory before it looks in `root`
     variables["TMPDIR"] = str(temporary)
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if shared_memory is not None:

@@ -156,13 +156,20 @@ def _machine_id(model: str) -> str:
     return hashlib.sha256(f"{own}\n{model}".encode()).hexdigest()[:12]
 
 
+def commit_of(checkout: Path) -> str | None:
+    """Return the commit of a source tree; None where it is no checkout of git's own."""
+    if not (checkout / ".git").exists():
+        return None
+    return _output(["git", "-C", str(checkout), "rev-parse", "--verify", "HEAD"])
+
+
 def _git_state() -> tuple[str | None, bool | None]:
     """Return the commit of this source tree, and whether it was changed since; nothing where it is no checkout."""
-    if not (ROOT / ".git").exists():
+    commit = commit_of(ROOT)
+    if commit is None:
         return None, None
-    commit = _output(["git", "-C", str(ROOT), "rev-parse", "--verify", "HEAD"])
     changes = _output(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"])
-    return commit, None if commit is None or changes is None else bool(changes)
+    return commit, None if changes is None else bool(changes)
 
 
 def _output(argv: list[str], timeout_s: float = 20) -> str | None:

@@ -8,15 +8,17 @@ worker that breaks costs its present case, and the rest is started anew.
 from __future__ import annotations
 
 import functools
+import itertools
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import workloads
 from harness.case import Case, Job, JobRole, Storage, Task, job_to_json
 from harness.driver import launch, process, syscalls
-from harness.driver.environments import Environments
+from harness.driver.arms import Arm
 from harness.driver.errors import UsageError
 from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
 from harness.driver.launch import Launch
@@ -75,9 +77,20 @@ class Unit:
     def title(self) -> str:
         """The unit in a few words."""
         methods = sorted({item.case.method for item in self.items})
-        named = methods[0] if len(methods) == 1 else f"{len(methods)} methods"
+        named = (methods[0] if len(methods) == 1 else f"{len(methods)} methods") + f" of arm {self.case.arm}" * bool(self.case.arm)
         world = "" if self.case.world == 1 else f" on {self.case.world} ranks"
         return f"{self.case.framework} {named}{world}" if self.experiment.methods else f"{self.case.framework}{world}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How long a run goes on after its plan: until no case is too imprecise, or until `budget_s` seconds are over.
+
+    `too_wide` looks at what the run holds and returns the identifiers of the cases that need another process.
+    """
+
+    too_wide: Callable[[], Collection[str]]
+    budget_s: float
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class Session:
     def __init__(
         self,
         run: Run,
-        environments: Environments,
+        arms: Mapping[str, Arm],
         scratch: Path,
         packages: dict[str, tuple[str, ...]],
         not_direct: str | None,
@@ -101,13 +114,13 @@ class Session:
         on_event: Callable[[Event], None],
         summary_above: int = 64,
     ) -> None:
-        """Take the run to fill, and a scratch directory of its own that is removed at the end.
+        """Take the run to fill, its arms by name ("" where it has one), and a scratch directory that is removed at the end.
 
         In a world of more than `summary_above` ranks, one record stands for the samples of all.
         """
         self._summary_above = summary_above
         self._run = run
-        self._environments = environments
+        self._arms = dict(arms)
         self._scratch = scratch
         self._packages = packages
         self._not_direct = not_direct
@@ -118,21 +131,41 @@ class Session:
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.progress = Progress(run.records)
 
-    def measure(self) -> None:
-        """Measure what is missing. The scratch directory is gone afterwards, whatever happens."""
+    def measure(self, goal: Goal | None = None) -> None:
+        """Measure what is missing, then what a goal asks for. The scratch directory is gone afterwards, whatever happens."""
+        begin_s = time.monotonic()
         self._refuse_unsupported()
         units = group(self._run.plan)
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             storage = self._calibrated(units)
             for slot in range(max(unit.processes for unit in units)):
-                for unit in units:
-                    self._measure_slot(unit, slot, storage)
-                    shutil.rmtree(self._scratch, ignore_errors=True)
-                    self._shared_memory.clear()
+                self._measure_slots(units, slot, storage)
+            if goal is not None:
+                self._go_on(goal, begin_s + goal.budget_s, storage)
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
             shutil.rmtree(self._run.jobs, ignore_errors=True)
+            self._shared_memory.clear()
+
+    def _go_on(self, goal: Goal, deadline_s: float, storage: Storage) -> None:
+        """Add process slots for the cases whose intervals are too wide; none begins that would outlast the deadline."""
+        last_s = 0.0
+        for slot in itertools.count(min(item.processes for item in self._run.plan)):
+            wide = goal.too_wide()
+            items = [replace(item, processes=slot + 1) for item in self._run.plan if item.case.id in wide]
+            if not items or time.monotonic() + last_s > deadline_s:
+                return
+            self._on_event(Event(f"{len(items)} of {len(self._run.plan)} rows are less precise than asked: process {slot + 1}"))
+            begin_s = time.monotonic()
+            self._measure_slots(group(items), slot, storage)
+            last_s = max(last_s, time.monotonic() - begin_s)
+
+    def _measure_slots(self, units: Sequence[Unit], slot: int, storage: Storage) -> None:
+        """Take every unit's process of one number: forth, and the next time back, so that no arm is always the first (A B B A)."""
+        for unit in units if slot % 2 == 0 else reversed(units):
+            self._measure_slot(unit, slot, storage)
+            shutil.rmtree(self._scratch, ignore_errors=True)
             self._shared_memory.clear()
 
     def _refuse_unsupported(self) -> None:
@@ -172,10 +205,10 @@ class Session:
         while items:
             tasks = tuple(self.progress.task(item, slot, stage.role) for item in items)
             self._on_event(Event(f"{unit.title}: {_IN_WORDS[stage.role]}, process {slot + 1} of {unit.processes}"))
-            name, hash_seed = self._name(stage.role, slot), unit.experiment.hash_seed(slot)
+            name, hash_seed = self._name(stage.role, slot, unit.case.arm), unit.experiment.hash_seed(slot)
             world = stage.world(unit.case)
             job = Job(name, stage.role, slot, str(self._scratch), world, tasks, storage=storage, hash_seed=hash_seed)
-            ending = self._run_job(job)
+            ending = self._run_job(job, unit.case)
             remaining = [item for item in items if not self._done(item, slot, stage)]
             if remaining and (len(remaining) == len(items) or not ending.complete):
                 self._blame(ending, tasks, remaining, slot)
@@ -204,7 +237,7 @@ class Session:
                 calibration_bytes=max(size_bytes, _CALIBRATION_BYTES_AT_LEAST),
                 not_direct=self._not_direct,
             )
-            ending = self._run_job(job, self._environments.interpreter(units[0].case.framework))
+            ending = self._run_job(job, units[0].case)
             found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
             if not found:
                 raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
@@ -220,20 +253,22 @@ class Session:
         log = self._run.jobs / "strace.log"
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
-            job = Job(self._name("trace", 0), "trace", 0, str(self._scratch), unit.case.world, tasks, storage=storage)
-            reason = self._run_job(job, tracer=syscalls.command(log)).reason
+            job = Job(
+                self._name("trace", 0, unit.case.arm), "trace", 0, str(self._scratch), unit.case.world, tasks, storage=storage
+            )
+            reason = self._run_job(job, unit.case, syscalls.command(log)).reason
         for case in cases:
             if case.id not in self.progress.failed:
                 found = syscalls.unknown(reason) if reason else syscalls.analyse(log, case.id, self._scratch / "trial")
                 self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found)))
 
-    def _run_job(self, job: Job, interpreter: Path | None = None, tracer: list[str] | None = None) -> process.Ending:
-        """Run one worker process (or one a rank) and take in what it writes."""
-        framework = job.tasks[0].case.framework if job.tasks else None
-        if framework is not None:
-            job = replace(job, packages=self._packages[framework], summary_above=self._summary_above, memory=self._memory_of(job))
-            interpreter = self._environments.interpreter(framework)
-        assert interpreter is not None
+    def _run_job(self, job: Job, case: Case, tracer: list[str] | None = None) -> process.Ending:
+        """Run one worker process (or one a rank) in the environment of a case, and take in what it writes."""
+        arm = self._arms[case.arm]
+        if job.tasks:
+            packages, memory = self._packages[case.framework], self._memory_of(job)
+            job = replace(job, packages=packages, summary_above=self._summary_above, memory=memory)
+        interpreter = arm.environments.interpreter(case.framework)
         folder = self._run.jobs / job.name
         folder.mkdir(parents=True)
         temporary = self._scratch / "tmp"
@@ -248,7 +283,7 @@ class Session:
         log = self._logs / f"{job.name}.log"
         one_machine = job.world > 1 and job.tasks[0].case.launcher == "mpirun"
         shared_memory = self._shared_memory.ranks if one_machine else None
-        variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory)
+        variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory, root=arm.checkout)
         try:
             ending = process.run(command, variables, log, follower, job.world, timeout_s)
         finally:
@@ -268,8 +303,8 @@ class Session:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _name(self, role: str, slot: int) -> str:
-        return f"{len(list(self._logs.iterdir())) + 1:03d}-{role}-{slot}"
+    def _name(self, role: str, slot: int, arm: str = "") -> str:
+        return f"{len(list(self._logs.iterdir())) + 1:03d}-{role}-{slot}{arm}"
 
     def take(self, line: str) -> Record | None:
         """Take in one line of a worker. Raises InvalidLine."""
@@ -327,7 +362,7 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
         case = item.case
         alone = case.id if item.own_process else ""  # not even itself at another interval: it may own what a process has once
         ranks = (case.world, case.load_world, case.strategy, case.launcher)
-        shared = (case.experiment, case.framework, case.device, ranks, alone)
+        shared = (case.experiment, case.framework, case.device, ranks, case.arm, alone)
         groups.setdefault(shared, []).append(item)
     return [unit for items in groups.values() for unit in _split(items)]
 

@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from harness.driver.errors import UsageError, nearest
 from harness.machine import Manifest
@@ -106,10 +107,13 @@ def create(
     manifest: Manifest | None,
     directory: Path | None = None,
     python: Sequence[str] = (),
+    arms: Mapping[str, Any] | None = None,
+    goal: Mapping[str, float] | None = None,
 ) -> Run:
     """Make the folder of a new run. `manifest` is None where another machine is going to measure: see `Run.begin`.
 
-    `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same.
+    `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same. So it does with
+    `arms`, what the sides of a comparison are by name, and with `goal`, the precision asked for and the seconds it may take.
     """
     folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
@@ -118,6 +122,8 @@ def create(
         "command": list(command),
         "directory": str(directory.absolute()) if directory else None,
         "python": list(python),
+        "arms": dict(arms or {}),
+        "goal": dict(goal or {}),
         "cases": [asdict(item) for item in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")

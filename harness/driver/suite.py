@@ -209,12 +209,15 @@ def plan(
     device: str = "cpu",
     launcher: str | None = None,
     options: Mapping[str, Any] | None = None,
+    arm: str = "",
+    arm_options: Mapping[str, Any] | None = None,
 ) -> list[PlannedCase]:
     """Return the suite's cases for `frameworks`, each once: where two sweeps hold the same case, the first one's counts apply.
 
     `workloads` and `methods` narrow the suite; a method that the suite does not list for a workload is added where the
     framework has it. `worlds` and `strategies` replace the suite's. `options` replace those of the methods that have them, and
-    then show in the method's name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any
+    then show in the method's name; `arm_options`, those of one side of a comparison, do not, so that the sides' rows are known by
+    the same name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any
     case.
     """
     _require_devices(frameworks, device)
@@ -230,10 +233,11 @@ def plan(
     cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
     if not cells:
         raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
-    _require_options([cell.method for cell in cells if cell.method], options or {})
+    for given in (options or {}, arm_options or {}):
+        _require_options([cell.method for cell in cells if cell.method], given)
     planned: dict[str, PlannedCase] = {}
     for cell in cells:
-        item = _planned(cell, device, launcher, options or {})
+        item = _planned(cell, device, launcher, options or {}, arm, arm_options or {})
         planned.setdefault(item.case.id, item)
     return list(planned.values())
 
@@ -348,10 +352,12 @@ def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
     return not method.test_double and any(TRAITS[name](method) for name in wanted if name in TRAITS)
 
 
-def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[str, Any]) -> PlannedCase:
+def _planned(
+    cell: _Cell, device: str, launcher: str | None, options: Mapping[str, Any], arm: str, arm_options: Mapping[str, Any]
+) -> PlannedCase:
     shape, experiment = cell.shape, EXPERIMENTS[cell.sweep.experiment]
     method = cell.method or NO_METHOD
-    overrides = {key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options}
+    overrides, of_arm = _overrides(method, options), _overrides(method, arm_options)
     case = Case(
         framework=cell.framework.name,
         framework_path=cell.framework.class_path,
@@ -361,7 +367,7 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         dropout=shape.dropout,
         method=_labelled(method.name, overrides),
         method_path=method.class_path,
-        options={**method.options, **overrides},
+        options={**method.options, **overrides, **of_arm},
         covers=method.covers,
         rank_local=method.rank_local,
         device=device,
@@ -374,6 +380,7 @@ def _planned(cell: _Cell, device: str, launcher: str | None, options: Mapping[st
         ablated=shape.ablated,
         scale=shape.scale,
         from_memory=method.from_memory,
+        arm=arm,
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
     samples, warmups = _counts(cell.sweep, method)
@@ -405,6 +412,11 @@ def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int]:
     if method.slow and sweep.slow_samples is not None:
         return sweep.slow_samples, 0
     return sweep.samples, sweep.warmups
+
+
+def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that the method has, in order."""
+    return {key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options}
 
 
 def _checked(method: MethodEntry, key: str, value: Any) -> Any:

@@ -1,0 +1,382 @@
+"""Did it get slower, or worse? Two runs of one machine, or the two arms of one run, row by row.
+
+Every figure is a cost, so that a ratio of head over base above 1 is worse:
+
+- *durable*: the time of a durable save in units of the ceiling beside it, the inverse of the share of the ceiling;
+- *stall*: seconds that training stands still; below a millisecond they count as one, which nobody's training notices;
+- *load*: the time of a load in units of the ceiling beside it;
+- *training*: the time of training with checkpoints over that without. An overhead may lie around zero, where a ratio of two of
+  them means nothing; that of two training times is what a user waits for, and its 5 % are 5 % of the training.
+
+Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
+runs were measured at different times. There the ceilings cancel what the disk did, and the interval of a stall, which has seconds,
+is wider by what the run's own controls, the copy in memory and the write ceiling, changed in between.
+
+A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
+mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Correctness has no interval: what was
+verified, covered, flushed or bitwise and is not any more always counts, as do files that are larger by more than 0.1 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from harness.analysis import ratios
+from harness.analysis.cost import CostRow
+from harness.analysis.frame import Measured
+from harness.analysis.parity import ParityRow
+from harness.analysis.resume import ResumeRow
+from harness.analysis.row import Row, group_title
+from harness.analysis.runs import ReadRun
+from harness.analysis.sizes import SizesRow
+from harness.analysis.statistics import CONFIDENCE, Estimate, Samples, simultaneous
+from harness.analysis.train import TrainRow
+from harness.case import Case
+from harness.machine import comparable
+
+TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
+BYTES_PER_THOUSAND = 1  # that files may grow or shrink
+STALL_FLOOR_S = 1e-3
+ARMS = ("a", "b")
+
+Verdict = Literal["faster", "same", "slower", "inconclusive"]
+_SIDES = ("arm", "covers", "rank_local", "framework_path", "method_path", "options")  # fields that may differ between two sides
+_COVERAGE = ("weights", "weights+optimizer", "full")
+_DURABILITY = ("never", "at finished", "at return")
+
+
+class Unlike(ValueError):
+    """Two runs that cannot be held against each other, with the reason."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a row on both sides: medians in the figure's own unit, and the ratio head / base with its interval."""
+
+    name: str
+    unit: str
+    base: float
+    head: float
+    ratio: Estimate
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """What became of one row. `faults` are losses of correctness and `gains` the opposite, a sentence each.
+
+    `cases` are the identifiers of the cases behind it, of the base and of the head.
+    """
+
+    group: str
+    name: str
+    cases: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    faults: tuple[str, ...]
+    gains: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether anything of it is worse."""
+        return bool(self.faults) or any(figure.verdict == "slower" for figure in self.figures)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides, held against each other. `tests` is how many figures the intervals are corrected for."""
+
+    base: str
+    head: str
+    paired: bool
+    tests: int
+    rows: tuple[ComparedRow, ...]
+    remarks: tuple[str, ...]
+
+    @property
+    def regressed(self) -> bool:
+        """Whether any row is worse."""
+        return any(row.regressed for row in self.rows)
+
+    def counts(self) -> dict[Verdict, int]:
+        """How many figures got each verdict."""
+        verdicts = [figure.verdict for row in self.rows for figure in row.figures]
+        every: tuple[Verdict, ...] = ("faster", "same", "slower", "inconclusive")
+        return {verdict: verdicts.count(verdict) for verdict in every}
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A case of one side, with all that is known of it."""
+
+    case: Case
+    row: Row
+    found: Measured
+
+    def samples(
+        self, kind: Literal["saves", "loads", "trainings"], cost: Callable[[pd.DataFrame], pd.Series[float]]
+    ) -> Samples | None:
+        """What the samples cost: a process's undisturbed ones, or all of it where it has none, so that no pair is torn."""
+        frame: pd.DataFrame = getattr(self.found, kind)
+        own = frame[frame["case"] == self.case.id]
+        if self.row.status != "ok" or own.empty:
+            return None
+        warm = own[~own["warmup"]]
+        used = warm[~warm["disturbed"] | warm.groupby("process")["disturbed"].transform("all")]
+        if used.empty:
+            return None
+        return Samples(np.asarray(cost(used), dtype=np.float64), np.asarray(used["process"], dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    """What is to be tested: one figure's samples on both sides, and how far its unit itself may have moved meanwhile."""
+
+    name: str
+    unit: str
+    base: Samples
+    head: Samples
+    drift: float = 0.0
+
+
+def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
+    """Compare two runs.
+
+    Raises Unlike where they are of unlike machines, have no row in common or arms of their own, or are not finished.
+    """
+    for run in (base, head):
+        if has_arms(run):
+            raise Unlike(f"run {run.name} has two arms: it is compared with itself alone")
+        _require_finished(run)
+    differences = comparable(base.stored.manifest, head.stored.manifest)
+    if differences:
+        raise Unlike(
+            f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
+        )
+    remarks = _packages_remark(_packages(base, ""), _packages(head, ""))
+    same_suite = base.stored.header["suite"] == head.stored.header["suite"]
+    return _compared((base.name, _cells(base, "")), (head.name, _cells(head, "")), False, same_suite, remarks, confidence)
+
+
+def of_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
+    """Compare the two arms of a run. Raises Unlike where it has none or is not finished."""
+    if not has_arms(run):
+        raise Unlike(f"run {run.name} has no two arms: name a second run to compare it with")
+    _require_finished(run)
+    return between_arms(run, confidence)
+
+
+def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
+    """Compare the two arms of a run as far as they have been measured."""
+    described = run.stored.header["arms"]
+    names = [f"{arm} ({' '.join(described[arm]['asked']) or '.'})" if arm in described else arm for arm in ARMS]
+    cells = [_cells(run, arm) for arm in ARMS]
+    remarks = _packages_remark(_packages(run, ARMS[0]), _packages(run, ARMS[1]))
+    return _compared((names[0], cells[0]), (names[1], cells[1]), True, True, remarks, confidence)
+
+
+def has_arms(run: ReadRun) -> bool:
+    """Whether a run has two arms."""
+    return any(item.case.arm for item in run.stored.plan)
+
+
+def is_finished(run: ReadRun) -> bool:
+    """Whether nothing of a run's plan is missing: what was interrupted is neither slower nor worse."""
+    return not any(_is_unfinished(row) for row in run.rows)
+
+
+def _require_finished(run: ReadRun) -> None:
+    if not is_finished(run):
+        raise Unlike(f"run {run.name} was interrupted; go on with: ckptbench run --resume {run.name}")
+
+
+def _is_unfinished(row: Row) -> bool:
+    """A process that saved and was not followed by one that loads leaves a row that is measured and not verified."""
+    if isinstance(row, CostRow | TrainRow) and row.status == "ok":
+        return not row.verified
+    return row.status == "skipped" and not isinstance(row, ParityRow)  # which is skipped too where it has nothing to compare with
+
+
+_Side = tuple[str, dict[str, _Cell]]
+
+
+def _compared(base: _Side, head: _Side, paired: bool, same_rows: bool, remarks: Sequence[str], confidence: float) -> Comparison:
+    (base_name, old), (head_name, new) = base, head
+    common = [key for key in old if key in new]
+    if not common:
+        raise Unlike(f"{base_name} and {head_name} have no row in common")
+    measurements = {key: list(_measurements(old[key], new[key], paired)) for key in common}
+    tests = sum(len(found) for found in measurements.values())
+    level = simultaneous(confidence, tests)
+    rows = [_compared_row(old[key], new[key], measurements[key], paired, level) for key in common]
+    lost = [cell for key, cell in old.items() if key not in new]
+    added = [cell for key, cell in new.items() if key not in old]
+    notes = list(remarks)
+    if same_rows:
+        rows += [_lost_row(cell) for cell in lost]
+    elif lost:
+        notes.append(f"{len(lost)} rows of {base_name} are not among those of {head_name}, which is of another suite: left out")
+    if added:
+        notes.append(f"new in {head_name}: {', '.join(_name(cell) for cell in added)}")
+    return Comparison(base_name, head_name, paired, tests, tuple(rows), tuple(notes))
+
+
+def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
+    """The rows of one side, by what makes them the same row on the other."""
+    return {
+        _key(item.case): _Cell(item.case, row, run.measured)
+        for item, row in zip(run.stored.plan, run.rows, strict=True)
+        if item.case.arm == arm
+    }
+
+
+def _key(case: Case) -> str:
+    return repr(sorted((name, value) for name, value in asdict(case).items() if name not in _SIDES))
+
+
+def _lost_row(cell: _Cell) -> ComparedRow:
+    return ComparedRow(_group(cell), _name(cell), (cell.case.id,), (), ("the row is gone",), ())
+
+
+def _compared_row(old: _Cell, new: _Cell, measurements: Sequence[_Measurement], paired: bool, level: float) -> ComparedRow:
+    figures = tuple(_tested(measurement, paired, level) for measurement in measurements)
+    faults = tuple(text for text, worse in _changes(old.row, new.row) if worse)
+    gains = tuple(text for text, worse in _changes(old.row, new.row) if not worse)
+    return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains)
+
+
+def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:
+    base, head = measurement.base, measurement.head
+    ratio = ratios.of_pairs(base, head, level) if paired else ratios.of_groups(base, head, level, measurement.drift)
+    medians = float(np.median(base.values)), float(np.median(head.values))
+    if ratio is None:  # no process number was measured on both sides
+        ratio = Estimate(medians[1] / medians[0], 0.0, math.inf)
+    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio))
+
+
+def verdict(ratio: Estimate) -> Verdict:
+    """What a ratio of costs with its corrected interval says."""
+    if ratio.low > 1.0 and ratio.value > TOLERANCE:
+        return "slower"
+    if ratio.high < 1.0 and ratio.value < 1.0 / TOLERANCE:
+        return "faster"
+    return "same" if ratio.low > 1.0 / TOLERANCE and ratio.high < TOLERANCE else "inconclusive"
+
+
+def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
+    """What both sides have measured of a row."""
+    if isinstance(old.row, CostRow) and isinstance(new.row, CostRow):
+        drift = 0.0 if paired else _drift(old.row, new.row)
+        yield from _both("durable", "ceilings", _sampled("saves", _inverse_efficiency), old, new)
+        yield from _both("stall", "s", _sampled("saves", lambda used: used["stall_s"].clip(lower=STALL_FLOOR_S)), old, new, drift)
+        yield from _both("load", "ceilings", _sampled("loads", _inverse_efficiency), old, new)
+    if isinstance(old.row, TrainRow) and isinstance(new.row, TrainRow):
+        yield from _both(
+            "training", "times that without", _sampled("trainings", lambda used: 1.0 + used["overhead_share"]), old, new
+        )
+
+
+def _inverse_efficiency(used: pd.DataFrame) -> pd.Series[float]:
+    return 1.0 / used["efficiency"]
+
+
+def _sampled(
+    kind: Literal["saves", "loads", "trainings"], cost: Callable[[pd.DataFrame], pd.Series[float]]
+) -> Callable[[_Cell], Samples | None]:
+    return lambda cell: cell.samples(kind, cost)
+
+
+def _both(
+    name: str, unit: str, samples: Callable[[_Cell], Samples | None], old: _Cell, new: _Cell, drift: float = 0.0
+) -> Iterator[_Measurement]:
+    base, head = samples(old), samples(new)
+    if base is not None and head is not None:
+        yield _Measurement(name, unit, base, head, drift)
+
+
+def _drift(old: CostRow, new: CostRow) -> float:
+    """The logarithm of how far the machine moved between two runs: the larger one of the two controls beside a stall."""
+    controls = [(old.memory_copy_s, new.memory_copy_s)]
+    if old.ceiling_write_s and new.ceiling_write_s:
+        controls.append((old.ceiling_write_s.value, new.ceiling_write_s.value))
+    return max((abs(math.log(after / before)) for before, after in controls if before and after), default=0.0)
+
+
+def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:
+    """What else is different, as sentences, and whether it is worse."""
+    if old.status == "ok" and new.status != "ok":
+        yield f"{new.status} in {new.phase or 'the run'}: {new.reason}", True
+        return
+    if old.status != "ok":
+        if new.status == "ok":
+            yield f"was {old.status} and is measured now", False
+        return
+    yield from _rank_change("coverage", old.covers, new.covers, _COVERAGE)
+    yield from _flag_change("verified", getattr(old, "verified", None), getattr(new, "verified", None))
+    match old, new:
+        case (CostRow(), CostRow()):
+            yield from _rank_change("safety after a power loss", old.durability, new.durability, _DURABILITY)
+            yield from _rank_change("safety of the data after a power loss", old.data_durability, new.data_durability, _DURABILITY)
+            yield from _bytes_change(old.file_bytes, new.file_bytes)
+        case (TrainRow(), TrainRow()):
+            yield from _bytes_change(old.file_bytes, new.file_bytes)
+        case (SizesRow(), SizesRow()):
+            yield from _bytes_change(old.file_bytes, new.file_bytes)
+        case (ResumeRow(), ResumeRow()):
+            yield from _flag_change("bitwise", old.bitwise, new.bitwise)
+
+
+def _rank_change(what: str, old: str, new: str, order: Sequence[str]) -> Iterator[tuple[str, bool]]:
+    """A value that lost or won places in an order, worst first; values outside of it, such as "unknown", compare nothing."""
+    if old in order and new in order and old != new:
+        yield f"{what} was {old!r} and is {new!r}", order.index(new) < order.index(old)
+
+
+def _flag_change(what: str, old: bool | None, new: bool | None) -> Iterator[tuple[str, bool]]:
+    if old and not new:
+        yield f"was {what} and is not any more", True
+    elif old is False and new:
+        yield f"is {what} now", False
+
+
+def _bytes_change(old: int | None, new: int | None) -> Iterator[tuple[str, bool]]:
+    if old and new and 1000 * abs(new - old) > BYTES_PER_THOUSAND * old:
+        yield f"files had {old} bytes and have {new} ({100 * (new / old - 1):+.2f} %)", new > old
+
+
+def _packages(run: ReadRun, arm: str) -> dict[tuple[str, str], str]:
+    """The versions in a side's environments by framework and package; the job of an arm's worker ends with the arm's name."""
+    return {
+        (worker.framework, package): version
+        for worker in run.measured.workers
+        if worker.job.endswith(arm)
+        for package, version in {**worker.packages, "python": worker.python}.items()
+    }
+
+
+def _packages_remark(old: Mapping[tuple[str, str], str], new: Mapping[tuple[str, str], str]) -> list[str]:
+    changed = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
+    named = [f"{package} {old[framework, package]} to {new[framework, package]}" for framework, package in changed]
+    return [f"packages: {', '.join(dict.fromkeys(named))}"] if named else []
+
+
+def _group(cell: _Cell) -> str:
+    experiment = "" if cell.case.experiment == "cost" else f"{cell.case.experiment}: "
+    return experiment + group_title(cell.row).removesuffix(f", arm {cell.case.arm}")
+
+
+def _name(cell: _Cell) -> str:
+    case = cell.case
+    details = {
+        case.strategy: case.strategy,
+        f"every {case.every} steps": case.every,
+        f"on {case.world} ranks": case.world > 1,
+        f"for {case.load_world} ranks": case.load_world,
+        f"without {case.ablated}": case.ablated,
+    }
+    return " ".join([f"{case.framework} {case.method}".strip(), *(text for text, said in details.items() if said)])

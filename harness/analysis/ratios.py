@@ -1,0 +1,67 @@
+"""Ratios of what few processes measured, with intervals that stay honest where the processes are few and the confidence is high.
+
+A correction for many comparisons asks for far tails, and a bootstrap over a handful of processes has none: of four it reaches no
+farther than the worst of them, four times. So each process gives one number, the logarithm of its median, and the interval is
+Student's: over the differences where processes of two sides stand side by side, else Welch's, with the degrees of freedom of
+B. L. Welch, "The generalization of Student's problem when several different population variances are involved", Biometrika, 1947.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from harness.analysis.statistics import Estimate, Samples
+
+Values = NDArray[np.float64]
+_EXPONENT_AT_MOST = 700.0  # of a double
+
+
+def of_pairs(base: Samples, head: Samples, confidence: float) -> Estimate | None:
+    """The ratio head / base over the processes that both have, each with its counterpart; None where they have none in common."""
+    first, second = _log_medians(base), _log_medians(head)
+    common = sorted(first.keys() & second.keys())
+    if not common:
+        return None
+    differences = np.array([second[process] - first[process] for process in common])
+    error = _standard_error(differences)
+    return _estimate(float(differences.mean()), error, len(common) - 1, confidence)
+
+
+def of_groups(base: Samples, head: Samples, confidence: float, drift: float = 0.0) -> Estimate:
+    """The ratio head / base of processes that ran at other times.
+
+    `drift` is the logarithm of how far the machine itself was another one by then: the interval is wider by it on both sides.
+    """
+    first, second = (np.array(list(_log_medians(samples).values())) for samples in (base, head))
+    errors = np.array([_standard_error(first), _standard_error(second)])
+    difference = float(second.mean() - first.mean())
+    freedom = _welch_freedom(errors, np.array([len(first), len(second)]))
+    return _estimate(difference, math.hypot(*errors), freedom, confidence, abs(drift))
+
+
+def _log_medians(samples: Samples) -> dict[int, float]:
+    return {
+        int(process): math.log(float(np.median(samples.values[samples.processes == process])))
+        for process in np.unique(samples.processes)
+    }
+
+
+def _standard_error(values: Values) -> float:
+    """Of the mean; unknown, so infinite, of a single value."""
+    return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+
+
+def _welch_freedom(errors: Values, counts: NDArray[np.int64]) -> float:
+    if not np.isfinite(errors).all() or not errors.any():
+        return float(counts.min() - 1)
+    return float((errors**2).sum() ** 2 / (errors**4 / (counts - 1)).sum())
+
+
+def _estimate(difference: float, error: float, freedom: float, confidence: float, drift: float = 0.0) -> Estimate:
+    margin = drift + (float(stats.t.ppf(0.5 + 0.5 * confidence, freedom)) * error if math.isfinite(error) else math.inf)
+    high = math.exp(difference + margin) if difference + margin < _EXPONENT_AT_MOST else math.inf
+    return Estimate(math.exp(difference), math.exp(difference - margin), high)

@@ -1,0 +1,80 @@
+"""Whether one of two environments, interpreters, checkouts or options is slower: in turn, process by process, within one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from harness.analysis.runs import read_run
+from harness.cli import measuring
+from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
+from harness.cli.compare import FormatOption, OutOption, compared, present
+from harness.cli.measuring import BudgetOption, PrecisionOption
+from harness.driver import arms, catalog, judge, pins, suite
+from harness.driver.environments import REQUIREMENTS
+from harness.driver.errors import UsageError
+
+_HELP = (
+    "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this project, a method's option "
+    "(KEY=VALUE), or '.' for what is here. May be given several times."
+)
+
+
+@app.command("ab")
+def ab_command(
+    suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "gate",
+    a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("the base"))] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("the head"))] = None,
+    framework: Annotated[
+        list[str] | None, typer.Option(help="A framework; by default the one that requires what is pinned.")
+    ] = None,
+    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be given several times.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    directory: DirOption = None,
+    precision: PrecisionOption = None,
+    budget: BudgetOption = None,
+    timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    form: FormatOption = "table",
+    folder: OutOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Measure two sides in turn on this machine, and compare them. Exit 1 where B is slower or worse than A.
+
+    An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares its arms again.
+    """
+    if not a and not b:
+        raise UsageError("name at least one side, such as --b torch==2.13.0; the other one is what is here")
+    described = dict(zip(arms.ARMS, (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE])), strict=True))
+    frameworks = _frameworks(framework, described)
+    arms.require_pins(described, frameworks)
+    goal = measuring.goal_of(precision, budget)
+    scratch = scratch_directory(directory)
+    wishes = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
+    plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
+    measuring.refuse_what_does_not_fit(plan, scratch)
+    sides = arms.opened(described, frameworks, VENVS)
+    measuring.make_environments(sides, plan)
+    run = measuring.new_run(plan, f"ab-{suite_name}", results, directory, described=described, goal=goal)
+    measuring.measure_here(run, sides, scratch, timeout)
+    read = read_run(run)
+    found = compared(read)
+    present(found, form, folder)
+    raise typer.Exit(int(found.regressed or judge.exit_code(run.plan, read.rows)))
+
+
+def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described]) -> list[str]:
+    """The frameworks named, or the one that requires every package that a side pins."""
+    known = catalog.frameworks()
+    if given:
+        return [entry.name for entry in catalog.select(known, measuring.chosen_frameworks(given, known))]
+    pinned = {name for arm in described.values() for name in arm.pins}
+    texts = {name: (catalog.ADAPTERS / name / REQUIREMENTS).read_text(encoding="utf-8") for name in known}
+    pins.require_known(pinned, texts.values())
+    fitting = [name for name, text in texts.items() if pinned and pinned <= pins.names(text)]
+    if len(fitting) == 1:
+        return fitting
+    raise UsageError(f"name a --framework: {', '.join(fitting or known)}")

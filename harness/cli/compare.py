@@ -1,0 +1,138 @@
+"""Two runs, or the two arms of one, held against each other; and a run against this machine's baseline."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from harness.analysis import comparison, comparison_output
+from harness.analysis.comparison import Comparison
+from harness.analysis.runs import ReadRun, read_run
+from harness.cli import measuring
+from harness.cli.app import RESULTS, DirOption, ResultsOption, app, environments_of, err, out, scratch_directory
+from harness.driver import catalog, judge, store, suite
+from harness.driver.arms import Arm
+from harness.driver.errors import UsageError, nearest
+from harness.stored import folders
+
+BASELINES = "baseline"
+_WRITERS = {
+    "markdown": ("comparison.md", comparison_output.to_markdown),
+    "junit": ("comparison.xml", comparison_output.to_junit),
+    "json": ("comparison.json", comparison_output.to_json),
+}
+FORMATS = ("table", *_WRITERS)
+_COLOURS = {"slower": "red", "worse": "red", "faster": "green", "better": "green", "inconclusive": "yellow"}
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Write comparison.md, comparison.xml (JUnit) and comparison.json there.")
+]
+FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS))]
+
+
+@app.command("compare")
+def compare_command(
+    base: Annotated[str, typer.Argument(help="A run; without HEAD one that has two arms.")],
+    head: Annotated[str | None, typer.Argument()] = None,
+    form: FormatOption = "table",
+    folder: OutOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Say what got slower, or worse, from one run to another of the same machine. Exit 1 where anything did."""
+    found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
+    present(found, form, folder)
+    raise typer.Exit(int(found.regressed))
+
+
+@app.command("regress")
+def regress_command(
+    framework: Annotated[list[str], typer.Option(help="A framework, or 'all'; may be given several times.")],
+    suite_name: Annotated[str, typer.Option("--suite", help="What to measure.")] = "gate",
+    form: FormatOption = "table",
+    folder: OutOption = None,
+    directory: DirOption = None,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
+    frameworks = measuring.chosen_frameworks(framework, catalog.frameworks())
+    place = results / BASELINES / f"{suite_name}-{'+'.join(sorted(frameworks))}"
+    baseline = next(reversed(folders(place)), None)
+    if baseline is not None:
+        _require_finished(read_run(baseline))
+    run = _measured(suite_name, frameworks, directory, results if baseline else place)
+    failed = judge.exit_code(run.plan, read_run(run).rows)
+    if baseline is None:
+        out.print(f"{run.name} is the baseline now; remove {place} to have another one", highlight=False, soft_wrap=True)
+        raise typer.Exit(failed)
+    found = compared(read_run(baseline), read_run(run))
+    present(found, form, folder)
+    raise typer.Exit(int(found.regressed or failed))
+
+
+def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
+    """Compare two runs, or the arms of one. Raises UsageError with the reason where they are unlike."""
+    try:
+        return comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
+    except comparison.Unlike as error:
+        raise UsageError(str(error)) from error
+
+
+def present(found: Comparison, form: str, folder: Path | None) -> None:
+    """Print a comparison, and write it to files where a folder is named."""
+    if form not in FORMATS:
+        raise nearest("format", form, FORMATS)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, write in _WRITERS.values():
+            (folder / name).write_text(write(found), encoding="utf-8")
+    if form == "table":
+        print_comparison(found)
+    else:
+        print(_WRITERS[form][1](found), end="")
+
+
+def print_comparison(found: Comparison) -> None:
+    """Print the tables of a comparison, and what they mean."""
+    for title, rows in comparison_output.by_group(found).items():
+        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for column in comparison_output.COLUMNS:
+            shown.add_column(column, overflow="fold")
+        for line in (line for row in rows for line in comparison_output.lines(row)):
+            *cells, verdict = line
+            shown.add_row(*map(escape, cells), f"[{_COLOURS.get(verdict, 'default')}]{verdict}[/]")
+        out.print(shown)
+    for text in (*found.remarks, comparison_output.headline(found), comparison_output.method(found)):
+        out.print(escape(text), highlight=False)
+
+
+def _measured(suite_name: str, frameworks: Sequence[str], directory: Path | None, results: Path) -> store.Run:
+    scratch, environments = scratch_directory(directory), environments_of(None)
+    plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
+    measuring.refuse_what_does_not_fit(plan, scratch)
+    measuring.make_environments({"": Arm(environments)}, plan)
+    run = measuring.new_run(plan, suite_name, results, directory)
+    measuring.measure_here(run, {"": Arm(environments)}, scratch)
+    return run
+
+
+def _opened(results: Path, name: str) -> ReadRun:
+    run = store.Run(store.find(results, name))
+    if not run.begun:
+        raise UsageError(f"run {run.name} has measured nothing yet")
+    for damage in run.damages:
+        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+    return read_run(run)
+
+
+def _require_finished(baseline: ReadRun) -> None:
+    """Look before anything is measured."""
+    if not comparison.is_finished(baseline):
+        place = shlex.quote(str(baseline.stored.folder))
+        raise UsageError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")

@@ -1,0 +1,158 @@
+"""What every command that measures does: look that it fits, make environments, measure, and report what happens meanwhile."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from harness.analysis import precision
+from harness.analysis.runs import read_run
+from harness.cli.app import VENVS, err, make_environment
+from harness.driver import arms, catalog, judge, launch, manifest, preflight, store
+from harness.driver.arms import Arm
+from harness.driver.environments import Environments
+from harness.driver.errors import UsageError
+from harness.driver.progress import samples_wanted
+from harness.driver.session import Event, Goal, Session, needed_disk_bytes, state_bytes
+from harness.machine import comparable
+from harness.plan import PlannedCase
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_PRECISION_HELP = (
+    "Go on after the suite's own processes until no figure's 95 % interval is wider than this share to either side: the "
+    "share of the ceiling, the stall and the load, the overhead (as a share of the training), or, with two arms, their ratios."
+)
+PrecisionOption = Annotated[float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)]
+BudgetOption = Annotated[
+    str | None, typer.Option(metavar="10m", help="With --precision: begin nothing that would outlast this time [default: 10m].")
+]
+
+
+def new_run(
+    plan: Sequence[PlannedCase],
+    suite_name: str,
+    results: Path,
+    directory: Path | None = None,
+    python: Sequence[str] = (),
+    described: Mapping[str, arms.Described] | None = None,
+    goal: Mapping[str, float] | None = None,
+) -> store.Run:
+    """Make the folder of a new run for a plan that fits, on whatever machine is going to measure it."""
+    command = ["ckptbench", *sys.argv[1:]]
+    sides = {name: arm.to_json() for name, arm in (described or {}).items()}
+    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal)
+
+
+def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:
+    """The precision asked for and the seconds that it may take, as a run's header has them; nothing where none was asked for."""
+    if precision_asked is None:
+        if budget is not None:
+            raise UsageError("--budget is for --precision: it says when to stop")
+        return {}
+    return {"precision": precision_asked, "budget_s": _seconds(budget or "10m")}
+
+
+def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
+    """The arms of a run by name; the one called "" is in the given environments."""
+    frameworks = sorted({item.case.framework for item in run.plan})
+    return arms.opened(arms.described(run.header), frameworks, VENVS) or {"": Arm(environments)}
+
+
+def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> None:
+    """Make the environments of all arms, where they are not there yet."""
+    for name, framework in sorted({(item.case.arm, item.case.framework) for item in plan}):
+        make_environment(sides[name].environments, framework)
+
+
+def measure_here(
+    run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None = None, summary_above: int = 64
+) -> None:
+    """Measure on this machine what a run still lacks."""
+    _settle_machine(run, scratch)
+    run.lock()
+    _measure(run, sides, scratch, timeout_s, summary_above)
+
+
+def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
+    """Raise UsageError where disk or memory are too small for a plan."""
+    preflight.check_scratch(scratch, needed_disk_bytes(plan))
+    largest = max((item.case for item in plan), key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes))
+    ranks = launch.ranks_per_node(largest.world, largest.nodes)
+    preflight.check_memory(preflight.needed_memory_bytes(state_bytes(largest), ranks), preflight.available_memory_bytes())
+
+
+def chosen_frameworks(given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]) -> list[str]:
+    """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
+    names = [name for item in given or ("all",) for name in item.split(",")]
+    if "all" in names:
+        return [name for name in known if name != "raw"]
+    return names
+
+
+def worlds(text: str | None) -> list[int] | None:
+    """The numbers of ranks in a text such as "1,2,4"."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}") from error
+
+
+def _settle_machine(run: store.Run, scratch: Path) -> None:
+    """A run begins on the machine that measures it, and goes on only there: unlike samples are never pooled."""
+    here = manifest.capture(scratch)
+    if not run.begun:
+        run.begin(here)
+        return
+    differences = comparable(run.manifest, here)
+    if differences:
+        raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
+
+
+def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None, summary_above: int) -> None:
+    packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
+    not_direct = preflight.direct_io(scratch)
+    if not_direct:
+        err.print(
+            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk", soft_wrap=True
+        )
+    with Progress(*columns, console=err) as bar:
+        task = bar.add_task("", total=samples_wanted(run.plan))
+
+        def on_event(event: Event) -> None:
+            bar.update(task, completed=session.progress.samples_done(run.plan))
+            if event.text:
+                bar.update(task, description=escape(event.text[:60]))
+                bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
+
+        session = Session(run, sides, scratch / run.name, packages, not_direct, timeout_s, on_event, summary_above)
+        try:
+            session.measure(_goal(run))
+        except KeyboardInterrupt:
+            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
+            raise
+
+
+def _goal(run: store.Run) -> Goal | None:
+    goal: dict[str, float] = run.header.get("goal") or {}
+    if not goal:
+        return None
+    return Goal(lambda: precision.too_wide(read_run(run), goal["precision"]), goal["budget_s"])
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
+    if found is None:
+        raise UsageError(f"a budget reads like 90s, 10m or 1.5h, not {text!r}")
+    return float(found[1]) * _UNITS_S[found[2]]

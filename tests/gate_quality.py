@@ -1,0 +1,164 @@
+"""How good the regression gate is on this machine: false alarms between like runs, and slowdowns of 15 % that it finds.
+
+    python tests/gate_quality.py collect 40      # about two minutes each: runs of the gate suite on the raw adapter
+    python tests/gate_quality.py live 20         # about four minutes each: A/B runs in which one method is slowed down by 15 %
+    python tests/gate_quality.py report          # reads what is there; takes seconds
+
+Each command adds to what is stored until there are as many as it says, so that it can be interrupted. Run it on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from harness.analysis import comparison
+from harness.analysis.comparison import ComparedRow, Figure
+from harness.analysis.runs import ReadRun, read_run
+from harness.analysis.statistics import simultaneous
+from harness.stored import folders
+
+ROOT = Path(__file__).resolve().parents[1]
+SLOWED = "raw double"
+SLOWDOWN = 1.15
+RESAMPLES = 2000
+_CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
+_LIVE_METHODS = ("default", "fast", "double")  # with the slowed one not more rows than the gate suite has
+_SLOTS_AT_MOST = 1000
+
+
+def main() -> None:
+    """Collect runs, or report on those that are there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("collect", "live", "report"))
+    parser.add_argument("count", type=int, nargs="?", default=0)
+    parser.add_argument("--results", type=Path, default=ROOT / "results" / "quality")
+    asked = parser.parse_args()
+    like, live = asked.results / "like", asked.results / "live"
+    if asked.what == "collect":
+        fill(like, asked.count, ["run", "gate", "--framework", "raw"])
+    elif asked.what == "live":
+        methods = [word for name in _LIVE_METHODS for word in ("--method", name)]
+        fill(live, asked.count, ["ab", "gate", "--framework", "raw", *methods, "--b", f"slowdown={SLOWDOWN}"])
+    else:
+        report(complete(like), complete(live))
+
+
+def fill(place: Path, count: int, arguments: Sequence[str]) -> None:
+    """Measure until `count` complete runs are stored. What was interrupted is finished first; a regression (1) is a result."""
+    for run in folders(place):
+        if not is_complete(read_run(run)):
+            subprocess.run([*_CKPTBENCH, "run", "--resume", str(run)], cwd=ROOT, check=False)
+    while (have := len(complete(place))) < count:
+        subprocess.run([*_CKPTBENCH, *arguments, "--results", str(place)], cwd=ROOT, check=False)
+        if len(complete(place)) == have:
+            sys.exit(f"a run came to no end: see the last one in {place}")
+
+
+def complete(place: Path) -> list[ReadRun]:
+    """The stored runs in which nothing is missing."""
+    return [run for run in map(read_run, folders(place)) if is_complete(run)]
+
+
+def is_complete(run: ReadRun) -> bool:
+    """Whether every row was measured to its end."""
+    return comparison.is_finished(run) and all(row.status == "ok" for row in run.rows)
+
+
+def report(like: Sequence[ReadRun], live: Sequence[ReadRun]) -> None:
+    """Say what the runs show."""
+    if len(like) > 1:
+        print(false_alarms(like))
+    if live:
+        print(power(live))
+        print(untouched(live))
+
+
+def false_alarms(runs: Sequence[ReadRun]) -> str:
+    """How often `compare` calls a run slower or worse than another one of the same code, over all ordered pairs.
+
+    The interval resamples the runs, since a run is in many pairs; a run against itself is left out. Where there is no alarm at all
+    it has no width: then the exact one of as many pairs as have no run in common is given.
+    """
+    alarms = np.full((len(runs), len(runs)), np.nan)
+    for first, second in itertools.permutations(range(len(runs)), 2):
+        alarms[first, second] = comparison.of_runs(runs[first], runs[second]).regressed
+    share, pairs = float(np.nanmean(alarms)), len(runs) * (len(runs) - 1)
+    text = f"false alarms of compare: {share:.1%} of {pairs} pairs of {len(runs)} runs"
+    if not share:
+        return f"{text} {exact(0, len(runs) // 2)}"
+    low, high = resampled_share(alarms)
+    return f"{text} [{low:.1%} to {high:.1%}]"
+
+
+def resampled_share(alarms: np.ndarray) -> tuple[float, float]:
+    """The 95 % percentile interval of the share of alarms when the runs are drawn anew."""
+    generator = np.random.default_rng(20261121)
+    draws = (generator.integers(len(alarms), size=len(alarms)) for _ in range(RESAMPLES))
+    shares = [np.nanmean(drawn) for draw in draws if not np.isnan(drawn := alarms[np.ix_(draw, draw)]).all()]
+    low, high = np.quantile(shares, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def power(runs: Sequence[ReadRun]) -> str:
+    """How often the A/B run calls the method slower that was slowed down, and how many processes would find it nearly always."""
+    rows = [row for run in runs for row in comparison.of_arms(run).rows if row.name.startswith(SLOWED) and is_cost(row)]
+    found = sum(any(figure.verdict == "slower" for figure in row.figures) for row in rows)
+    text = f"a slowdown of {SLOWDOWN - 1:.0%} was found in {found} of {len(rows)} A/B runs {exact(found, len(rows))}"
+    return f"{text}; {needed_slots(runs)}"
+
+
+def untouched(runs: Sequence[ReadRun]) -> str:
+    """How many A/B runs raise an alarm for a row that both sides measure alike."""
+    alarms = sum(any(row.regressed for row in comparison.of_arms(run).rows if not row.name.startswith(SLOWED)) for run in runs)
+    return f"false alarms of ab, in rows that were not slowed down: {alarms} of {len(runs)} runs {exact(alarms, len(runs))}"
+
+
+def needed_slots(runs: Sequence[ReadRun]) -> str:
+    """From how many processes of each side on nine of ten such runs would find the slowdown, as the durable times spread here."""
+    compared = [comparison.of_arms(run) for run in runs]
+    figures = [figure for made in compared for row in made.rows if row.name.startswith(SLOWED) for figure in durable(row)]
+    tests = max(made.tests for made in compared)
+    slots = max(item.processes for item in runs[0].stored.plan)
+    spread = float(np.median([deviation(figure, slots, tests) for figure in figures]))
+    for count in range(2, _SLOTS_AT_MOST):
+        reach = stats.t.ppf(0.5 + 0.5 * simultaneous(0.95, tests), count - 1) + stats.t.ppf(0.9, count - 1)
+        if reach * spread / math.sqrt(count) < math.log(SLOWDOWN):
+            return (
+                f"pairs of processes spread by {spread:.1%}, so {count} of each side find it nine times of ten (a run has {slots})"
+            )
+    return f"pairs of processes spread by {spread:.1%}: more than {_SLOTS_AT_MOST} of each side would be needed"
+
+
+def deviation(figure: Figure, slots: int, tests: int) -> float:
+    """The standard deviation of the pairs' logarithms, which the figure's interval was made of."""
+    quantile = float(stats.t.ppf(0.5 + 0.5 * simultaneous(0.95, tests), slots - 1))
+    return math.log(figure.ratio.value / figure.ratio.low) / quantile * math.sqrt(slots)
+
+
+def durable(row: ComparedRow) -> list[Figure]:
+    """The row's durable figure, where it has one."""
+    return [figure for figure in row.figures if figure.name == "durable"]
+
+
+def is_cost(row: ComparedRow) -> bool:
+    """Whether the row is one of the cost experiment."""
+    return bool(durable(row))
+
+
+def exact(found: int, count: int) -> str:
+    """The share's exact 95 % interval, by Clopper and Pearson."""
+    interval = stats.binomtest(found, count).proportion_ci(0.95, method="exact")
+    return f"[{interval.low:.0%} to {interval.high:.0%}]"
+
+
+if __name__ == "__main__":
+    main()

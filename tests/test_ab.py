@@ -1,0 +1,261 @@
+"""Two sides in one run: what they may be, that each is what it says, and that a slowdown is found and survives an interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from harness.analysis import comparison
+from harness.analysis.runs import read_run
+from harness.driver import arms, catalog, launch, pins, store, suite
+from harness.driver.environments import Environments
+from harness.driver.errors import UsageError
+from harness.driver.session import group
+from harness.record import SCHEMA
+
+CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
+SUITE = """
+description = "many processes on a small state"
+[[sweep]]
+workload = "resnet50"
+preset = "small"
+precision = "float32"
+method = "double"
+samples = 2
+warmups = 0
+repeats = 0
+processes = 4
+"""
+
+
+def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CKPTBENCH, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+# --- what a side may be -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (["torch==2.12.*"], {"pins": {"torch": "torch==2.12.*"}}),
+        (
+            ["Typing_Extensions==4.16.0", "numpy==2.4.0"],
+            {"pins": {"typing-extensions": "Typing_Extensions==4.16.0", "numpy": "numpy==2.4.0"}},
+        ),
+        (["crc=false"], {"options": {"crc": False}}),
+        ([sys.executable], {"python": sys.executable}),
+        (["."], {}),
+    ],
+)
+def test_a_side_is_what_it_was_asked_to_be(asked: list[str], expected: dict) -> None:
+    assert arms.describe(asked) == arms.Described(tuple(asked), **expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (["torch>=2.12"], "a pin reads NAME==VERSION or NAME==VERSION.*, not 'torch>=2.12'"),
+        (["torch==2.*.1"], "a pin reads NAME==VERSION, not 'torch==2.*.1'"),
+        (["no-such-thing"], "'no-such-thing' is none of NAME==VERSION, KEY=VALUE"),
+        (["tests"], "tests is no checkout of this project"),
+        ([sys.executable, "numpy==2.4.0"], "has no other pins and no other checkout"),
+        ([sys.executable, sys.executable], "an arm has one interpreter"),
+    ],
+)
+def test_a_side_that_cannot_be_gets_one_sentence(asked: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(UsageError) as error:
+        arms.describe(asked)
+    assert message in str(error.value)
+
+
+def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
+    with pytest.raises(UsageError, match="unknown package 'torhc' among the requirements; did you mean 'torch'"):
+        arms.require_pins({"a": arms.describe(["torhc==2.0"])}, ["pytorch"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name at least one side"),
+        (["--a", "torhc==2.12.*"], "did you mean 'torch'?"),
+        (["--a", "numpy==2.4.0"], "name a --framework: "),
+        (["--b", "slowdwn=2.0", "--framework", "raw", "--method", "double"], "slowdwn"),
+        (["--b", "torch==2.12.*", "--framework", "raw"], "unknown package 'torch'"),
+        (["--b", "slowdown=2.0", "--framework", "raw", "--budget", "10m"], "--budget is for --precision"),
+        (["--b", "slowdown=2.0", "--framework", "raw", "--precision", "0.1", "--budget", "soon"], "a budget reads like 90s, 10m"),
+    ],
+)
+def test_wrong_usage_gets_one_sentence_and_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = ckptbench("ab", *arguments, "--results", str(tmp_path))
+    assert (done.returncode, message in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# --- pins ---------------------------------------------------------------------------------------------------------------------
+
+REQUIREMENTS = "# all of it\nnumpy==2.4.0  # arrays\ntorch==2.13.0\nTyping_extensions==4.16.0\n--no-deps\n"
+
+
+def test_a_pin_takes_the_place_of_its_line_alone() -> None:
+    changed = pins.replaced(REQUIREMENTS, dict([pins.parse("torch==2.12.*"), pins.parse("typing-extensions==4.15.0")]))
+    assert changed.splitlines() == [
+        "# all of it",
+        "numpy==2.4.0  # arrays",
+        "torch==2.12.*",
+        "typing-extensions==4.15.0",
+        "--no-deps",
+    ]
+    assert pins.names(REQUIREMENTS) == {"numpy", "torch", "typing-extensions"}
+
+
+def test_other_pins_have_an_environment_of_their_own_beside_the_usual_one(tmp_path: Path) -> None:
+    usual = Environments(tmp_path, catalog.ADAPTERS, {})
+    other = Environments(tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.3.*")]), usual=catalog.ADAPTERS)
+    same = Environments(tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.4.6")]), usual=catalog.ADAPTERS)
+    folders = [next(e.interpreter for e in made.listing() if e.framework == "raw").parents[1].name for made in (usual, other, same)]
+    assert (folders[0], folders[2]) == ("raw", "raw")
+    assert folders[1].startswith("raw-")
+    assert "numpy==2.3.*" in other.requirements("raw")
+
+
+# --- the plan of a run with two sides -----------------------------------------------------------------------------------------
+
+
+def planned(tmp_path: Path, text: str = SUITE) -> list:
+    (tmp_path / "quick.toml").write_text(text)
+    described = {"a": arms.describe(["."]), "b": arms.describe(["slowdown=3.0"])}
+    return arms.plan(described, ["raw"], suite.load("quick", tmp_path))
+
+
+def test_both_sides_have_the_same_rows_under_the_same_name(tmp_path: Path) -> None:
+    first, second = planned(tmp_path)
+    assert (first.case.arm, second.case.arm) == ("a", "b")
+    assert first.case.method == second.case.method == "double"
+    assert (first.case.options["slowdown"], second.case.options["slowdown"]) == (1.0, 3.0)
+    assert first.case.id != second.case.id
+
+
+def test_sides_share_no_process(tmp_path: Path) -> None:
+    assert [unit.case.arm for unit in group(planned(tmp_path))] == ["a", "b"]
+
+
+# --- runs ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ab(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """The command line of an A/B run of the quick suite, in the interpreter of the tests."""
+    suites = tmp_path / "suites"
+    suites.mkdir()
+    (suites / "quick.toml").write_text(SUITE)
+    where = scratch / tmp_path.name
+    where.mkdir()
+    code = "from harness.driver import suite; import pathlib, sys; suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)"
+    driver = [sys.executable, "-c", f"{code}\nfrom harness.cli import main; main()", str(suites)]
+
+    def command(*sides: str) -> list[str]:
+        return [*driver, "ab", "quick", "--framework", "raw", "--dir", str(where), "--results", str(tmp_path / "results"), *sides]
+
+    return command
+
+
+def test_a_slowdown_is_found_and_the_sides_alternate(ab: Callable[..., list[str]], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = subprocess.run(ab("--b", "slowdown=100.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found = json.loads((out / "comparison.json").read_text())
+    durable = next(figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable")
+    assert (durable["verdict"], durable["ratio"] > 3) == ("slower", True)
+    run = store.Run(store.find(tmp_path / "results", "latest"))
+    jobs = [record.job for record in run.records if record.kind == "worker" and "save" in record.job]
+    assert [job[-2:] for job in jobs] == ["0a", "0b", "1b", "1a", "2a", "2b", "3b", "3a"]
+    assert {name: arm["asked"] for name, arm in run.header["arms"].items()} == {"a": ["."], "b": ["slowdown=100.0"]}
+    shown = ckptbench("show", run.name, "--results", str(tmp_path / "results"))
+    assert [text for text in ("arm a", "arm b", "arm b: slowdown=100.0") if text not in shown.stdout] == []
+
+
+def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Callable[..., list[str]], tmp_path: Path) -> None:
+    driver = subprocess.Popen(
+        ab("--b", "slowdown=2.0"),
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not any("1b" in log.name for log in tmp_path.glob("results/*/logs/*")):
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    assert "run --resume" in driver.communicate(timeout=30)[1]
+    resumed = ckptbench("run", "--resume", "latest", "--results", str(tmp_path / "results"))
+    assert resumed.returncode == 0, resumed.stderr
+    read = read_run(store.find(tmp_path / "results", "latest"))
+    assert [row.status for row in read.rows] == ["ok", "ok"]
+    assert len(read.measured.saves) == 16
+    assert comparison.of_arms(read).paired
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a worker needs."""
+    folder = tmp_path / "checkout"
+    for name in ("harness", "adapters", "workloads"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Callable[..., list[str]], checkout: Path, tmp_path: Path) -> None:
+    double = checkout / "adapters" / "raw" / "double.py"
+    double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))
+    done = subprocess.run(ab("--b", str(checkout), "--format", "json"), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    row = json.loads(done.stdout)["rows"][0]
+    assert row["faults"][0].startswith("failed in load: EOFError: the file ends at byte")
+    header = store.Run(store.find(tmp_path / "results", "latest")).header
+    assert header["arms"]["b"]["checkout"] == str(checkout)
+
+
+def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> None:
+    record = checkout / "harness" / "record.py"
+    text = record.read_text()
+    record.write_text(text.replace(f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
+    with pytest.raises(UsageError, match=f"its records have schema 1, and those of this checkout {SCHEMA}"):
+        arms.describe([str(checkout)])
+    record.write_text(text)
+    case = checkout / "harness" / "case.py"
+    case.write_text("\n".join(line for line in case.read_text().splitlines() if not line.startswith("    arm: str")))
+    with pytest.raises(UsageError, match="its Case differs from that of this checkout in arm"):
+        arms.describe([str(checkout)])
+    case.write_text("this is no Python")
+    with pytest.raises(UsageError, match="does not say what records it writes: SyntaxError"):
+        arms.describe([str(checkout)])
+
+
+def test_a_checkout_that_moved_on_is_not_gone_on_with(checkout: Path) -> None:
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)
+    described = {"b": arms.describe([str(checkout)])}
+    assert arms.opened(described, ["raw"], checkout / ".venvs")["b"].checkout == checkout
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "two"], check=True)
+    with pytest.raises(UsageError, match="was at commit"):
+        arms.opened(described, ["raw"], checkout / ".venvs")
+
+
+def test_the_worker_is_looked_for_in_its_checkout_first(checkout: Path, tmp_path: Path) -> None:
+    variables = launch.environment(tmp_path, root=checkout)
+    code = "import harness.worker; print(harness.worker.__file__)"
+    found = subprocess.run([sys.executable, "-c", code], env=variables, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert Path(found.stdout.strip()).is_relative_to(checkout)

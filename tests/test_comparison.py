@@ -1,0 +1,406 @@
+"""What is called slower, faster, the same or inconclusive, what always counts, and what is never compared."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import records
+from conftest import ROOT, planned
+from scipy import stats
+
+from harness.analysis import comparison, comparison_output, ratios
+from harness.analysis.comparison import ARMS, ComparedRow, Comparison, Figure
+from harness.analysis.runs import ReadRun, read_run
+from harness.analysis.statistics import Estimate, Samples
+from harness.driver import manifest, store
+from harness.machine import Manifest
+from harness.plan import PlannedCase
+from harness.record import Record
+
+Make = Callable[..., ReadRun]
+PROCESSES = 6
+NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return manifest.capture(tmp_path_factory.mktemp("scratch"))
+
+
+@pytest.fixture
+def make(tmp_path: Path, here: Manifest) -> Make:
+    """Store a run made up of records and read it again."""
+
+    def run(plan: Sequence[PlannedCase], found: Sequence[Record], suite: str = "gate", **machine: object) -> ReadRun:
+        arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
+        stored = store.create(tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms)
+        for record in found:
+            stored.append(record)
+        stored.close()
+        return read_run(stored.folder)
+
+    return run
+
+
+def item(method: str = "buffered", **changes: object) -> PlannedCase:
+    made = planned(method, samples=2, processes=PROCESSES)
+    return replace(made, case=replace(made.case, **changes))
+
+
+def cost(of: PlannedCase, slower: float = 1.0, noise: Sequence[float] = NOISE, **changes: object) -> list[Record]:
+    """Saves, loads and the rest of a cost row; a save takes 0.4 s times `slower` and the noise of its process."""
+    case, found = of.case.id, []
+    for process, factor in zip(range(of.processes), noise, strict=True):
+        found.append(records.state(case, process=process))
+        found.append(records.verified(case, process=process))
+        for index in range(of.samples):
+            phase_ns = int(100_000_000 * slower * factor)
+            phases = dict.fromkeys(("save_ns", "staged_ns", "finished_ns", "sync_ns"), phase_ns)
+            found.append(records.save(case, process=process, index=index, **phases | changes))
+            found.append(records.load(case, process=process, index=index))
+    return [*found, records.syscalls(case)]
+
+
+def figures(found: Comparison, row: int = 0) -> dict[str, Figure]:
+    return {figure.name: figure for figure in found.rows[row].figures}
+
+
+def compared(make: Make, base: Sequence[Record], head: Sequence[Record], plan: Sequence[PlannedCase]) -> Comparison:
+    return comparison.of_runs(make(plan, base), make(plan, head))
+
+
+# --- verdicts -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("slower", "noise", "expected"),
+    [
+        (1.15, NOISE, "slower"),
+        (0.8, NOISE, "faster"),
+        (1.0, NOISE, "same"),
+        (1.045, NOISE, "inconclusive"),  # slower for certain, and not by more than 5 % for certain
+        (1.15, (1.0, 1.5, 0.6, 1.2, 0.8, 1.1), "inconclusive"),
+    ],
+)
+def test_verdicts(make: Make, slower: float, noise: Sequence[float], expected: str) -> None:
+    plan = [item()]
+    found = compared(make, cost(plan[0], noise=noise), cost(plan[0], slower, noise=tuple(reversed(noise))), plan)
+    assert figures(found)["durable"].verdict == expected
+    assert found.regressed == (expected == "slower")
+
+
+def test_a_ratio_is_a_cost_head_over_base(make: Make) -> None:
+    plan = [item()]
+    durable = figures(compared(make, cost(plan[0]), cost(plan[0], 1.2), plan))["durable"]
+    assert durable.ratio.value == pytest.approx(1.2, rel=1e-6)
+    assert durable.ratio.low < 1.2 < durable.ratio.high
+    assert (durable.base, durable.head) == (pytest.approx(4.0, rel=0.01), pytest.approx(4.8, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [
+        (Estimate(1.049, 1.01, 1.09), "inconclusive"),
+        (Estimate(1.051, 1.001, 1.2), "slower"),
+        (Estimate(1.2, 0.999, 1.5), "inconclusive"),
+        (Estimate(1.0, 0.96, 1.04), "same"),
+        (Estimate(0.9, 0.8, 0.99), "faster"),
+    ],
+)
+def test_the_borders_between_verdicts(ratio: Estimate, expected: str) -> None:
+    assert comparison.verdict(ratio) == expected
+
+
+def test_many_rows_make_every_interval_wider(make: Make) -> None:
+    few, many = [item()], [item(dropout=0.1 + 0.01 * number) for number in range(20)]
+    widths = []
+    for plan in (few, many):
+        base = [record for of in plan for record in cost(of)]
+        found = compared(make, base, base, plan)
+        assert found.tests == 3 * len(plan)
+        widths.append(figures(found)["durable"].ratio.half_width)
+    assert widths[1] > 1.5 * widths[0]
+
+
+def test_a_stall_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
+    plan = [item()]
+    moved = [
+        replace(record, memory_copy_ns=2 * record.memory_copy_ns) if record.kind == "state" else record for record in cost(plan[0])
+    ]
+    slower = cost(plan[0], 1.5)
+    assert figures(compared(make, cost(plan[0]), slower, plan))["stall"].verdict == "slower"
+    elsewhere = [*(record for record in slower if record.kind != "state"), *(record for record in moved if record.kind == "state")]
+    assert figures(compared(make, cost(plan[0]), elsewhere, plan))["stall"].verdict == "inconclusive"
+
+
+def test_stalls_below_a_millisecond_are_alike(make: Make) -> None:
+    plan = [item()]
+    short, longer = ({"save_ns": 1_000 * times, "staged_ns": 1_000} for times in (1, 100))
+    assert figures(compared(make, cost(plan[0], **short), cost(plan[0], **longer), plan))["stall"].verdict == "same"
+
+
+def test_training_is_compared_as_time_with_over_time_without(make: Make) -> None:
+    plan = [item(experiment="train", every=2)]
+    case = plan[0].case.id
+
+    def blocks(block_s: float) -> list[Record]:
+        made: list[Record] = [records.verified(case, process=process) for process in range(PROCESSES)]
+        for process, factor in enumerate(NOISE):
+            made += [records.training(case, process=process, index=index, block_ns=int(1e9 * block_s * factor)) for index in (0, 1)]
+        return made
+
+    found = compared(make, blocks(0.4), blocks(0.5), plan)  # overheads of 0 and of a quarter of the training
+    assert figures(found)["training"].ratio.value == pytest.approx(1.25, rel=1e-6)
+    assert found.regressed
+
+
+# --- arms ---------------------------------------------------------------------------------------------------------------------
+
+
+def arms(slower: float, noise: Sequence[float]) -> tuple[list[PlannedCase], list[Record]]:
+    plan = [item(arm=arm) for arm in ARMS]
+    return plan, [*cost(plan[0], noise=noise), *cost(plan[1], slower, noise=noise)]
+
+
+def test_processes_in_pairs_cancel_what_they_share(make: Make) -> None:
+    wild = (1.0, 2.5, 0.7, 1.8, 1.2, 3.0)  # the machine's, in both arms
+    found = comparison.of_arms(make(*arms(1.15, wild)))
+    assert found.paired
+    assert figures(found)["durable"].verdict == "slower"
+    assert found.rows[0].name == "raw buffered"
+    assert "arm" not in found.rows[0].group
+
+
+def test_arms_without_a_process_in_common_are_inconclusive(make: Make) -> None:
+    plan, found = arms(1.5, NOISE)
+    apart = [
+        replace(record, process=record.process + 100 * (record.case == plan[1].case.id)) for record in without(found, "syscalls")
+    ]
+    durable = figures(comparison.of_arms(make(plan, apart)))["durable"]
+    assert durable.verdict == "inconclusive"
+    assert durable.ratio.value == pytest.approx(1.5)
+
+
+def test_a_process_that_was_always_disturbed_still_makes_a_pair(make: Make) -> None:
+    plan, found = arms(1.15, NOISE)
+    disturbed = [replace(r, disturbed=True) if r.kind == "save" and r.process in (0, 3 + r.index) else r for r in found]
+    clean, noisy = (figures(comparison.of_arms(make(plan, some)))["durable"].ratio for some in (found, disturbed))
+    assert noisy == clean
+
+
+def test_a_run_of_one_arm_is_not_compared_with_itself(make: Make) -> None:
+    plan = [item()]
+    with pytest.raises(comparison.Unlike, match="has no two arms"):
+        comparison.of_arms(make(plan, cost(plan[0])))
+
+
+def test_a_run_of_two_arms_is_not_compared_with_another(make: Make) -> None:
+    plan = [item()]
+    with pytest.raises(comparison.Unlike, match="has two arms"):
+        comparison.of_runs(make(plan, cost(plan[0])), make(*arms(1.0, NOISE)))
+
+
+# --- correctness --------------------------------------------------------------------------------------------------------------
+
+
+def faults(make: Make, head: Sequence[Record], head_plan: Sequence[PlannedCase] | None = None) -> str:
+    plan = [item()]
+    found = comparison.of_runs(make(plan, cost(plan[0])), make(head_plan or plan, head))
+    assert found.regressed == bool(found.rows[0].faults)
+    return "; ".join(found.rows[0].faults)
+
+
+def without(found: Sequence[Record], kind: str) -> list[Record]:
+    return [record for record in found if record.kind != kind]
+
+
+def test_a_row_that_fails_now_counts(make: Make) -> None:
+    head = [*cost(item()), records.failure(item().case.id, phase="verify", reason="Mismatch: 1 of 9 leaves")]
+    assert faults(make, head) == "failed in verify: Mismatch: 1 of 9 leaves"
+
+
+def test_a_lost_flush_counts(make: Make) -> None:
+    head = [*without(cost(item()), "syscalls"), records.syscalls(item().case.id, durability="never")]
+    assert faults(make, head) == "safety after a power loss was 'at return' and is 'never'"
+
+
+def test_what_could_not_be_traced_does_not_count(make: Make) -> None:
+    head = [*without(cost(item()), "syscalls"), records.syscalls(item().case.id, durability="unknown", data_durability="unknown")]
+    assert faults(make, head) == ""
+
+
+def test_lost_coverage_counts_and_stays_the_same_row(make: Make) -> None:
+    less = item(covers="weights")
+    assert faults(make, cost(less), [less]) == "coverage was 'full' and is 'weights'"
+
+
+@pytest.mark.parametrize(("file_bytes", "counts"), [(100_000, False), (100_100, False), (100_101, True), (99_000, False)])
+def test_files_may_grow_by_a_thousandth(make: Make, file_bytes: int, counts: bool) -> None:
+    plan = [item()]
+    found = compared(make, cost(plan[0], file_bytes=100_000), cost(plan[0], file_bytes=file_bytes), plan)
+    assert bool(found.rows[0].faults) is counts
+    assert bool(found.rows[0].gains) is (file_bytes < 99_900)
+
+
+def test_a_resume_that_is_not_bitwise_any_more_counts(make: Make) -> None:
+    plan = [replace(item(experiment="resume"), processes=1)]
+    case = plan[0].case.id
+    same = [records.straight(case), records.interrupt(case), records.resume(case)]
+    other = [*same[:2], records.resume(case, identical=False, diverged_at=5, first_count=1, final_count=1)]
+    assert compared(make, same, other, plan).rows[0].faults == ("was bitwise and is not any more",)
+    assert compared(make, other, same, plan).rows[0].gains == ("is bitwise now",)
+
+
+def test_a_row_that_is_gone_counts_within_a_suite(make: Make) -> None:
+    plan = [item(), item("npz")]
+    both = [record for of in plan for record in cost(of)]
+    assert compared_rows(comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0])))) == [
+        ("raw buffered", ()),
+        ("raw npz", ("the row is gone",)),
+    ]
+
+
+def test_rows_of_another_suite_are_left_out_and_that_is_said(make: Make) -> None:
+    plan = [item(), item("npz")]
+    both = [record for of in plan for record in cost(of)]
+    found = comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0]), suite="other"))
+    assert compared_rows(found) == [("raw buffered", ())]
+    assert any("left out" in remark for remark in found.remarks)
+
+
+def test_a_new_row_is_named_and_no_regression(make: Make) -> None:
+    plan = [item(), item("npz")]
+    both = [record for of in plan for record in cost(of)]
+    found = comparison.of_runs(make(plan[:1], cost(plan[0])), make(plan, both))
+    assert not found.regressed
+    assert any(remark.startswith("new in ") and remark.endswith(": raw npz") for remark in found.remarks)
+
+
+def compared_rows(found: Comparison) -> list[tuple[str, tuple[str, ...]]]:
+    return [(row.name, row.faults) for row in found.rows]
+
+
+# --- what is never compared ---------------------------------------------------------------------------------------------------
+
+
+def test_another_machine_is_refused_with_the_reason(make: Make) -> None:
+    plan = [item()]
+    with pytest.raises(comparison.Unlike, match=r"not measured alike \(machine, filesystem\)"):
+        comparison.of_runs(make(plan, cost(plan[0])), make(plan, cost(plan[0]), machine="elsewhere", filesystem="nfs"))
+
+
+@pytest.mark.parametrize("missing", ["verified", "load"])
+def test_an_interrupted_run_is_refused(make: Make, missing: str) -> None:
+    plan = [item()]
+    with pytest.raises(comparison.Unlike, match="was interrupted; go on with: ckptbench run --resume "):
+        comparison.of_runs(make(plan, cost(plan[0])), make(plan, without(cost(plan[0]), missing)))
+
+
+def test_runs_without_a_row_in_common_are_refused(make: Make) -> None:
+    with pytest.raises(comparison.Unlike, match="no row in common"):
+        comparison.of_runs(make([item()], cost(item())), make([item("npz")], cost(item("npz"))))
+
+
+# --- ratios -------------------------------------------------------------------------------------------------------------------
+
+
+def samples(values: Sequence[float]) -> Samples:
+    return Samples(np.array(values), np.arange(len(values)))
+
+
+def test_intervals_of_groups_are_welchs() -> None:
+    base, head = [1.0, 1.1, 0.9, 1.05], [1.2, 1.5, 1.3, 1.25, 1.4]
+    expected = stats.ttest_ind(np.log(head), np.log(base), equal_var=False).confidence_interval(0.99)
+    found = ratios.of_groups(samples(base), samples(head), 0.99)
+    assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+
+
+def test_intervals_of_pairs_are_students() -> None:
+    base, head = [1.0, 1.1, 0.9, 1.05], [1.2, 1.5, 1.3, 1.25]
+    expected = stats.ttest_rel(np.log(head), np.log(base)).confidence_interval(0.99)
+    found = ratios.of_pairs(samples(base), samples(head), 0.99)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+
+
+@pytest.mark.parametrize("make_ratio", [ratios.of_pairs, ratios.of_groups])
+def test_one_process_says_nothing_about_others(make_ratio: Callable[..., Estimate]) -> None:
+    found = make_ratio(samples([1.0]), samples([2.0]), 0.95)
+    assert (found.value, found.low, found.high) == (2.0, 0.0, float("inf"))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_intervals_of_few_processes_hold_at_high_confidence(paired: bool) -> None:
+    """A bootstrap of six processes does not: this is why it is not used here."""
+    generator = np.random.default_rng(7)
+    confidence, tries, missed = 0.99, 2000, 0
+    for _ in range(tries):
+        base, head = (samples(np.exp(0.1 * generator.standard_normal(PROCESSES))) for _ in range(2))
+        found = (ratios.of_pairs if paired else ratios.of_groups)(base, head, confidence)
+        assert found is not None
+        missed += not found.low <= 1.0 <= found.high
+    assert missed <= 1.6 * (1 - confidence) * tries
+
+
+# --- outputs ------------------------------------------------------------------------------------------------------------------
+
+NASTY = 'a|b <script>alert("x")</script> \x1b[31mred\x00 & ]]>'
+
+
+def nasty() -> Comparison:
+    slower = Figure("durable", "ceilings", 1.0, 1.2, Estimate(1.2, 1.1, 1.3), "slower")
+    unknown = Figure("stall", "s", 0.1, 0.1, Estimate(1.0, 0.0, float("inf")), "inconclusive")
+    row = ComparedRow("group <1>", "raw x", ("0" * 12,), (slower, unknown), (NASTY,), ())
+    return Comparison("base", "head", False, 2, (row,), ("a remark",))
+
+
+def test_junit_is_valid_xml_whatever_a_record_says() -> None:
+    root = ElementTree.fromstring(comparison_output.to_junit(nasty()))
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "2", "1")
+    messages = [failure.get("message") for failure in root.iter("failure")]
+    assert messages[0] == NASTY.replace("\x1b", "\ufffd").replace("\x00", "\ufffd")
+    assert messages[1] == "slower: 1.200 [1.10–1.30]"
+
+
+def test_markdown_keeps_its_table_whatever_a_record_says() -> None:
+    text = comparison_output.to_markdown(nasty())
+    assert text.startswith("### 1 of 1 rows got worse: head against base.")
+    assert "<script>" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {7}
+
+
+def test_json_has_no_infinity() -> None:
+    found = json.loads(comparison_output.to_json(nasty()), parse_constant=lambda name: pytest.fail(name))
+    assert [figure["ratio_high"] for figure in found["rows"][0]["figures"]] == [1.3, None]
+    assert (found["schema"], found["regressed"], found["rows"][0]["faults"]) == (1, True, [NASTY])
+
+
+def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> None:
+    plan = [item()]
+    base, slow, elsewhere = (
+        make(plan, cost(plan[0])),
+        make(plan, cost(plan[0], 1.3)),
+        make(plan, cost(plan[0]), machine="elsewhere"),
+    )
+    results = ("--results", str(tmp_path / "results"))
+    worse = ckptbench("compare", base.name, slow.name, "--out", str(tmp_path / "out"), *results)
+    assert worse.returncode == 1, worse.stderr
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["comparison.json", "comparison.md", "comparison.xml"]
+    same = ckptbench("compare", base.name, base.name, "--format", "json", *results)
+    assert (same.returncode, json.loads(same.stdout)["regressed"]) == (0, False)
+    refused = ckptbench("compare", base.name, elsewhere.name, *results)
+    assert (refused.returncode, "not measured alike (machine)" in refused.stderr) == (2, True)
