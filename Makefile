@@ -9,7 +9,7 @@ HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
 FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
 
-.PHONY: setup bench test test-fast test-frameworks check format figures regress clean
+.PHONY: setup bench figures test test-fast test-frameworks check format regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -21,6 +21,10 @@ $(HARNESS)/.complete: pyproject.toml
 
 bench: setup
 	$(BIN)/ckptbench run $(SUITE) --framework $(FRAMEWORK) $(ARGS)
+
+# Redraws the stored runs, and measures nothing: SVG and PNG in build/figures.
+figures: setup
+	$(BIN)/ckptbench figures $(ARGS)
 
 # The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
 test: test-fast test-frameworks

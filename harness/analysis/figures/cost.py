@@ -1,0 +1,205 @@
+"""The first study's first family: what checkpoints cost. Times against the ceiling, and what training loses by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.analysis.cost import CostRow
+from harness.analysis.figures.cells import (
+    INTERVALS,
+    AnyRow,
+    Cell,
+    Pool,
+    State,
+    caption,
+    footer,
+    grouped,
+    missing,
+    slug,
+    state_title,
+)
+from harness.analysis.figures.drawn import Drawn
+from harness.analysis.figures.panels import bars, beside, method_lines, notes, points
+from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, Look, frame, logarithmic_seconds
+from harness.analysis.statistics import Estimate
+from harness.analysis.tables import size
+from harness.analysis.train import TrainRow
+
+STALL = Look(ORANGE, "^")
+DURABLE = Look(BLUE, "o")
+CEILING = Look(BLACK, "|")
+SHARE = Look(BLUE)
+_PARTS = (
+    ("overhead_s", "overhead", Look(BLUE)),
+    ("stall_s", "= stall", Look(ORANGE, hatch="////")),
+    ("slowdown_s", "+ slower steps", Look(ORANGE, hatch="....")),
+    ("back_pressure_s", "+ back-pressure", Look(ORANGE, hatch="xxxx")),
+    ("unflushed_s", "unflushed after it", Look(GREY)),
+)
+
+
+def draw(pool: Pool) -> Iterator[Drawn]:
+    """A figure of saves for each state, on as few ranks as it was saved from, and of training for each interval."""
+    saves = [cell for cell in pool.of(CostRow) if cell.row.scale <= 1]
+    for state, cells in grouped(saves, lambda cell: cell.state).items():
+        world = min(cell.row.world for cell in cells)
+        yield _saves(state, world, [cell for cell in cells if cell.row.world == world], pool)
+    for (state, every, world), trained in grouped(
+        pool.of(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
+    ).items():
+        yield _training(state, every, world, trained, pool)
+
+
+def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+    bytes_ = max((cell.row.state_bytes or 0 for cell in cells), default=0)
+    title = f"What a checkpoint costs: {state_title(state)}{_ranks(world)}, {size(bytes_)} of state"
+    guide = (
+        "Left is better. Training stands still for the stall; after the durable time the files are flushed, whatever the method "
+        "itself did; the ceiling is a raw write of the same bytes just before and after. Right: ceiling over durable time, 1 is "
+        "as fast as the disk."
+    )
+    frameworks = _sorted(cells, lambda row: row.durable_s)
+    figure = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
+    grid = figure.subplots(
+        len(frameworks),
+        2,
+        squeeze=False,
+        sharex="col",
+        gridspec_kw={"width_ratios": [3, 2], "height_ratios": [len(rows) + 1 for rows in frameworks.values()]},
+    )
+    for (framework, rows), (times, shares) in zip(frameworks.items(), grid, strict=True):
+        _times(times, framework, rows)
+        _shares(shares, rows)
+    _finish_times([cell.row for cell in cells], grid[-1][0])
+    grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
+    _times_legend(figure)
+    what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
+    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), missing(cells), figure)
+
+
+def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
+    axes.set_title(framework)
+    method_lines(axes, rows)
+    ceilings = [(row.ceiling_write_s.value, line) for line, row in enumerate(rows) if row.ceiling_write_s]
+    axes.plot(
+        [value for value, _ in ceilings],
+        [line for _, line in ceilings],
+        ls="",
+        marker="|",
+        ms=13,
+        mew=1.6,
+        color=BLACK,
+        label="ceiling",
+    )
+    points(axes, [row.durable_s for row in rows], DURABLE, "durable", 0.12)
+    points(axes, [row.stall_s for row in rows], STALL, "stall", -0.12)
+    notes(axes, rows)
+
+
+def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
+    method_lines(axes, rows, labelled=False)
+    axes.axvline(1.0, color=BLACK, lw=1.0, ls="--")
+    bars(axes, [row.write_efficiency for row in rows], SHARE, "share of the ceiling")
+    beside(axes, [str(row.samples) if row.samples else "–" for row in rows], "n")
+    axes.set_xlim(left=0.0)
+
+
+def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:
+    known = [estimate for row in rows for estimate in (row.stall_s, row.durable_s, row.ceiling_write_s) if estimate]
+    if known:
+        logarithmic_seconds(lowest, min(e.low for e in known), max(e.high for e in known))
+    lowest.set_xlabel("time of a checkpoint (s, logarithmic)")
+
+
+def _times_legend(figure: Figure) -> None:
+    handles = [
+        Line2D([], [], ls="", marker=STALL.marker, color=STALL.colour),
+        Line2D([], [], ls="", marker=DURABLE.marker, color=DURABLE.colour),
+        Line2D([], [], ls="", marker="|", ms=12, mew=1.6, color=BLACK),
+    ]
+    figure.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
+
+
+def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+    step = min((cell.row.step_s.value for cell in cells if cell.row.step_s), default=None)
+    interval = "every step" if every == 1 else f"every {every} steps"
+    title = f"What training loses by checkpoints: {state_title(state)}{_ranks(world)}, a checkpoint {interval}"
+    guide = (
+        "Left is better. The overhead of a checkpoint (with its share of the training time) is what it adds to the steps: the "
+        "stall, the slowdown of the steps while it is written, and the waiting for the checkpoint before. Flushing the files then "
+        f"still takes what the last column shows.{f' A step takes {step:.3g} s.' if step else ''}"
+    )
+    frameworks = _sorted(cells, lambda row: row.overhead_s)
+    figure = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
+    grid = figure.subplots(
+        len(frameworks),
+        len(_PARTS),
+        squeeze=False,
+        sharex=True,
+        gridspec_kw={
+            "width_ratios": [1.5] + [1.0] * (len(_PARTS) - 1),
+            "height_ratios": [len(rows) + 1 for rows in frameworks.values()],
+        },
+    )
+    for (framework, rows), panels in zip(frameworks.items(), grid, strict=True):
+        _parts(panels, framework, rows)
+    for axes in grid[-1]:
+        axes.set_xlabel("s a checkpoint")
+    what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
+    return Drawn(
+        slug("training", *state, f"every-{every}", _world_slug(world)),
+        title,
+        caption(what, INTERVALS, cells, pool),
+        missing(cells),
+        figure,
+    )
+
+
+def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> None:
+    for axes, (name, heading, look) in zip(panels, _PARTS, strict=True):
+        first = name == "overhead_s"
+        method_lines(axes, rows, labelled=first)
+        axes.set_title(f"{framework}: {heading}" if first else heading, fontweight="bold" if first else "normal")
+        axes.axvline(0.0, color=BLACK, lw=0.8)
+        bars(axes, [getattr(row, name) for row in rows], look, heading)
+    for line, row in enumerate(rows):
+        if row.overhead_s and row.overhead_share:
+            right = max(row.overhead_s.high, 0.0)
+            panels[0].annotate(
+                f"{100 * row.overhead_share.value:+.0f} %",
+                (right, line),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7,
+            )
+    notes(panels[0], rows)
+    beside(panels[-1], [str(row.samples) if row.samples else "–" for row in rows], "n")
+
+
+def _sorted(cells: Sequence[Cell[AnyRow]], value: Callable[[AnyRow], Estimate | None]) -> dict[str, list[AnyRow]]:
+    """The rows of each framework, the smallest value first, those without one last."""
+
+    def place(row: AnyRow) -> float:
+        estimate = value(row)
+        return estimate.value if estimate else math.inf
+
+    by_framework = grouped((cell.row for cell in cells), lambda row: row.framework)
+    return {framework: sorted(by_framework[framework], key=place) for framework in sorted(by_framework)}
+
+
+def _height(frameworks: dict[str, list[AnyRow]]) -> float:
+    return sum(ROW_INCHES * len(rows) + 0.42 for rows in frameworks.values()) + 0.3
+
+
+def _ranks(world: int) -> str:
+    return "" if world == 1 else f", {world} ranks"
+
+
+def _world_slug(world: int) -> str:
+    return "" if world == 1 else f"{world}-ranks"

@@ -1,0 +1,90 @@
+"""How figures look: colours, hatches and markers that stay apart in grey and for colour-blind readers, sizes, and the frame.
+
+Colours are those of M. Okabe and K. Ito, "Color Universal Design", 2008. Nothing is told by colour alone.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+BLACK, GREY, PALE = "#000000", "#767676", "#e4e4e4"
+BLUE, SKY, ORANGE, GREEN, RED, PURPLE = "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
+
+STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
+    "svg.hashsalt": "ckptbench",
+    "svg.fonttype": "path",  # widths stay as they were laid out, whatever fonts the reader has
+    "font.family": "DejaVu Sans",
+    "font.size": 8.0,
+    "axes.titlesize": 9.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "grid.color": PALE,
+    "grid.linewidth": 0.8,
+    "hatch.linewidth": 0.6,
+    "legend.frameon": False,
+    "errorbar.capsize": 2.5,
+}
+
+ROW_INCHES = 0.23  # of one method
+_FRAME_INCHES = 1.1  # title, legend, axis label and footer
+_CHARACTERS_AN_INCH = 15.5  # of the footer's letters
+_DECADES_FOR_PLAIN_POWERS = 2.2
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one kind of value is drawn."""
+
+    colour: str
+    marker: str = "o"
+    hatch: str = ""
+    filled: bool = True
+    line: str = "-"
+
+
+SERIES = (  # lines of one panel: no two share a marker
+    Look(BLUE, "o"),
+    Look(RED, "s", line="--"),
+    Look(GREEN, "^", line="-."),
+    Look(PURPLE, "D", line=":"),
+    Look(ORANGE, "v"),
+    Look(SKY, "P", line="--"),
+    Look(BLACK, "X", line="-."),
+    Look(GREY, "*", line=":"),
+)
+
+
+def frame(title: str, guide: str, footer: str, width: float, height: float) -> Figure:
+    """An empty figure in inches: its title, under it in one line how to read it, and at its foot what it rests on."""
+    columns = int(width * _CHARACTERS_AN_INCH)
+    head, foot = textwrap.wrap(guide, int(0.92 * columns)), textwrap.wrap(footer, columns)
+    layout = ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.06, hspace=0.03)
+    figure = Figure(figsize=(width, height + _FRAME_INCHES + 0.13 * (len(head) + len(foot))), layout=layout)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.supxlabel("\n".join([*head, *foot]), x=0.01, ha="left", fontsize=7, color="#404040")
+    return figure
+
+
+def logarithmic_seconds(axes: Axes, low: float, high: float, axis: str = "x") -> None:
+    """A logarithmic axis from below `low` to above `high`, both in seconds, with plain decimal numbers."""
+    limits = (low / 1.35, high * 1.35)
+    wide = limits[1] / limits[0] > 10**_DECADES_FOR_PLAIN_POWERS
+    (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
+    (axes.set_xlim if axis == "x" else axes.set_ylim)(limits)
+    ticks = axes.xaxis if axis == "x" else axes.yaxis
+    ticks.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    ticks.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ticks.set_minor_locator(NullLocator())
+    ticks.set_minor_formatter(NullFormatter())
