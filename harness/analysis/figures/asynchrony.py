@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from matplotlib.axes import Axes
@@ -61,10 +62,10 @@ def _figure(
     )
     cells: list[Cell[Row]] = [*_as_rows(trained), *_as_rows(saves)]
     slots = _slots([cell.row for cell in trained])
-    figure = frame(
+    figure, body = frame(
         title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
     )
-    panels = figure.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
+    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
     if saves:
         _bars(panels[0], slots, [cell.row for cell in saves], lambda row: row.durable_s)
         panels[0].set_ylabel("checkpoint until\ndurable (s)")
@@ -77,7 +78,7 @@ def _figure(
         Patch(facecolor=KINDS[kind][1].colour, hatch=KINDS[kind][1].hatch, edgecolor="white", label=KINDS[kind][0])
         for kind in shown
     ]
-    figure.legend(handles=handles, loc="outside lower left", ncols=2)
+    body.legend(handles=handles, loc="outside lower left", ncols=2)
     what = "Time until durable, and overhead of a checkpoint in training, by kind of method and number of ranks."
     lacks = missing(cells) + _without_saves(trained, saves)
     return Drawn(
@@ -95,7 +96,7 @@ def _place(row: Row) -> tuple[int, str, str, str]:
 
 def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:
     """Where each bar stands: by ranks, and then by kind of method."""
-    ordered = sorted(rows, key=lambda row: (row.world, row.asynchronous, row.sharded, row.method, row.strategy))
+    ordered = sorted(rows, key=lambda row: (row.world, row.asynchronous, row.sharded, _overhead(row), row.method))
     slots: dict[tuple[int, str, str, str], float] = {}
     world, at = ordered[0].world, 0.0
     for row in ordered:
@@ -103,6 +104,10 @@ def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:
         slots[_place(row)] = at
         world, at = row.world, at + 1.0
     return slots
+
+
+def _overhead(row: TrainRow) -> float:
+    return row.overhead_s.value if row.overhead_s else math.inf
 
 
 def _bars(
@@ -140,7 +145,10 @@ def _ranks(axes: Axes, slots: dict[tuple[int, str, str, str], float]) -> None:
 
 def _names(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[TrainRow]) -> None:
     named = {_place(row): label(row) + (f", {row.strategy}" if row.strategy else "") for row in rows}
+    defaults = {_place(row): row.default for row in rows}
     axes.set_xticks(list(slots.values()), [named[place] for place in slots], rotation=90, fontsize=7)
+    for text, place in zip(axes.get_xticklabels(), slots, strict=True):
+        text.set_fontweight("bold" if defaults[place] else "normal")
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.7, max(slots.values()) + 0.7)
 

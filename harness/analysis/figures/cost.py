@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 
 from harness.analysis.cost import CostRow
@@ -34,6 +35,9 @@ STALL = Look(ORANGE, "^")
 DURABLE = Look(BLUE, "o")
 CEILING = Look(BLACK, "|")
 SHARE = Look(BLUE)
+_LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
+_VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
+_ROOM_FOR_PERCENTAGE = 1.3
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
@@ -64,20 +68,22 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
         "as fast as the disk."
     )
     frameworks = _sorted(cells, lambda row: row.durable_s)
-    figure = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
-    grid = figure.subplots(
+    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
+    grid = body.subplots(
         len(frameworks),
         2,
         squeeze=False,
         sharex="col",
         gridspec_kw={"width_ratios": [3, 2], "height_ratios": [len(rows) + 1 for rows in frameworks.values()]},
     )
-    for (framework, rows), (times, shares) in zip(frameworks.items(), grid, strict=True):
-        _times(times, framework, rows)
-        _shares(shares, rows)
-    _finish_times([cell.row for cell in cells], grid[-1][0])
+    for (framework, own), (times, shares) in zip(frameworks.items(), grid, strict=True):
+        _times(times, framework, own)
+        _shares(shares, own)
+    rows = [cell.row for cell in cells]
+    _finish_times(rows, grid[-1][0])
+    grid[-1][1].set_xlim(0.0, max([_LEAST_SHARE, *(1.05 * row.write_efficiency.high for row in rows if row.write_efficiency)]))
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
-    _times_legend(figure)
+    _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
     return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), missing(cells), figure)
 
@@ -106,7 +112,6 @@ def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
     axes.axvline(1.0, color=BLACK, lw=1.0, ls="--")
     bars(axes, [row.write_efficiency for row in rows], SHARE, "share of the ceiling")
     beside(axes, [str(row.samples) if row.samples else "–" for row in rows], "n")
-    axes.set_xlim(left=0.0)
 
 
 def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:
@@ -116,13 +121,13 @@ def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:
     lowest.set_xlabel("time of a checkpoint (s, logarithmic)")
 
 
-def _times_legend(figure: Figure) -> None:
+def _times_legend(body: SubFigure) -> None:
     handles = [
         Line2D([], [], ls="", marker=STALL.marker, color=STALL.colour),
         Line2D([], [], ls="", marker=DURABLE.marker, color=DURABLE.colour),
         Line2D([], [], ls="", marker="|", ms=12, mew=1.6, color=BLACK),
     ]
-    figure.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
+    body.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
 
 
 def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
@@ -135,8 +140,8 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
         f"still takes what the last column shows.{f' A step takes {step:.3g} s.' if step else ''}"
     )
     frameworks = _sorted(cells, lambda row: row.overhead_s)
-    figure = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
-    grid = figure.subplots(
+    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
+    grid = body.subplots(
         len(frameworks),
         len(_PARTS),
         squeeze=False,
@@ -148,8 +153,7 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
     )
     for (framework, rows), panels in zip(frameworks.items(), grid, strict=True):
         _parts(panels, framework, rows)
-    for axes in grid[-1]:
-        axes.set_xlabel("s a checkpoint")
+    _finish_parts(grid, [cell.row for cell in cells])
     what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
     return Drawn(
         slug("training", *state, f"every-{every}", _world_slug(world)),
@@ -180,6 +184,19 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
             )
     notes(panels[0], rows)
     beside(panels[-1], [str(row.samples) if row.samples else "–" for row in rows], "n")
+
+
+def _finish_parts(grid: np.ndarray, rows: Sequence[TrainRow]) -> None:
+    """One scale for all parts, with room for the percentages; a column without visible bars says how little there is."""
+    found = {name: [value for row in rows if (value := getattr(row, name))] for name, _, _ in _PARTS}
+    every = [estimate for estimates in found.values() for estimate in estimates]
+    high = _ROOM_FOR_PERCENTAGE * max((e.high for e in every), default=1.0)
+    grid[-1][0].set_xlim(min([-0.02 * high, *(1.1 * e.low for e in every)]), high)
+    for (name, _, _), column in zip(_PARTS, grid.T, strict=True):
+        column[-1].set_xlabel("s a checkpoint")
+        most = max((abs(limit) for e in found[name] for limit in (e.low, e.high)), default=0.0)
+        if found[name] and most < _VISIBLE_SHARE * high:
+            column[0].text(0.5, 0.5, f"at most\n{1e3 * most:.2g} ms", transform=column[0].transAxes, ha="center", color=GREY)
 
 
 def _sorted(cells: Sequence[Cell[AnyRow]], value: Callable[[AnyRow], Estimate | None]) -> dict[str, list[AnyRow]]:

@@ -20,11 +20,19 @@ NOT_RESTORED = Verdict("a part of the state did not come back", ORANGE, "//")
 LATER = Verdict("parts from the straight run after the step in the cell", BLUE, "", "white")
 BEFORE = Verdict("had parted from the straight run before it was saved", SKY, "\\\\")
 _LETTERS = {"weight": "W", "optimizer": "O", "buffer": "S", "rng": "R", "position": "P"}
+_ROLES = {
+    "weight": "weights",
+    "optimizer": "optimizer",
+    "buffer": "batch-norm statistics",
+    "rng": "random generator",
+    "position": "position in the data",
+}
 _KEY = (
     "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
 )
 _COLUMN_INCHES = 0.95
 _LABEL_INCHES = 2.7
+_ROOM_FOR_WORDS = 0.35  # of the losses' span
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
@@ -47,14 +55,14 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     ordered = sorted(frameworks, key=lambda name: -len(lines[name]))
     heights = [max(len(lines[name]) for name in ordered[place * across : (place + 1) * across]) for place in range(down)]
     widest = max(len(found) for found in columns.values())
-    figure = frame(
+    figure, body = frame(
         title,
         guide,
         footer(COMPARED, [], pool),
         max(6.5, across * (_LABEL_INCHES + _COLUMN_INCHES * widest)),
         sum(ROW_INCHES * height + 0.8 for height in heights),
     )
-    grid = figure.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": [height + 2 for height in heights]})
+    grid = body.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": [height + 2 for height in heights]})
     for axes in grid.flat[len(ordered) :]:
         axes.remove()
     for name, axes in zip(ordered, grid.flat, strict=False):
@@ -63,8 +71,8 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
             (lines[name].index(label(cell.row)), columns[name].index(_column(cell.row))): _mark(cell.row)
             for cell in frameworks[name]
         }
-        matrix(axes, lines[name], [_heading(*column) for column in columns[name]], marks)
-    matrix_legend(figure, [_mark(cell.row).verdict for cell in cells])
+        matrix(axes, lines[name], [_heading(*column) for column in columns[name]], marks, widest)
+    matrix_legend(body, (IDENTICAL, NOT_RESTORED, LATER, BEFORE), (_mark(cell.row).verdict for cell in cells))
     what = "Whether a run that was killed and went on from its checkpoint in another process is bitwise that of a straight run."
     return Drawn(slug("determinism", *state), title, caption(what, COMPARED, cells, pool), missing(cells), figure)
 
@@ -107,17 +115,19 @@ def _traces(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     )
     frameworks = dict(sorted(grouped(cells, lambda cell: cell.row.framework).items()))
     across = max(len(own) for own in frameworks.values())
-    figure = frame(title, guide, footer(COMPARED, [], pool), max(6.5, 2.15 * across + 0.5), 1.75 * len(frameworks))
-    grid = figure.subplots(len(frameworks), across, squeeze=False, sharex=True, sharey="row")
+    figure, body = frame(title, guide, footer(COMPARED, [], pool), max(6.5, 2.15 * across + 0.5), 1.75 * len(frameworks))
+    grid = body.subplots(len(frameworks), across, squeeze=False, sharex=True, sharey="row")
     for (framework, own), panels in zip(frameworks.items(), grid, strict=True):
         for cell, axes in zip(own, panels, strict=False):
             _trace(axes, cell.row)
         for axes in panels[len(own) :]:
             axes.remove()
+        low, high = panels[0].get_ylim()
+        panels[0].set_ylim(low - _ROOM_FOR_WORDS * (high - low), high)
         panels[0].set_ylabel(f"{framework}\nloss (no unit)")
     for axes in grid[-1]:
         axes.set_xlabel("training step (number)")
-    figure.legend(
+    body.legend(
         handles=[
             Line2D([], [], color=GREY, lw=2.4, label="straight"),
             Line2D([], [], color=BLUE, ls="", marker="x", mew=1.6, label="resumed"),
@@ -143,5 +153,6 @@ def _trace(axes: Axes, row: ResumeRow) -> None:
         said = "bit by bit the same"
     else:
         axes.plot([row.diverged_at + 0.5], [0.97], transform=axes.get_xaxis_transform(), color=RED, marker="v", ms=7, clip_on=False)
-        said = f"differs after step {row.diverged_at}:\n{', '.join(row.first_roles)}"
+        begun = "not restored" if row.diverged_at == begin else f"differs after step {row.diverged_at}"
+        said = f"{begun}:\n{', '.join(_ROLES[role] for role in row.first_roles)}"
     axes.text(0.02, 0.03, said, transform=axes.transAxes, fontsize=6.8, va="bottom")

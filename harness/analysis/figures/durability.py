@@ -19,6 +19,7 @@ DATA_ONLY = Verdict("contents flushed, a file's name is not: it may be gone", OR
 NEVER = Verdict("never certain: contents are not all flushed", BLUE, "", "white")
 UNKNOWN = Verdict("not known: the save could not be traced", "white", "....", GREY)
 _COLUMN_INCHES = 1.45
+_LEAST_COLUMNS = 3
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
@@ -34,15 +35,15 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     columns = list(dict.fromkeys(_column(cell) for cell in cells))
     frameworks = dict(sorted(grouped(cells, lambda cell: cell.row.framework).items()))
     lines = {name: list(dict.fromkeys(label(cell.row) for cell in own)) for name, own in frameworks.items()}
-    height = sum(ROW_INCHES * len(names) + 0.3 for names in lines.values()) + 0.7
-    figure = frame(title, guide, footer(TRACED, [], pool), 3.3 + _COLUMN_INCHES * max(3, len(columns)), height)
-    panels = figure.subplots(
+    height = sum(ROW_INCHES * len(names) + 0.35 for names in lines.values()) + 0.7
+    figure, body = frame(title, guide, footer(TRACED, [], pool), 3.3 + _COLUMN_INCHES * max(_LEAST_COLUMNS, len(columns)), height)
+    panels = body.subplots(
         len(lines), 1, squeeze=False, gridspec_kw={"height_ratios": [len(names) + 0.5 for names in lines.values()]}
     )
     for place, (name, axes) in enumerate(zip(lines, panels[:, 0], strict=True)):
         _panel(axes, frameworks[name], lines[name], columns, headed=place == 0)
-        axes.set_ylabel(name, fontweight="bold", fontsize=9)
-    matrix_legend(figure, [_mark(cell.row).verdict for cell in cells])
+        axes.set_title(name)
+    matrix_legend(body, (AT_RETURN, AT_FINISHED, DATA_ONLY, NEVER, UNKNOWN), (_mark(cell.row).verdict for cell in cells))
     what = "After which instant a power loss leaves the checkpoint intact, by method and state."
     yield Drawn("durability", title, caption(what, TRACED, cells, pool), missing(cells), figure)
 
@@ -50,7 +51,7 @@ def draw(pool: Pool) -> Iterator[Drawn]:
 def _panel(axes: Axes, cells: Sequence[Cell[CostRow]], lines: Sequence[str], columns: Sequence[str], headed: bool) -> None:
     marks = {(lines.index(label(cell.row)), columns.index(_column(cell))): _mark(cell.row) for cell in cells}
     headings = [wrapped(column, 21) if headed else "" for column in columns]
-    matrix(axes, lines, headings, marks)
+    matrix(axes, lines, headings, marks, max(_LEAST_COLUMNS, len(columns)))
 
 
 def _column(cell: Cell[CostRow]) -> str:

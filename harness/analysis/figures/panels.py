@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from harness.analysis.figures.cells import label, reason
-from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, PALE, SKY, Look
+from harness.analysis.figures.style import BLACK, GREY, Look
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 
@@ -75,7 +75,8 @@ def notes(axes: Axes, rows: Sequence[Row]) -> None:
     for line, row in enumerate(rows):
         if row.status != "ok":
             text = reason(row, _NOTE_LENGTH)
-            axes.text(0.01, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=GREY, style="italic")
+            note = axes.text(0.01, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, style="italic")
+            note.set(color=GREY, in_layout=False)
 
 
 def beside(axes: Axes, texts: Sequence[str], heading: str = "") -> None:
@@ -96,10 +97,8 @@ class Verdict:
 
 
 GOOD = "#d6ecf8"
-BEST = Verdict("", GOOD)
 FAILED = Verdict("gave no result: failed", GREY, "xx", "white")
 UNSUPPORTED = Verdict("unsupported, or not measured to the end", "white", "....", GREY)
-SECOND, THIRD, WORST = (SKY, ""), (ORANGE, "//"), (BLUE, "")
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,8 @@ class Mark:
     text: str
 
 
-def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapping[tuple[int, int], Mark]) -> None:
-    """Cells by line and column; a cell that was not asked for stays empty."""
+def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapping[tuple[int, int], Mark], across: int) -> None:
+    """Cells by line and column, as wide as if there were `across` columns; a cell that was not asked for stays empty."""
     for (line, column), mark in marks.items():
         look = mark.verdict
         box = Rectangle(
@@ -120,7 +119,7 @@ def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapp
         axes.add_patch(box)
         plate = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8} if look.hatch else None
         axes.text(column, line, mark.text, ha="center", va="center", fontsize=6.8, color=look.ink, bbox=plate)
-    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_xlim(-0.5, across - 0.5)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xticks(range(len(columns)), columns, fontsize=7)
     axes.set_yticks(range(len(lines)), lines)
@@ -131,11 +130,12 @@ def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapp
         spine.set_visible(False)
 
 
-def matrix_legend(figure: Figure, verdicts: Sequence[Verdict]) -> None:
-    """What the kinds of cells mean, outside of the panels."""
-    used = list(dict.fromkeys(verdicts))
-    handles = [Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="white" if v.colour != "white" else PALE) for v in used]
-    figure.legend(handles, [v.meaning for v in used], loc="outside lower left", ncols=2, handleheight=1.2, handlelength=1.8)
+def matrix_legend(body: SubFigure, verdicts: Sequence[Verdict], used: Iterable[Verdict]) -> None:
+    """What the kinds of cells mean that are used, in the order of `verdicts`, outside of the panels."""
+    present = set(used)
+    shown = [verdict for verdict in (*verdicts, FAILED, UNSUPPORTED) if verdict in present]
+    handles = [Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="white" if v.colour != "white" else GREY) for v in shown]
+    body.legend(handles, [v.meaning for v in shown], loc="outside lower left", ncols=2, handleheight=1.2, handlelength=1.8)
 
 
 def wrapped(text: str, width: int) -> str:

@@ -57,8 +57,8 @@ def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool
         "how many times as long the last rank took as the middle one (1: nobody waits). Hollow: more ranks than processors."
     )
     lines = grouped(_lines(cells), lambda line: line.framework)
-    figure = frame(title, guide, footer(INTERVALS, cells, pool), max(6.5, _PANEL_INCHES * len(lines) + 0.6), 5.2)
-    grid = figure.subplots(
+    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), max(6.5, _PANEL_INCHES * len(lines) + 0.6), 5.2)
+    grid = body.subplots(
         3,
         len(lines),
         squeeze=False,

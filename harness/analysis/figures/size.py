@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
@@ -16,7 +16,7 @@ from harness.analysis.figures.panels import BAR_HEIGHT, beside, method_lines, no
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, SKY, Look, frame
 from harness.analysis.row import Row
 from harness.analysis.sizes import SizesRow
-from harness.analysis.tables import size
+from harness.analysis.tables import fraction, size
 
 COUNTED = "Bytes are counted, not estimated: they have no interval"
 UNDIVIDED = Look(SKY)
@@ -27,7 +27,6 @@ _ROLES = (
     ("metadata_bytes", "the format's own", Look(GREY, hatch="....")),
 )
 _NEAREST_LIMIT = 1.15
-_FILES_PLURAL = 2
 
 Sized = CostRow | SizesRow
 
@@ -54,8 +53,8 @@ def _figure(state: State, cells: Sequence[Cell[Row]], pool: Pool) -> Drawn:
     by_framework = grouped((_sized(cell.row) for cell in cells), lambda row: row.framework)
     frameworks = {name: sorted(by_framework[name], key=lambda row: _ratio(row) or float("inf")) for name in sorted(by_framework)}
     height = sum(ROW_INCHES * len(rows) + 0.42 for rows in frameworks.values()) + 0.3
-    figure = frame(title, guide, footer(COUNTED, cells, pool), 8.0, height)
-    panels = figure.subplots(
+    figure, body = frame(title, guide, footer(COUNTED, cells, pool), 8.0, height)
+    panels = body.subplots(
         len(frameworks),
         1,
         squeeze=False,
@@ -68,7 +67,7 @@ def _figure(state: State, cells: Sequence[Cell[Row]], pool: Pool) -> Drawn:
     panels[-1].set_xlabel("file bytes / bytes of the whole state (ratio, no unit)")
     widest = max((_ratio(row) or 0.0 for rows in frameworks.values() for row in rows), default=1.0)
     panels[-1].set_xlim(0.0, max(_NEAREST_LIMIT, 1.05 * widest))
-    _legend(figure, [row for rows in frameworks.values() for row in rows])
+    _legend(body, [row for rows in frameworks.values() for row in rows])
     what = "File bytes against bytes of state, by role where the format tells."
     return Drawn(slug("size", *state), title, caption(what, COUNTED, cells, pool), missing(cells), figure)
 
@@ -80,7 +79,7 @@ def _bars(axes: Axes, rows: Sequence[Sized]) -> None:
         if row.status == "ok" and row.file_bytes and row.state_bytes:
             _bar(axes, line, row, row.file_bytes, row.state_bytes)
     notes(axes, rows)
-    beside(axes, [_files(row) for row in rows], "in files")
+    beside(axes, [_files(row) for row in rows], "ratio, files")
 
 
 def _bar(axes: Axes, line: int, row: Sized, file_bytes: int, state_bytes: int) -> None:
@@ -98,7 +97,7 @@ def _bar(axes: Axes, line: int, row: Sized, file_bytes: int, state_bytes: int) -
         axes.plot([row.fresh_file_bytes / state_bytes], [line], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK)
 
 
-def _legend(figure: Figure, rows: Sequence[Sized]) -> None:
+def _legend(body: SubFigure, rows: Sequence[Sized]) -> None:
     apart = [row for row in rows if isinstance(row, SizesRow) and row.weights_bytes is not None]
     shown = [Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="white", label=role) for _, role, look in _ROLES if apart]
     if len(apart) < len([row for row in rows if row.file_bytes]):
@@ -106,7 +105,7 @@ def _legend(figure: Figure, rows: Sequence[Sized]) -> None:
     handles = [*shown, Line2D([], [], ls="", marker="|", ms=12, mew=2.0, color=BLACK, label="what the method covers")]
     if any(isinstance(row, SizesRow) and row.fresh_file_bytes for row in rows):
         handles.append(Line2D([], [], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK, label="before training"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=3)
+    body.legend(handles=handles, loc="outside lower left", ncols=3)
 
 
 def _sized(row: Row) -> Sized:
@@ -122,4 +121,4 @@ def _ratio(row: Sized) -> float | None:
 def _files(row: Sized) -> str:
     if not row.files or row.status != "ok":
         return "–"
-    return f"{row.files} file{'s' * (row.files >= _FILES_PLURAL)}"
+    return f"{fraction(_ratio(row))}, {row.files}"

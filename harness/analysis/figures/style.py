@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
@@ -38,8 +39,10 @@ STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
 }
 
 ROW_INCHES = 0.23  # of one method
-_FRAME_INCHES = 1.1  # title, legend, axis label and footer
-_CHARACTERS_AN_INCH = 15.5  # of the footer's letters
+_FRAME_INCHES = 0.8  # legend, axis label and gaps
+_TITLE_CHARACTERS_AN_INCH = 9.4
+_GUIDE_CHARACTERS_AN_INCH = 15.2
+_FOOTER_CHARACTERS_AN_INCH = 17.2
 _DECADES_FOR_PLAIN_POWERS = 2.2
 
 
@@ -66,15 +69,22 @@ SERIES = (  # lines of one panel: no two share a marker
 )
 
 
-def frame(title: str, guide: str, footer: str, width: float, height: float) -> Figure:
-    """An empty figure in inches: its title, under it in one line how to read it, and at its foot what it rests on."""
-    columns = int(width * _CHARACTERS_AN_INCH)
-    head, foot = textwrap.wrap(guide, int(0.92 * columns)), textwrap.wrap(footer, columns)
+def frame(title: str, guide: str, footer: str, width: float, height: float) -> tuple[Figure, SubFigure]:
+    """An empty figure, and within it the place for its panels and legend, of `height` inches.
+
+    Above stand its title and how to read it, below what it rests on.
+    """
+    titles = textwrap.wrap(title, int(width * _TITLE_CHARACTERS_AN_INCH))
+    guides = textwrap.wrap(guide, int(width * _GUIDE_CHARACTERS_AN_INCH))
+    feet = textwrap.wrap(footer, int(width * _FOOTER_CHARACTERS_AN_INCH))
+    around = 0.2 * len(titles) + 0.15 * len(guides) + 0.13 * len(feet) + _FRAME_INCHES
     layout = ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.06, hspace=0.03)
-    figure = Figure(figsize=(width, height + _FRAME_INCHES + 0.13 * (len(head) + len(foot))), layout=layout)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
-    figure.supxlabel("\n".join([*head, *foot]), x=0.01, ha="left", fontsize=7, color="#404040")
-    return figure
+    figure = Figure(figsize=(width, height + around), layout=layout)
+    figure.suptitle("\n".join(titles), x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.supxlabel("\n".join(feet), x=0.01, ha="left", fontsize=7, color="#404040")
+    body = figure.add_subfigure(GridSpec(1, 1, figure)[0])
+    body.suptitle("\n".join(guides), x=0.01, ha="left", fontsize=8)
+    return figure, body
 
 
 def logarithmic_seconds(axes: Axes, low: float, high: float, axis: str = "x") -> None:
