@@ -73,10 +73,11 @@ def _figure(
     panels[-1].set_ylabel("overhead of a\ncheckpoint (s)")
     _ranks(panels[0], slots)
     _names(panels[-1], slots, [cell.row for cell in trained])
-    shown = dict.fromkeys((cell.row.asynchronous, cell.row.sharded) for cell in trained)
+    present = {(cell.row.asynchronous, cell.row.sharded) for cell in trained}
     handles = [
         Patch(facecolor=KINDS[kind][1].colour, hatch=KINDS[kind][1].hatch, edgecolor="white", label=KINDS[kind][0])
-        for kind in shown
+        for kind in KINDS
+        if kind in present
     ]
     body.legend(handles=handles, loc="outside lower left", ncols=2)
     what = "Time until durable, and overhead of a checkpoint in training, by kind of method and number of ranks."

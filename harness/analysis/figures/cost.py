@@ -38,6 +38,7 @@ SHARE = Look(BLUE)
 _LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
 _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
 _ROOM_FOR_PERCENTAGE = 1.3
+_NARROW_NOTE_LENGTH = 48
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
@@ -182,7 +183,7 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
                 va="center",
                 fontsize=7,
             )
-    notes(panels[0], rows)
+    notes(panels[0], rows, _NARROW_NOTE_LENGTH)
     beside(panels[-1], [str(row.samples) if row.samples else "–" for row in rows], "n")
 
 

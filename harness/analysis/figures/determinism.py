@@ -30,7 +30,7 @@ _ROLES = {
 _KEY = (
     "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
 )
-_COLUMN_INCHES = 0.95
+_COLUMN_INCHES = 1.0
 _LABEL_INCHES = 2.7
 _ROOM_FOR_WORDS = 0.35  # of the losses' span
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from harness.analysis.figures.style import STYLE
-
-PNG_DPI = 150
+from harness.analysis.figures.style import PNG_DPI, STYLE
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,15 @@ def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
     with mpl.rc_context(STYLE):
+        _lay_out(drawn.figure)
         drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
         drawn.figure.savefig(png, dpi=PNG_DPI, metadata={"Title": drawn.title, "Description": drawn.caption, "Software": None})
     return svg, png
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place everything once for both files; a figure that was saved before is laid out already."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")

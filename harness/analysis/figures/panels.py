@@ -17,7 +17,7 @@ from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 
 BAR_HEIGHT = 0.62
-_NOTE_LENGTH = 68
+NOTE_LENGTH = 68
 
 
 def method_lines(axes: Axes, rows: Sequence[Row], labelled: bool = True) -> None:
@@ -70,11 +70,11 @@ def spans(estimates: Sequence[Estimate]) -> np.ndarray:
     return np.array([[max(0.0, e.value - e.low) for e in estimates], [max(0.0, e.high - e.value) for e in estimates]])
 
 
-def notes(axes: Axes, rows: Sequence[Row]) -> None:
+def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
     """Why the rows without a number have none, on their lines."""
     for line, row in enumerate(rows):
         if row.status != "ok":
-            text = reason(row, _NOTE_LENGTH)
+            text = reason(row, length)
             note = axes.text(0.01, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, style="italic")
             note.set(color=GREY, in_layout=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -20,6 +21,7 @@ from harness.analysis.statistics import Estimate, Samples
 
 _PANEL_INCHES = 3.4
 _LEAST_WORLDS = 2
+_STEP_ASIDE = 1.025  # a factor, on a logarithmic axis
 _STRAGGLER_LIMIT = 1.1  # the axis shows at least a tenth more than no wait at all
 
 
@@ -95,8 +97,8 @@ def _lines(cells: Sequence[Cell[CostRow]]) -> list[Line]:
 
 
 def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
-    for line, look in zip(lines, _looks(len(lines)), strict=True):
-        _curve(axes, line, line.durable(), look)
+    for line, (look, shift) in zip(lines, _looks(len(lines)), strict=True):
+        _curve(axes, line, line.durable(), look, shift)
     _ideal(axes, lines, weak)
     ceilings = grouped((cell.row for line in lines for cell in line.cells if cell.row.ceiling_write_s), lambda row: row.world)
     worlds = sorted(ceilings)
@@ -104,22 +106,24 @@ def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
     axes.plot(worlds, middle, color=BLACK, ls=":", lw=1.2, label="ceiling of the disk")
 
 
-def _looks(count: int) -> list[Look]:
-    return [SERIES[place % len(SERIES)] for place in range(count)]
+def _looks(count: int) -> list[tuple[Look, float]]:
+    """A look for each line, and how far to its side of the number of ranks it stands, so that intervals do not cover each other."""
+    return [(SERIES[place % len(SERIES)], _STEP_ASIDE ** (place - 0.5 * (count - 1))) for place in range(count)]
 
 
-def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look) -> None:
+def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look, shift: float) -> None:
     if not values:
         return
     worlds, estimates = zip(*values, strict=True)
+    places = [world * shift for world in worlds]
     heights = [estimate.value for estimate in estimates]
     axes.errorbar(
-        worlds, heights, yerr=spans(estimates), color=look.colour, marker=look.marker, ls=look.line, lw=1.2, ms=5.5, label=line.name
+        places, heights, yerr=spans(estimates), color=look.colour, marker=look.marker, ls=look.line, lw=1.2, ms=5.5, label=line.name
     )
     crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
     hollow = [(world, height) for world, height in zip(worlds, heights, strict=True) if world in crowded]
     axes.plot(
-        [world for world, _ in hollow],
+        [world * shift for world, _ in hollow],
         [height for _, height in hollow],
         ls="",
         marker=look.marker,
@@ -144,8 +148,8 @@ def _ideal(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
 
 def _stragglers(axes: Axes, lines: Sequence[Line]) -> None:
     axes.axhline(1.0, color=GREY, ls="--", lw=1.2)
-    for line, look in zip(lines, _looks(len(lines)), strict=True):
-        _curve(axes, line, line.straggler(), look)
+    for line, (look, shift) in zip(lines, _looks(len(lines)), strict=True):
+        _curve(axes, line, line.straggler(), look, shift)
 
 
 def _straggler(cell: Cell[CostRow]) -> Estimate | None:
@@ -160,8 +164,6 @@ def _straggler(cell: Cell[CostRow]) -> Estimate | None:
 
 def _finish(times: Sequence[Axes], stragglers: Sequence[Axes], cells: Sequence[Cell[CostRow]]) -> None:
     worlds = sorted({cell.row.world for cell in cells})
-    rows = [cell.row for cell in cells]
-    estimates = [estimate for row in rows for estimate in (row.durable_s, row.ceiling_write_s) if estimate]
     for axes in [*times, *stragglers]:
         axes.set_xscale("log", base=2)
         axes.set_xlim(worlds[0] / 1.25, worlds[-1] * 1.25)
@@ -173,8 +175,8 @@ def _finish(times: Sequence[Axes], stragglers: Sequence[Axes], cells: Sequence[C
         axes.set_xlabel("ranks (number, logarithmic)")
     times[0].set_ylabel("time until durable\n(s, logarithmic)")
     stragglers[0].set_ylabel("last / middle rank\n(ratio, no unit)")
-    if estimates:
-        ideal = min(estimate.value for estimate in estimates) * worlds[0] / worlds[-1]
-        logarithmic_seconds(times[0], min(ideal, *(e.low for e in estimates)), max(e.high for e in estimates), "y")
+    low, high = min(axes.dataLim.ymin for axes in times), max(axes.dataLim.ymax for axes in times)
+    if 0.0 < low <= high < math.inf:
+        logarithmic_seconds(times[0], low, high, "y")
     top = max((axes.dataLim.ymax for axes in stragglers), default=1.0)
     stragglers[0].set_ylim(0.98, max(_STRAGGLER_LIMIT, 1.05 * top))

@@ -38,6 +38,7 @@ STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
     "errorbar.capsize": 2.5,
 }
 
+PNG_DPI = 150
 ROW_INCHES = 0.23  # of one method
 _FRAME_INCHES = 0.8  # legend, axis label and gaps
 _TITLE_CHARACTERS_AN_INCH = 9.4
@@ -79,7 +80,7 @@ def frame(title: str, guide: str, footer: str, width: float, height: float) -> t
     feet = textwrap.wrap(footer, int(width * _FOOTER_CHARACTERS_AN_INCH))
     around = 0.2 * len(titles) + 0.15 * len(guides) + 0.13 * len(feet) + _FRAME_INCHES
     layout = ConstrainedLayoutEngine(h_pad=0.05, w_pad=0.06, hspace=0.03)
-    figure = Figure(figsize=(width, height + around), layout=layout)
+    figure = Figure(figsize=(width, height + around), dpi=PNG_DPI, layout=layout)
     figure.suptitle("\n".join(titles), x=0.01, ha="left", fontsize=11, fontweight="bold")
     figure.supxlabel("\n".join(feet), x=0.01, ha="left", fontsize=7, color="#404040")
     body = figure.add_subfigure(GridSpec(1, 1, figure)[0])
