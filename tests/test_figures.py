@@ -133,7 +133,7 @@ def test_bars_and_points_are_the_rows_medians_with_their_intervals(reference: li
     rows = {row.method: row for row in run.rows if isinstance(row, CostRow) and row.workload == "resnet50"}
     lines = [text.get_text().removesuffix(" (default)") for text in times.get_yticklabels()]
     assert sorted(lines) == sorted(rows)
-    durable, stall = points_of(times, "durable"), points_of(times, "stall")
+    durable, stall = points_of(times, "durable_s"), points_of(times, "stall_s")
     share = bars_of(shares)
     for line, method in enumerate(lines):
         row = rows[method]
@@ -227,7 +227,7 @@ def test_an_interrupted_case_is_missing_and_a_case_that_failed_has_no_bar(tmp_pa
     assert [lack.split(",")[0] for lack in drawn.missing] == ["raw cut", "raw wrong"]
     assert "interrupted" in drawn.missing[0]
     assert drawn.missing[1].endswith("failed in save: wrong bytes.")
-    assert list(points_of(drawn.figure.axes[0], "durable")) == [0]
+    assert list(points_of(drawn.figure.axes[0], "durable_s")) == [0]
     label = drawn.figure.axes[0].get_yticklabels()[0]
     assert (label.get_text(), label.get_fontweight()) == ("good (default)", "bold")
 
@@ -245,7 +245,7 @@ def test_the_newest_row_counts_but_one_that_was_never_measured_replaces_none(tmp
     old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
     new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (two, [])])
     drawn = only(figures.draw([new, old]), "cost")
-    durable = points_of(drawn.figure.axes[0], "durable")
+    durable = points_of(drawn.figure.axes[0], "durable_s")
     assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.4, 0.8])  # two, then one; a save has 0.1 s in each other phase
     assert "20260102-000000-b (raw one)" in drawn.caption
     assert "20260101-000000-a (raw two)" in drawn.caption
@@ -262,7 +262,7 @@ def test_unlike_machines_get_figures_of_their_own(tmp_path: Path, here: Manifest
     assert len({drawn.name for drawn in found}) == 2
     for drawn, machine, durable in zip(found, (here, elsewhere), (0.4, 0.8), strict=True):
         assert machine.machine in drawn.caption
-        assert points_of(drawn.figure.axes[0], "durable")[0][0] == pytest.approx(durable)
+        assert points_of(drawn.figure.axes[0], "durable_s")[0][0] == pytest.approx(durable)
 
 
 def curve(axes: Axes, name: str) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -20,6 +20,7 @@ from harness.analysis.figures.cells import (
     grouped,
     label,
     missing,
+    number,
     slug,
     state_title,
 )
@@ -27,7 +28,6 @@ from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import spans
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, SKY, Look, frame
 from harness.analysis.row import Row, listed
-from harness.analysis.statistics import Estimate
 from harness.analysis.train import TrainRow
 
 KINDS = {  # asynchronous, sharded
@@ -67,9 +67,9 @@ def _figure(
     )
     panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
     if saves:
-        _bars(panels[0], slots, [cell.row for cell in saves], lambda row: row.durable_s)
+        _bars(panels[0], slots, [cell.row for cell in saves], "durable_s")
         panels[0].set_ylabel("checkpoint until\ndurable (s)")
-    _bars(panels[-1], slots, [cell.row for cell in trained], lambda row: row.overhead_s)
+    _bars(panels[-1], slots, [cell.row for cell in trained], "overhead_s")
     panels[-1].set_ylabel("overhead of a\ncheckpoint (s)")
     _ranks(panels[0], slots)
     _names(panels[-1], slots, [cell.row for cell in trained])
@@ -108,17 +108,16 @@ def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:
 
 
 def _overhead(row: TrainRow) -> float:
-    return row.overhead_s.value if row.overhead_s else math.inf
+    estimate = number(row, "overhead_s")
+    return estimate.value if estimate else math.inf
 
 
-def _bars(
-    axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], value: Callable[[AnyRow], Estimate | None]
-) -> None:
+def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
     axes.axhline(0.0, color=BLACK, lw=0.8)
     axes.grid(axis="y")
     axes.grid(visible=False, axis="x")
     for row in rows:
-        estimate, look = value(row), KINDS[row.asynchronous, row.sharded][1]
+        estimate, look = number(row, name), KINDS[row.asynchronous, row.sharded][1]
         place = slots[_place(row)]
         if estimate:
             axes.bar(

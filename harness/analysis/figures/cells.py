@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from harness.analysis.row import Row, listed
 from harness.analysis.runs import ReadRun
+from harness.analysis.statistics import Estimate
 from harness.machine import Manifest, comparable
 from harness.plan import PlannedCase
 
@@ -103,6 +104,12 @@ def label(row: Row) -> str:
     covers = "" if row.covers == "full" or not row.method else f" [{row.covers} only]"
     ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
     return f"{row.method or 'no checkpoint'}{' (default)' if row.default else ''}{ablated}{covers}"
+
+
+def number(row: Row, name: str) -> Estimate | None:
+    """A row's estimate of that name; None where there is none, or where the case was not measured to its end."""
+    found: Estimate | None = getattr(row, name) if row.status == "ok" else None
+    return found
 
 
 def missing(cells: Iterable[Cell[AnyRow]]) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -21,13 +21,13 @@ from harness.analysis.figures.cells import (
     footer,
     grouped,
     missing,
+    number,
     slug,
     state_title,
 )
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import bars, beside, method_lines, notes, points
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, Look, frame, logarithmic_seconds
-from harness.analysis.statistics import Estimate
 from harness.analysis.tables import size
 from harness.analysis.train import TrainRow
 
@@ -68,7 +68,7 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
         "itself did; the ceiling is a raw write of the same bytes just before and after. Right: ceiling over durable time, 1 is "
         "as fast as the disk."
     )
-    frameworks = _sorted(cells, lambda row: row.durable_s)
+    frameworks = _sorted(cells, "durable_s")
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
     grid = body.subplots(
         len(frameworks),
@@ -82,7 +82,9 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
         _shares(shares, own)
     rows = [cell.row for cell in cells]
     _finish_times(rows, grid[-1][0])
-    grid[-1][1].set_xlim(0.0, max([_LEAST_SHARE, *(1.05 * row.write_efficiency.high for row in rows if row.write_efficiency)]))
+    grid[-1][1].set_xlim(
+        0.0, max([_LEAST_SHARE, *(1.05 * share.high for row in rows if (share := number(row, "write_efficiency")))])
+    )
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
     _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
@@ -92,7 +94,7 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
 def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
     axes.set_title(framework)
     method_lines(axes, rows)
-    ceilings = [(row.ceiling_write_s.value, line) for line, row in enumerate(rows) if row.ceiling_write_s]
+    ceilings = [(ceiling.value, line) for line, row in enumerate(rows) if (ceiling := number(row, "ceiling_write_s"))]
     axes.plot(
         [value for value, _ in ceilings],
         [line for _, line in ceilings],
@@ -103,20 +105,21 @@ def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
         color=BLACK,
         label="ceiling",
     )
-    points(axes, [row.durable_s for row in rows], DURABLE, "durable", 0.12)
-    points(axes, [row.stall_s for row in rows], STALL, "stall", -0.12)
+    points(axes, rows, "durable_s", DURABLE, 0.12)
+    points(axes, rows, "stall_s", STALL, -0.12)
     notes(axes, rows)
 
 
 def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
     method_lines(axes, rows, labelled=False)
     axes.axvline(1.0, color=BLACK, lw=1.0, ls="--")
-    bars(axes, [row.write_efficiency for row in rows], SHARE, "share of the ceiling")
-    beside(axes, [str(row.samples) if row.samples else "–" for row in rows], "n")
+    bars(axes, rows, "write_efficiency", SHARE)
+    beside(axes, [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 
 def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:
-    known = [estimate for row in rows for estimate in (row.stall_s, row.durable_s, row.ceiling_write_s) if estimate]
+    names = ("stall_s", "durable_s", "ceiling_write_s")
+    known = [estimate for row in rows for name in names if (estimate := number(row, name))]
     if known:
         logarithmic_seconds(lowest, min(e.low for e in known), max(e.high for e in known))
     lowest.set_xlabel("time of a checkpoint (s, logarithmic)")
@@ -140,7 +143,7 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
         "stall, the slowdown of the steps while it is written, and the waiting for the checkpoint before. Flushing the files then "
         f"still takes what the last column shows.{f' A step takes {step:.3g} s.' if step else ''}"
     )
-    frameworks = _sorted(cells, lambda row: row.overhead_s)
+    frameworks = _sorted(cells, "overhead_s")
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
     grid = body.subplots(
         len(frameworks),
@@ -171,9 +174,9 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
         method_lines(axes, rows, labelled=first)
         axes.set_title(f"{framework}: {heading}" if first else heading, fontweight="bold" if first else "normal")
         axes.axvline(0.0, color=BLACK, lw=0.8)
-        bars(axes, [getattr(row, name) for row in rows], look, heading)
+        bars(axes, rows, name, look)
     for line, row in enumerate(rows):
-        if row.overhead_s and row.overhead_share:
+        if row.status == "ok" and row.overhead_s and row.overhead_share:
             right = max(row.overhead_s.high, 0.0)
             panels[0].annotate(
                 f"{100 * row.overhead_share.value:+.0f} %",
@@ -184,12 +187,12 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
                 fontsize=7,
             )
     notes(panels[0], rows, _NARROW_NOTE_LENGTH)
-    beside(panels[-1], [str(row.samples) if row.samples else "–" for row in rows], "n")
+    beside(panels[-1], [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 
 def _finish_parts(grid: np.ndarray, rows: Sequence[TrainRow]) -> None:
     """One scale for all parts, with room for the percentages; a column without visible bars says how little there is."""
-    found = {name: [value for row in rows if (value := getattr(row, name))] for name, _, _ in _PARTS}
+    found = {name: [value for row in rows if (value := number(row, name))] for name, _, _ in _PARTS}
     every = [estimate for estimates in found.values() for estimate in estimates]
     high = _ROOM_FOR_PERCENTAGE * max((e.high for e in every), default=1.0)
     grid[-1][0].set_xlim(min([-0.02 * high, *(1.1 * e.low for e in every)]), high)
@@ -200,11 +203,11 @@ def _finish_parts(grid: np.ndarray, rows: Sequence[TrainRow]) -> None:
             column[0].text(0.5, 0.5, f"at most\n{1e3 * most:.2g} ms", transform=column[0].transAxes, ha="center", color=GREY)
 
 
-def _sorted(cells: Sequence[Cell[AnyRow]], value: Callable[[AnyRow], Estimate | None]) -> dict[str, list[AnyRow]]:
+def _sorted(cells: Sequence[Cell[AnyRow]], name: str) -> dict[str, list[AnyRow]]:
     """The rows of each framework, the smallest value first, those without one last."""
 
     def place(row: AnyRow) -> float:
-        estimate = value(row)
+        estimate = number(row, name)
         return estimate.value if estimate else math.inf
 
     by_framework = grouped((cell.row for cell in cells), lambda row: row.framework)

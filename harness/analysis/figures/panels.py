@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from harness.analysis.figures.cells import label, reason
+from harness.analysis.figures.cells import label, number, reason
 from harness.analysis.figures.style import BLACK, GREY, Look
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
@@ -29,9 +29,9 @@ def method_lines(axes: Axes, rows: Sequence[Row], labelled: bool = True) -> None
         text.set_fontweight("bold" if row.default else "normal")
 
 
-def bars(axes: Axes, estimates: Sequence[Estimate | None], look: Look, name: str) -> None:
-    """A horizontal bar with its interval on every line that has an estimate."""
-    known = [(line, estimate) for line, estimate in enumerate(estimates) if estimate is not None]
+def bars(axes: Axes, rows: Sequence[Row], name: str, look: Look) -> None:
+    """A horizontal bar with its interval on the line of every row that has an estimate of that name."""
+    known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
     if not known:
         return
     axes.barh(
@@ -47,9 +47,9 @@ def bars(axes: Axes, estimates: Sequence[Estimate | None], look: Look, name: str
     )
 
 
-def points(axes: Axes, estimates: Sequence[Estimate | None], look: Look, name: str, shift: float = 0.0) -> None:
-    """A point with its interval on every line that has an estimate."""
-    known = [(line, estimate) for line, estimate in enumerate(estimates) if estimate is not None]
+def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float = 0.0) -> None:
+    """A point with its interval on the line of every row that has an estimate of that name."""
+    known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
     if not known:
         return
     axes.errorbar(

@@ -12,7 +12,20 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from harness.analysis import statistics
 from harness.analysis.cost import CostRow
-from harness.analysis.figures.cells import INTERVALS, Cell, Pool, State, caption, footer, grouped, label, missing, slug, state_title
+from harness.analysis.figures.cells import (
+    INTERVALS,
+    Cell,
+    Pool,
+    State,
+    caption,
+    footer,
+    grouped,
+    label,
+    missing,
+    number,
+    slug,
+    state_title,
+)
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import spans
 from harness.analysis.figures.style import BLACK, GREY, SERIES, Look, frame, logarithmic_seconds
@@ -35,7 +48,7 @@ class Line:
 
     def durable(self) -> list[tuple[int, Estimate]]:
         """Ranks, and the time until durable."""
-        return [(cell.row.world, cell.row.durable_s) for cell in self.cells if cell.row.durable_s]
+        return [(cell.row.world, time) for cell in self.cells if (time := number(cell.row, "durable_s"))]
 
     def straggler(self) -> list[tuple[int, Estimate]]:
         """Ranks, and how much longer the last rank took than the middle one; one rank has nobody to wait for."""
@@ -55,8 +68,9 @@ def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool
     title = f"Scaling, {kind}: {state_title(state)}"
     ideal = "the same time" if weak else "half the time on twice the ranks"
     guide = (
-        f"Lower is better. Dashed grey: ideal, {ideal}; dotted black: the disk's ceiling with all ranks writing together. Below: "
-        "how many times as long the last rank took as the middle one (1: nobody waits). Hollow: more ranks than processors."
+        f"Lower is better. Dashed grey: ideal, {ideal}, as if each rank had a disk of its own; dotted black: what this disk takes "
+        "from all ranks writing together. Below: how many times as long the last rank took as the middle one (1: nobody waits). "
+        "Hollow: more ranks than processors."
     )
     lines = grouped(_lines(cells), lambda line: line.framework)
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), max(6.5, _PANEL_INCHES * len(lines) + 0.6), 5.2)
