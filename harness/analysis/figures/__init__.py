@@ -13,7 +13,7 @@ from harness.analysis.figures.drawn import Drawn, save
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 
-__all__ = ["Drawn", "draw", "save"]
+__all__ = ["Drawn", "Pool", "draw", "pools", "save"]
 
 _FAMILIES: tuple[Callable[[Pool], Iterator[Drawn]], ...] = (
     cost.draw,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from harness.analysis.figures.style import PNG_DPI, STYLE
+
+_NOTEBOOK_DPI = 100
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,20 @@ class Drawn:
     missing: tuple[str, ...]
     figure: Figure
 
+    def _repr_png_(self) -> bytes:
+        """How a notebook shows it."""
+        _lay_out(self.figure)
+        with mpl.rc_context(STYLE), io.BytesIO() as png:
+            self.figure.savefig(png, format="png", dpi=_NOTEBOOK_DPI, metadata={"Software": None})
+            return png.getvalue()
+
 
 def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
     """Write NAME.svg and NAME.png into `folder`, which is made, and return both. The same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
+    _lay_out(drawn.figure)
     with mpl.rc_context(STYLE):
-        _lay_out(drawn.figure)
         drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
         drawn.figure.savefig(png, dpi=PNG_DPI, metadata={"Title": drawn.title, "Description": drawn.caption, "Software": None})
     return svg, png
@@ -37,5 +47,6 @@ def _lay_out(figure: Figure) -> None:
     """Place everything once for both files; a figure that was saved before is laid out already."""
     engine = figure.get_layout_engine()
     if engine is not None:
-        engine.execute(figure)
+        with mpl.rc_context(STYLE):
+            engine.execute(figure)
         figure.set_layout_engine("none")
