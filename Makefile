@@ -23,6 +23,10 @@ $(HARNESS)/.complete: pyproject.toml
 bench: setup
 	$(BIN)/ckptbench run $(SUITE) --framework $(FRAMEWORK) $(ARGS)
 
+# Redraws the stored runs, and measures nothing: SVG and PNG in build/figures.
+figures: setup
+	$(BIN)/ckptbench figures $(ARGS)
+
 # The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
 test: test-fast test-frameworks
 	$(BIN)/ckptbench run parity --framework all --results build/tests

@@ -7,7 +7,7 @@ import sys
 
 from rich.markup import escape
 
-from harness.cli import ab, compare, listing, report, run, show  # noqa: F401  the commands join the application
+from harness.cli import ab, compare, figures, listing, report, run, show  # noqa: F401  the commands join the application
 from harness.cli.app import app, err
 from harness.driver import slurm
 from harness.driver.errors import UsageError

@@ -1,0 +1,162 @@
+"""The second study's pair: how long a checkpoint takes and what it costs training, by kind of method, against ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from harness.analysis.cost import CostRow
+from harness.analysis.figures.cells import (
+    INTERVALS,
+    AnyRow,
+    Cell,
+    Pool,
+    State,
+    caption,
+    footer,
+    grouped,
+    label,
+    missing,
+    number,
+    slug,
+    state_title,
+)
+from harness.analysis.figures.drawn import Drawn
+from harness.analysis.figures.panels import spans
+from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, SKY, Look, frame
+from harness.analysis.row import Row, listed
+from harness.analysis.train import TrainRow
+
+KINDS = {  # asynchronous, sharded
+    (False, False): ("synchronous, one writer", Look(GREY)),
+    (False, True): ("synchronous, sharded", Look(SKY, hatch="////")),
+    (True, False): ("asynchronous, one writer", Look(ORANGE, hatch="....")),
+    (True, True): ("asynchronous, sharded", Look(BLUE)),
+}
+_BAR_INCHES = 0.26
+_GAP = 1.0  # between numbers of ranks, in bars
+
+
+def draw(pool: Pool) -> Iterator[Drawn]:
+    """A figure for each framework, state and interval that training was measured with."""
+    saves = pool.of(CostRow)
+    for (framework, state, every), trained in grouped(
+        pool.of(TrainRow), lambda cell: (cell.row.framework, cell.state, cell.row.every)
+    ).items():
+        wanted = {_place(cell.row) for cell in trained}
+        own = [cell for cell in saves if cell.state == state and cell.row.scale <= 1 and _place(cell.row) in wanted]
+        yield _figure(framework, state, every, trained, own, pool)
+
+
+def _figure(
+    framework: str, state: State, every: int, trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]], pool: Pool
+) -> Drawn:
+    interval = "every step" if every == 1 else f"every {every} steps"
+    title = f"Synchronous, asynchronous, sharded: {framework}, {state_title(state)}, a checkpoint {interval}"
+    guide = (
+        "Lower is better. Above: how long a checkpoint takes until it is durable. Below: what it adds to the training. "
+        "An asynchronous method pays where its bar below is far shorter than its bar above."
+    )
+    cells: list[Cell[Row]] = [*_as_rows(trained), *_as_rows(saves)]
+    slots = _slots([cell.row for cell in trained])
+    figure, body = frame(
+        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
+    )
+    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
+    if saves:
+        _bars(panels[0], slots, [cell.row for cell in saves], "durable_s")
+        panels[0].set_ylabel("checkpoint until\ndurable (s)")
+    _bars(panels[-1], slots, [cell.row for cell in trained], "overhead_s")
+    panels[-1].set_ylabel("overhead of a\ncheckpoint (s)")
+    _ranks(panels[0], slots)
+    _names(panels[-1], slots, [cell.row for cell in trained])
+    present = {(cell.row.asynchronous, cell.row.sharded) for cell in trained}
+    handles = [
+        Patch(facecolor=KINDS[kind][1].colour, hatch=KINDS[kind][1].hatch, edgecolor="white", label=KINDS[kind][0])
+        for kind in KINDS
+        if kind in present
+    ]
+    body.legend(handles=handles, loc="outside lower left", ncols=2)
+    what = "Time until durable, and overhead of a checkpoint in training, by kind of method and number of ranks."
+    lacks = missing(cells) + _without_saves(trained, saves)
+    return Drawn(
+        slug("asynchrony", framework, *state, f"every-{every}"), title, caption(what, INTERVALS, cells, pool), lacks, figure
+    )
+
+
+def _as_rows(cells: Sequence[Cell[AnyRow]]) -> list[Cell[Row]]:
+    return [Cell(cell.row, cell.planned, cell.run) for cell in cells]
+
+
+def _place(row: Row) -> tuple[int, str, str, str]:
+    return (row.world, row.strategy, row.framework, row.method)
+
+
+def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:
+    """Where each bar stands: by ranks, and then by kind of method."""
+    ordered = sorted(rows, key=lambda row: (row.world, row.asynchronous, row.sharded, _overhead(row), row.method))
+    slots: dict[tuple[int, str, str, str], float] = {}
+    world, at = ordered[0].world, 0.0
+    for row in ordered:
+        at += _GAP if row.world != world else 0.0
+        slots[_place(row)] = at
+        world, at = row.world, at + 1.0
+    return slots
+
+
+def _overhead(row: TrainRow) -> float:
+    estimate = number(row, "overhead_s")
+    return estimate.value if estimate else math.inf
+
+
+def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
+    axes.axhline(0.0, color=BLACK, lw=0.8)
+    axes.grid(axis="y")
+    axes.grid(visible=False, axis="x")
+    for row in rows:
+        estimate, look = number(row, name), KINDS[row.asynchronous, row.sharded][1]
+        place = slots[_place(row)]
+        if estimate:
+            axes.bar(
+                place,
+                estimate.value,
+                width=0.8,
+                color=look.colour,
+                hatch=look.hatch,
+                edgecolor="white",
+                yerr=spans([estimate]),
+                error_kw={"elinewidth": 1.0},
+            )
+        else:
+            axes.text(
+                place, 0.02, row.status, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom", fontsize=6.5
+            )
+
+
+def _ranks(axes: Axes, slots: dict[tuple[int, str, str, str], float]) -> None:
+    for world, places in grouped(slots.items(), lambda item: item[0][0]).items():
+        middle = sum(place for _, place in places) / len(places)
+        text = "1 rank" if world == 1 else f"{world} ranks"
+        axes.text(middle, 1.02, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontweight="bold")
+
+
+def _names(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[TrainRow]) -> None:
+    named = {_place(row): label(row) + (f", {row.strategy}" if row.strategy else "") for row in rows}
+    defaults = {_place(row): row.default for row in rows}
+    axes.set_xticks(list(slots.values()), [named[place] for place in slots], rotation=90, fontsize=7)
+    for text, place in zip(axes.get_xticklabels(), slots, strict=True):
+        text.set_fontweight("bold" if defaults[place] else "normal")
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.7, max(slots.values()) + 0.7)
+
+
+def _without_saves(trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]) -> tuple[str, ...]:
+    """Which bars of the upper panel nobody has measured."""
+    known = {_place(cell.row) for cell in saves}
+    names = [f"{label(cell.row)} on {cell.row.world}" for cell in trained if _place(cell.row) not in known]
+    if not names:
+        return ()
+    return (f"No run times saves of this state outside of training, by method and number of ranks: {listed(names)}.",)

@@ -1,0 +1,175 @@
+"""Which rows a figure is of: the newest of comparable runs, what is missing, and what a caption says of their origin."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from harness.analysis.row import Row, listed
+from harness.analysis.runs import ReadRun
+from harness.analysis.statistics import Estimate
+from harness.machine import Manifest, comparable
+from harness.plan import PlannedCase
+
+INTERVALS = "Medians with 95 % bootstrap intervals clustered by process"
+_REASON_LENGTH = 220
+_ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+OtherRow = TypeVar("OtherRow", bound=Row)
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+State = tuple[str, str, str, str]  # workload, preset, precision, device
+
+
+@dataclass(frozen=True)
+class Cell(Generic[AnyRow]):
+    """A row, its place in a plan, and the run that measured it."""
+
+    row: AnyRow
+    planned: PlannedCase
+    run: ReadRun
+
+    @property
+    def state(self) -> State:
+        """What was saved, and from where."""
+        return (self.row.workload, self.row.preset, self.row.precision, self.row.device)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The cells of runs that may be compared, and the machine of the newest of these runs."""
+
+    cells: tuple[Cell[Row], ...]
+    manifest: Manifest
+
+    def of(self, kind: type[OtherRow]) -> list[Cell[OtherRow]]:
+        """The cells whose rows are of one kind."""
+        return [Cell(cell.row, cell.planned, cell.run) for cell in self.cells if isinstance(cell.row, kind)]
+
+
+def pools(runs: Sequence[ReadRun]) -> list[Pool]:
+    """The runs by what may be compared; within each, the newest row of every cell."""
+    groups: list[list[ReadRun]] = []
+    for run in sorted(runs, key=lambda run: run.name):
+        alike = (group for group in groups if not comparable(group[0].stored.manifest, run.stored.manifest))
+        group = next(alike, None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    return [Pool(tuple(_newest(group)), group[-1].stored.manifest) for group in groups]
+
+
+def _newest(runs: Iterable[ReadRun]) -> Iterable[Cell[Row]]:
+    """Of runs from oldest to newest, the last row of each case; one that was never measured replaces none."""
+    found: dict[str, Cell[Row]] = {}
+    for run in runs:
+        for item, row in zip(run.stored.plan, run.rows, strict=True):
+            key = _key(row)
+            if row.status != "skipped" or key not in found:
+                found[key] = Cell(row, item, run)
+    return found.values()
+
+
+def _key(row: Row) -> str:
+    parts = (row.experiment, row.framework, row.method, row.workload, row.preset, row.precision, row.device, row.strategy)
+    return "/".join([*parts, row.ablated, *map(str, (row.world, row.load_world, row.every, row.scale))])
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items under what `key` gives for them, in order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def state_title(state: State) -> str:
+    """A state in words."""
+    workload, preset, precision, device = state
+    return f"{workload} {preset}{'' if precision == 'float32' else f', {precision}'} on {device}"
+
+
+def slug(*parts: str) -> str:
+    """Parts of a file's name."""
+    return "-".join(re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts if part)
+
+
+def label(row: Row) -> str:
+    """A method as figures call it: with what sets this row apart from others of the method."""
+    covers = "" if row.covers == "full" or not row.method else f" [{row.covers} only]"
+    ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
+    return f"{row.method or 'no checkpoint'}{' (default)' if row.default else ''}{ablated}{covers}"
+
+
+def number(row: Row, name: str) -> Estimate | None:
+    """A row's estimate of that name; None where there is none, or where the case was not measured to its end."""
+    found: Estimate | None = getattr(row, name) if row.status == "ok" else None
+    return found
+
+
+def missing(cells: Iterable[Cell[AnyRow]]) -> tuple[str, ...]:
+    """A sentence for every cell without a number: which and why."""
+    return tuple(dict.fromkeys(_lacks(cell.row) for cell in cells if cell.row.status != "ok"))
+
+
+def reason(row: Row, length: int = _REASON_LENGTH) -> str:
+    """Why a row has no number, in at most `length` characters."""
+    phase = f" in {row.phase}" if row.status == "failed" and row.phase else ""
+    return textwrap.shorten(f"{row.status}{phase}: {row.reason}", length, placeholder=" …")
+
+
+def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
+    """What a figure shows, its kind of interval, its sample counts, the machine, and which run each row is from."""
+    return " ".join(part for part in (what, footer(intervals, cells, pool), _origin(cells)) if part)
+
+
+def footer(intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
+    """What a figure rests on, short enough to stand in it."""
+    return f"{intervals}{_counts(cells)}. {_machine(pool.manifest)}."
+
+
+def _lacks(row: Row) -> str:
+    ranks = "" if row.world == 1 else f" on {row.world} ranks"
+    strategy = f" ({row.strategy})" if row.strategy else ""
+    state = state_title((row.workload, row.preset, row.precision, row.device))
+    return f"{row.framework} {label(row)}{strategy}, {state}{ranks}: {reason(row).rstrip('.!')}."
+
+
+def _counts(cells: Sequence[Cell[AnyRow]]) -> str:
+    counts = [samples for cell in cells if cell.row.status == "ok" and (samples := getattr(cell.row, "samples", 0))]
+    if not counts:
+        return ""
+    few, many = min(counts), max(counts)
+    return f", n = {few}" if few == many else f", n = {few} to {many}"
+
+
+def _machine(manifest: Manifest) -> str:
+    device = f" on {manifest.device}" if manifest.device else ""
+    virtual = "virtual machine" if manifest.hypervisor else "machine"
+    gpus = f", {listed(manifest.gpus)}" if manifest.gpus else ""
+    return (
+        f"Measured on {virtual} {manifest.machine}: {manifest.logical_cores} cores ({manifest.cpu_model}), "
+        f"{manifest.memory_bytes / 2**30:.0f} GiB of memory{gpus}, {manifest.filesystem}{device}"
+    )
+
+
+def _origin(cells: Sequence[Cell[AnyRow]]) -> str:
+    """Which run has which rows; a framework whose rows are all of one run is named alone."""
+    by_run = grouped(cells, lambda cell: cell.run.name)
+    if len(by_run) == 1:
+        return f"Run {next(iter(by_run))}."
+    homes = {name: {cell.run.name for cell in own} for name, own in grouped(cells, lambda cell: cell.row.framework).items()}
+    return f"Runs: {'; '.join(f'{name} ({_rows_of(own, homes)})' for name, own in by_run.items())}."
+
+
+def _rows_of(cells: Sequence[Cell[AnyRow]], homes: dict[str, set[str]]) -> str:
+    parts = []
+    for framework, own in grouped(cells, lambda cell: cell.row.framework).items():
+        methods = "" if len(homes[framework]) == 1 else f" {listed([cell.row.method or 'no checkpoint' for cell in own])}"
+        parts.append(f"{framework}{methods}")
+    return ", ".join(parts)

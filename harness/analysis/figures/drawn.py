@@ -1,0 +1,52 @@
+"""A figure with what must be said beside it, and its files."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from harness.analysis.figures.style import PNG_DPI, STYLE
+
+_NOTEBOOK_DPI = 100
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure. `name` is the stem of its files; `missing` has a sentence for every cell without a number: which and why."""
+
+    name: str
+    title: str
+    caption: str  # what it shows, the kind of interval, sample counts, machine and runs
+    missing: tuple[str, ...]
+    figure: Figure
+
+    def _repr_png_(self) -> bytes:
+        """How a notebook shows it."""
+        _lay_out(self.figure)
+        with mpl.rc_context(STYLE), io.BytesIO() as png:
+            self.figure.savefig(png, format="png", dpi=_NOTEBOOK_DPI, metadata={"Software": None})
+            return png.getvalue()
+
+
+def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
+    """Write NAME.svg and NAME.png into `folder`, which is made, and return both. The same figure gives the same bytes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
+    _lay_out(drawn.figure)
+    with mpl.rc_context(STYLE):
+        drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
+        drawn.figure.savefig(png, dpi=PNG_DPI, metadata={"Title": drawn.title, "Description": drawn.caption, "Software": None})
+    return svg, png
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place everything once for both files; a figure that was saved before is laid out already."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        with mpl.rc_context(STYLE):
+            engine.execute(figure)
+        figure.set_layout_engine("none")

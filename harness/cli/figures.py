@@ -1,0 +1,43 @@
+"""Figures of stored runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from harness.analysis import figures
+from harness.analysis.runs import ReadRun, read_run, reference_runs
+from harness.cli.app import RESULTS, ResultsOption, app, err, out
+from harness.driver import store
+from harness.driver.errors import UsageError
+from harness.driver.launch import ROOT
+
+FIGURES = ROOT / "build" / "figures"
+
+
+@app.command("figures")
+def figures_command(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[RUN]…", help="Runs; none for all reference runs.")] = None,
+    folder: Annotated[Path, typer.Option("--out", help="Where the files go.")] = FIGURES,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Draw stored runs as SVG and PNG, without measuring anything."""
+    drawn = figures.draw(_runs(names, results))
+    if not drawn:
+        raise UsageError("these runs hold nothing that a figure shows")
+    for figure in drawn:
+        svg, png = figures.save(figure, folder)
+        out.print(escape(f"{svg}, {png.name}: {figure.title}"), highlight=False, soft_wrap=True)
+        for lack in figure.missing:
+            out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)
+
+
+def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:
+    runs = [read_run(store.Run(store.find(results, name))) for name in names] if names else reference_runs()
+    for run in runs:
+        for damage in run.stored.damages:
+            err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+    return runs

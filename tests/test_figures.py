@@ -1,0 +1,448 @@
+"""Figures say what the rows say: values, intervals, what is missing, which machine; and can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import records
+from conftest import planned
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.text import Text
+from typer.testing import CliRunner
+
+from harness.analysis import figures
+from harness.analysis.cost import CostRow
+from harness.analysis.figures import Drawn, panels
+from harness.analysis.figures.determinism import BEFORE, IDENTICAL, LATER, NOT_RESTORED
+from harness.analysis.runs import ReadRun, read_run, reference_runs
+from harness.analysis.train import TrainRow
+from harness.cli.app import app
+from harness.driver import manifest, store
+from harness.machine import Manifest
+from harness.plan import PlannedCase
+from harness.record import Divergence, Record
+
+Content = Sequence[tuple[PlannedCase, Sequence[Record]]]
+
+TENTH = 100_000_000  # nanoseconds
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    return manifest.capture(tmp_path_factory.mktemp("here"))
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[ReadRun]:
+    return reference_runs()
+
+
+@pytest.fixture(scope="module")
+def drawn_reference(reference: list[ReadRun]) -> list[Drawn]:
+    return figures.draw(reference)
+
+
+def stored(folder: Path, machine: Manifest, name: str, content: Content) -> ReadRun:
+    """A run of that name with these cases and their records."""
+    run = store.create(folder, "test", ["pytest"], [planned_case for planned_case, _ in content], machine)
+    for _, found in content:
+        for record in found:
+            run.append(record)
+    run.close()
+    run.folder.rename(folder / name)
+    return read_run(folder / name)
+
+
+def item(method: str = "buffered", default: bool = False, **changes: Any) -> PlannedCase:
+    """A planned case of that name; `changes` go to the case."""
+    known = planned(samples=3, processes=2)
+    return replace(known, case=replace(known.case, method=method, **changes), default=default)
+
+
+def cost(planned_case: PlannedCase, durable_s: Sequence[float] = (0.3, 0.4, 0.5), ranks: int = 1) -> list[Record]:
+    """Saves with these durable times in each of two processes, cold loads, a verdict and a traced save."""
+    case, found = planned_case.case.id, []
+    for process in range(2):
+        for rank in range(ranks):
+            found += [records.state(case, process=process, rank=rank), records.verified(case, process=process, rank=rank)]
+            for index, seconds in enumerate(durable_s):
+                late = int(1e9 * (seconds - 0.3) * (1 + 0.5 * rank))
+                found.append(records.save(case, process=process, index=index, rank=rank, save_ns=TENTH + late))
+                found.append(records.load(case, process=process, index=index, rank=rank))
+    return [*found, records.syscalls(case)]
+
+
+def only(found: Sequence[Drawn], start: str) -> Drawn:
+    matching = [drawn for drawn in found if drawn.name.startswith(start)]
+    assert len(matching) == 1, [drawn.name for drawn in found]
+    return matching[0]
+
+
+def bars_of(axes: Axes) -> dict[str, tuple[float, float, float]]:
+    """The length of the bar on each line, by the line's label, and its interval."""
+    names = {round(place): text.get_text() for place, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
+    found = {}
+    for container in axes.containers:
+        if isinstance(container, BarContainer):
+            for patch, segment in zip(container.patches, container.errorbar.lines[2][0].get_segments(), strict=True):
+                line = round(patch.get_y() + patch.get_height() / 2)
+                found[names[line] or str(line)] = (patch.get_width(), segment[0][0], segment[1][0])
+    return found
+
+
+def points_of(axes: Axes, name: str) -> dict[int, tuple[float, float, float]]:
+    """The points of a series with their intervals, by line."""
+    series = next(c for c in axes.containers if isinstance(c, ErrorbarContainer) and c.get_label() == name)
+    values, lines = series.lines[0].get_data()
+    segments = series.lines[2][0].get_segments()
+    return {round(line): (value, s[0][0], s[1][0]) for value, line, s in zip(values, lines, segments, strict=True)}
+
+
+def shown(drawn: Drawn) -> Iterator[Text]:
+    """Every text that can be seen: matplotlib keeps labels of ticks beyond an axis, and draws none of them."""
+    drawn.figure.draw_without_rendering()
+    hidden = set()
+    for axes in drawn.figure.findobj(Axes):
+        for axis, limits in ((axes.xaxis, sorted(axes.get_xlim())), (axes.yaxis, sorted(axes.get_ylim()))):
+            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
+            hidden |= {
+                id(label)
+                for tick in ticks
+                for label in (tick.label1, tick.label2)
+                if not axes.axison or not limits[0] - 1e-9 <= tick.get_loc() <= limits[1] + 1e-9
+            }
+    for text in drawn.figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and id(text) not in hidden:
+            yield text
+
+
+def texts(drawn: Drawn) -> str:
+    return "\n".join(text.get_text() for text in shown(drawn))
+
+
+def test_bars_and_points_are_the_rows_medians_with_their_intervals(reference: list[ReadRun]) -> None:
+    run = next(run for run in reference if run.name.endswith("bench-pytorch"))
+    drawn = only(figures.draw([run]), "cost-resnet50")
+    times, shares = drawn.figure.axes
+    rows = {row.method: row for row in run.rows if isinstance(row, CostRow) and row.workload == "resnet50"}
+    lines = [text.get_text().removesuffix(" (default)") for text in times.get_yticklabels()]
+    assert sorted(lines) == sorted(rows)
+    durable, stall = points_of(times, "durable_s"), points_of(times, "stall_s")
+    share = bars_of(shares)
+    for line, method in enumerate(lines):
+        row = rows[method]
+        if row.status != "ok":
+            assert line not in durable
+            continue
+        for point, estimate in (
+            (durable[line], row.durable_s),
+            (stall[line], row.stall_s),
+            (share[str(line)], row.write_efficiency),
+        ):
+            assert point == pytest.approx((estimate.value, estimate.low, estimate.high))
+    medians = [rows[method].durable_s.value for method in lines if rows[method].durable_s]
+    assert medians == sorted(medians)
+
+
+def test_the_parts_of_an_overhead_are_the_rows(reference: list[ReadRun]) -> None:
+    run = next(run for run in reference if "-train-" in run.name)
+    drawn = only(figures.draw([run]), "training-resnet50-full-float32-cpu-every-4")
+    overhead, stall, *_ = drawn.figure.axes
+    rows = {row.method: row for row in run.rows if isinstance(row, TrainRow) and row.every == 4 and row.status == "ok"}
+    by_line = bars_of(stall)
+    for line, (name, bar) in enumerate(bars_of(overhead).items()):
+        row = rows[name.removesuffix(" (default)")]
+        assert bar == pytest.approx((row.overhead_s.value, row.overhead_s.low, row.overhead_s.high))
+        assert by_line[str(line)][0] == pytest.approx(row.stall_s.value)
+    assert "+57 %" in texts(drawn)
+
+
+def test_every_reference_figure_can_be_read(drawn_reference: list[Drawn]) -> None:
+    """No text over another, none beyond the edge, every axis that has numbers with a unit, no panel empty."""
+    assert {drawn.name.split("-")[0] for drawn in drawn_reference} >= {
+        "cost",
+        "training",
+        "size",
+        "determinism",
+        "traces",
+        "durability",
+    }
+    for drawn in drawn_reference:
+        boxes = [(text.get_text(), text.get_window_extent()) for text in shown(drawn)]
+        edge = drawn.figure.bbox
+        beyond = [name for name, box in boxes if box.x0 < edge.x0 or box.x1 > edge.x1 or box.y0 < edge.y0 or box.y1 > edge.y1]
+        assert beyond == [], drawn.name
+        crossing = [
+            (a, b)
+            for (a, one), (b, other) in combinations(boxes, 2)
+            if min(one.x1, other.x1) - max(one.x0, other.x0) > 1 and min(one.y1, other.y1) - max(one.y0, other.y0) > 1
+        ]
+        assert crossing == [], drawn.name
+        for axes in drawn.figure.axes:
+            assert axes.has_data() or axes.texts, drawn.name
+
+
+@pytest.mark.parametrize("family", ["cost", "training", "size", "traces", "asynchrony"])
+def test_axes_of_numbers_have_a_unit(drawn_reference: list[Drawn], family: str) -> None:
+    units = ("(s", " s ", "s a checkpoint", "(s)", "no unit", "(number")
+    for drawn in drawn_reference:
+        if drawn.name.startswith(family):
+            labels = [axes.get_xlabel() + axes.get_ylabel() for axes in drawn.figure.axes]
+            assert any(labels), drawn.name
+            assert all(any(unit in text for unit in units) for text in labels if text), labels
+
+
+def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
+    drawn = only(drawn_reference, "cost-resnet50")
+    for part in ("95 % bootstrap intervals", "n = 1 to 8", reference[0].stored.manifest.machine, "2 cores"):
+        assert part in drawn.caption
+    assert "20261121-171143-bench-pytorch (pytorch, " not in drawn.caption  # that run has PyTorch and nothing else
+    assert "20261121-171143-bench-pytorch (pytorch)" in drawn.caption
+    assert "20261121-173158-bench-chainer (chainer npz-raw, deepfreeze and deepfreeze-sync)" in drawn.caption
+
+
+def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn]) -> None:
+    drawn = only(drawn_reference, "cost-resnet50")
+    assert any("dcp-hf-safetensors-merged" in lack and "torch.finfo()" in lack for lack in drawn.missing)
+    assert all(lack.endswith(".") for lack in drawn.missing)
+    assert "failed in save: RuntimeError" in texts(drawn)
+    unsupported = only(drawn_reference, "cost-llm-slice").missing
+    assert sum("Chainer has no bfloat16" in lack for lack in unsupported) == 3
+
+
+def test_an_interrupted_case_is_missing_and_a_case_that_failed_has_no_bar(tmp_path: Path, here: Manifest) -> None:
+    good, cut, wrong = item("good", default=True), item("cut"), item("wrong")
+    content = [
+        (good, cost(good)),
+        (cut, cost(cut)[:3]),
+        (wrong, [*cost(wrong), records.failure(wrong.case.id, reason="wrong bytes")]),
+    ]
+    drawn = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", content)]), "cost")
+    assert [lack.split(",")[0] for lack in drawn.missing] == ["raw cut", "raw wrong"]
+    assert "interrupted" in drawn.missing[0]
+    assert drawn.missing[1].endswith("failed in save: wrong bytes.")
+    assert list(points_of(drawn.figure.axes[0], "durable_s")) == [0]
+    label = drawn.figure.axes[0].get_yticklabels()[0]
+    assert (label.get_text(), label.get_fontweight()) == ("good (default)", "bold")
+
+
+def test_runs_of_nothing_but_failures_are_drawn_with_their_reasons(tmp_path: Path, here: Manifest) -> None:
+    broken = item("broken")
+    run = stored(tmp_path, here, "20260101-000000-a", [(broken, [records.failure(broken.case.id, reason="no disk")])])
+    drawn = only(figures.draw([run]), "cost")
+    assert "no disk" in texts(drawn)
+    assert figures.save(drawn, tmp_path)[0].exists()
+
+
+def test_the_newest_row_counts_but_one_that_was_never_measured_replaces_none(tmp_path: Path, here: Manifest) -> None:
+    one, two = item("one"), item("two")
+    old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
+    new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (two, [])])
+    drawn = only(figures.draw([new, old]), "cost")
+    durable = points_of(drawn.figure.axes[0], "durable_s")
+    assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.4, 0.8])  # two, then one; a save has 0.1 s in each other phase
+    assert "20260102-000000-b (raw one)" in drawn.caption
+    assert "20260101-000000-a (raw two)" in drawn.caption
+
+
+def test_unlike_machines_get_figures_of_their_own(tmp_path: Path, here: Manifest) -> None:
+    one = item("one")
+    elsewhere = replace(here, machine="feedfacecafe")
+    runs = [
+        stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3))]),
+        stored(tmp_path, elsewhere, "20260102-000000-b", [(one, cost(one, (0.7,) * 3))]),
+    ]
+    found = [drawn for drawn in figures.draw(runs) if drawn.name.startswith("cost")]
+    assert len({drawn.name for drawn in found}) == 2
+    for drawn, machine, durable in zip(found, (here, elsewhere), (0.4, 0.8), strict=True):
+        assert machine.machine in drawn.caption
+        assert points_of(drawn.figure.axes[0], "durable_s")[0][0] == pytest.approx(durable)
+
+
+def curve(axes: Axes, name: str) -> list[float]:
+    handles, labels = axes.get_legend_handles_labels()
+    handle = handles[labels.index(name)]
+    line = handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
+    return list(line.get_ydata())
+
+
+@pytest.mark.parametrize(("scales", "ideal"), [((0, 0), [0.4, 0.2]), ((1, 2), [0.4, 0.4])])
+def test_scaling_shows_times_stragglers_and_the_ideal(
+    tmp_path: Path, here: Manifest, scales: tuple[int, int], ideal: list[float]
+) -> None:
+    one = item("one", workload="llm-slice", scale=scales[0])
+    two = item("one", workload="llm-slice", scale=scales[1], world=2, strategy="flat", launcher="mpirun")
+    run = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.4,) * 3, ranks=2))])
+    drawn = only(figures.draw([run]), "scale-weak" if scales[0] else "scale-strong")
+    times, stragglers, _ = drawn.figure.axes
+    assert curve(times, "one, flat") == pytest.approx([0.4, 0.55])  # the last rank's
+    assert curve(times, "ideal") == pytest.approx(ideal)
+    assert curve(stragglers, "one, flat") == pytest.approx([0.45 / 0.425])  # of what both took until finished
+    assert [text.get_text() for text in times.get_xticklabels()] == ["1", "2"]
+    assert "(s" in times.get_ylabel()
+    assert "no unit" in stragglers.get_ylabel()
+
+
+def test_one_number_of_ranks_is_no_scaling(tmp_path: Path, here: Manifest) -> None:
+    one = item("one", world=2, strategy="flat")
+    found = figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, ranks=2))])])
+    assert [drawn.name for drawn in found] == [
+        "cost-resnet50-small-float32-cpu-2-ranks",
+        "size-resnet50-small-float32-cpu",
+        "durability",
+    ]
+
+
+def test_sizes_are_divided_by_role_where_the_format_tells(tmp_path: Path, here: Manifest) -> None:
+    one = item("one", experiment="sizes")
+    case = one.case.id
+    found = [records.payload(case), records.inventory(case), records.inventory(case, steps=0, file_bytes=900)]
+    repeats = [
+        records.repeat(case, process=process, pair=pair) for process in range(2) for pair in ("one process", "two processes")
+    ]
+    drawn = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, [*found, *repeats])])]), "size")
+    axes = drawn.figure.axes[0]
+    lengths = [patch.get_width() for container in axes.containers for patch in container.patches]
+    assert lengths == pytest.approx([600 / 1010, 400 / 1010, 10 / 1010, 90 / 1010])
+    marks = [line.get_xdata()[0] for line in axes.lines if line.get_marker() in ("|", "D")]
+    assert marks == pytest.approx([1.0, 900 / 1010])
+
+
+def resumed(planned_case: PlannedCase, **changes: Any) -> list[Record]:
+    case = planned_case.case.id
+    return [records.straight(case), records.interrupt(case), records.resume(case, **changes)]
+
+
+def test_verdicts_and_divergences_are_the_rows(tmp_path: Path, here: Manifest) -> None:
+    weight, rng = Divergence("weights/a", "weight", 3, 1e-7), Divergence("rng/numpy", "rng", None, 3.0)
+    parted = {"identical": False, "first_count": 1, "final_count": 1}
+    same = item("same", experiment="resume", default=True)
+    later, lost, before = (item(name, experiment="resume") for name in ("later", "lost", "before"))
+    content = [
+        (same, resumed(same)),
+        (later, resumed(later, diverged_at=6, first=(weight,), restored=True, **parted)),
+        (lost, resumed(lost, diverged_at=4, first=(rng,), restored=False, **parted)),
+        (before, resumed(before, diverged_at=4, first=(weight,), restored=True, **parted)),
+    ]
+    found = figures.draw([stored(tmp_path, here, "20260101-000000-a", content)])
+    matrix = only(found, "determinism").figure.axes[0]
+    lines = [text.get_text() for text in matrix.get_yticklabels()]
+    cells = {lines[round(text.get_position()[1])]: text.get_text() for text in matrix.texts}
+    assert cells == {"same (default)": "identical", "later": "6: W", "lost": "R", "before": "W"}
+    colours = {lines[round(patch.get_y() + 0.46)]: patch.get_facecolor() for patch in matrix.patches}
+    verdicts = {"same (default)": IDENTICAL, "later": LATER, "lost": NOT_RESTORED, "before": BEFORE}
+    assert len(set(colours.values())) == 4
+    for name, verdict in verdicts.items():
+        assert panels.Patch(facecolor=verdict.colour).get_facecolor() == colours[name]
+    traces = only(found, "traces").figure.axes[0]
+    straight, again = traces.lines[0], traces.lines[1]
+    assert list(straight.get_ydata()) == list(records.straight().losses)
+    assert (list(again.get_xdata()), list(again.get_ydata())) == ([5, 6, 7, 8], list(records.straight().losses[4:]))
+
+
+def test_the_first_divergence_stands_where_it_happened(tmp_path: Path, here: Manifest) -> None:
+    later = item("later", experiment="resume", default=True)
+    weight = Divergence("weights/a", "weight", 3, 1e-7)
+    changes = {"identical": False, "diverged_at": 6, "first": (weight,), "first_count": 1, "restored": True}
+    found = figures.draw([stored(tmp_path, here, "20260101-000000-a", [(later, resumed(later, **changes))])])
+    axes = only(found, "traces").figure.axes[0]
+    arrow = next(line for line in axes.lines if line.get_marker() == "v")
+    assert list(arrow.get_xdata()) == [6.5]
+    assert "differs after step 6" in texts(only(found, "traces"))
+
+
+@pytest.mark.parametrize(
+    ("durability", "contents", "said"),
+    [
+        ("at return", "at return", "at return"),
+        ("at finished", "at finished", "at finished"),
+        ("never", "at return", "data at return"),
+        ("never", "never", "never"),
+    ],
+)
+def test_the_durability_matrix_says_after_which_instant(
+    tmp_path: Path, here: Manifest, durability: str, contents: str, said: str
+) -> None:
+    one = item("one")
+    found = [*cost(one)[:-1], records.syscalls(one.case.id, durability=durability, data_durability=contents)]
+    drawn = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, found)])]), "durability")
+    assert [text.get_text() for text in drawn.figure.axes[0].texts] == [said]
+
+
+def test_untraced_saves_make_no_durability_matrix(tmp_path: Path, here: Manifest) -> None:
+    one = item("one")
+    found = figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, cost(one)[:-1])])])
+    assert not any(drawn.name == "durability" for drawn in found)
+
+
+def test_duration_and_overhead_stand_over_each_other_by_ranks(tmp_path: Path, here: Manifest) -> None:
+    def trained(planned_case: PlannedCase, seconds: float) -> list[Record]:
+        case = planned_case.case.id
+        blocks = [
+            records.training(case, process=process, index=index, rank=rank, block_ns=int(4 * TENTH + 2e9 * seconds))
+            for process in range(2)
+            for index in range(3)
+            for rank in range(planned_case.case.world)
+        ]
+        checked = [records.verified(case, process=p, rank=r) for p in range(2) for r in range(planned_case.case.world)]
+        return [records.state(case), *blocks, *checked]
+
+    one = item("one", experiment="train", every=2)
+    two = item("one", experiment="train", every=2, world=2, strategy="flat")
+    saved = item("one")
+    run = stored(
+        tmp_path,
+        here,
+        "20260101-000000-a",
+        [(one, trained(one, 0.05)), (two, trained(two, 0.25)), (saved, cost(saved, (0.3,) * 3))],
+    )
+    drawn = only(figures.draw([run]), "asynchrony-raw")
+    duration, overhead = drawn.figure.axes
+    assert [patch.get_height() for c in duration.containers if isinstance(c, BarContainer) for patch in c] == pytest.approx([0.4])
+    assert [patch.get_height() for c in overhead.containers if isinstance(c, BarContainer) for patch in c] == pytest.approx(
+        [0.05, 0.25]
+    )
+    assert any("one on 2" in lack for lack in drawn.missing)
+    assert "(s)" in duration.get_ylabel()
+    assert "(s)" in overhead.get_ylabel()
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path, reference: list[ReadRun]) -> None:
+    run = next(run for run in reference if "-bench-raw" in run.name)
+    for folder in ("a", "b"):
+        for drawn in figures.draw([run]):
+            figures.save(drawn, tmp_path / folder)
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert [name.rpartition(".")[2] for name in names] == ["png", "svg"] * 3
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_no_runs_give_no_figures() -> None:
+    assert figures.draw([]) == []
+
+
+def test_the_command_draws_a_run_and_says_what_is_missing(tmp_path: Path, here: Manifest) -> None:
+    good, wrong = item("good"), item("wrong")
+    content = [(good, cost(good)), (wrong, [records.failure(wrong.case.id, reason="wrong bytes")])]
+    stored(tmp_path / "results", here, "20260101-000000-a", content)
+    with (tmp_path / "results" / "20260101-000000-a" / "records.jsonl").open("a") as file:
+        file.write('{"half": ')
+    command = ["figures", "20260101-000000-a", "--results", str(tmp_path / "results"), "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "wrong, resnet50 small on cpu: failed in save: wrong bytes." in done.output
+    assert "damaged record" in done.output
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".svg", ".png"}
+
+
+def test_the_command_refuses_a_run_that_is_not_there(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["figures", "nothing", "--results", str(tmp_path)])
+    assert done.exit_code != 0
+    assert "there are no runs" in str(done.exception)
