@@ -73,7 +73,7 @@ class Follower:
 def run(command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
     kills_before = _oom_kills()
-    seen: set[int] = set()
+    seen: set[psutil.Process] = set()
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -83,15 +83,14 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        seen.add(process.pid)
         try:
             hung = _follow(process, follower, timeout_s, seen)
         except BaseException:  # Ctrl-C: nothing may outlive the driver
-            kill_tree(process)
+            kill_tree(process, seen)
             follower.poll()
             raise
         finally:
-            _clear_shared_memory(seen)
+            _clear_shared_memory({process.pid, *(member.pid for member in seen)})
     marks = follower.marks()
     standing = _broken_rank(marks)
     if hung and _all_done(marks):
@@ -108,9 +107,12 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
     return Ending(_describe_exit(process.returncode, oom) + _last_words(log), standing)
 
 
-def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a job and everything it started, in whatever process groups: first a request, so that mpirun takes its ranks along."""
-    members = _members(process)
+def kill_tree(process: subprocess.Popen[bytes], seen: set[psutil.Process]) -> None:
+    """End a job and everything it started, in whatever process groups: first a request, so that mpirun takes its ranks along.
+
+    `seen` it has started before: what a rank that is dead had started is nobody's child any more.
+    """
+    members = seen | _members(process)
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,23 +126,21 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     psutil.wait_procs(members, timeout=_GRACE_S)
 
 
-def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float, seen: set[int]) -> bool:
+def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float, seen: set[psutil.Process]) -> bool:
     """Poll until the process ends; returns whether it had to be killed because it stood still. Notes in `seen` whom it started."""
     marks, moved_at = follower.marks(), time.monotonic()
-    members: list[psutil.Process] = []
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
         follower.poll()
         if process.returncode is not None:
-            _reap(members)
+            _reap(seen)
             return False
-        members = _members(process)
-        seen.update(member.pid for member in members)
+        seen |= _members(process)
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()
         elif time.monotonic() - moved_at > (_EXIT_S if _all_done(marks) else timeout_s):
-            kill_tree(process)
+            kill_tree(process, seen)
             follower.poll()
             return True
 
@@ -149,14 +149,14 @@ def _all_done(marks: list[tuple[int, int, str]]) -> bool:
     return all(phase == DONE for _, _, phase in marks)
 
 
-def _members(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+def _members(process: subprocess.Popen[bytes]) -> set[psutil.Process]:
     try:
-        return psutil.Process(process.pid).children(recursive=True)
+        return set(psutil.Process(process.pid).children(recursive=True))
     except psutil.NoSuchProcess:
-        return []
+        return set()
 
 
-def _reap(members: list[psutil.Process]) -> None:
+def _reap(members: set[psutil.Process]) -> None:
     """End what a dead job left running: daemons of a method, ranks of a killed mpirun."""
     _, alive = psutil.wait_procs(members, timeout=0.5)
     for member in alive:

@@ -1,0 +1,88 @@
+"""Nothing outlives PyTorch's dcp-async-tuned, which writes from a daemon process of its own, however its job ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import ROOT
+from test_leftovers import nothing_left
+from test_session import CKPTBENCH, processes_in, start
+
+PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
+WAIT_S = 90  # until ranks that import PyTorch have a daemon each, and until a job that has come to a halt is ended
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="PyTorch's environment is not made")
+
+
+@pytest.fixture
+def where(scratch: Path) -> Iterator[Path]:
+    """A scratch directory of a short name: the daemons' sockets lie below, and a socket's path has 107 characters at most."""
+    folder = Path(tempfile.mkdtemp(prefix="d-", dir=scratch))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def job(results: Path, where: Path) -> subprocess.Popen[str]:
+    """Start a run of two ranks, whose daemons start with the first save."""
+    case = ("--timeout", "25", "--framework", "pytorch", "--workload", "resnet50", "--method", "dcp-async-tuned", "--world", "2")
+    return start([*CKPTBENCH, "run", "smoke", *case, "--results", str(results), "--dir", str(where)])
+
+
+def daemons_in(where: Path) -> list[psutil.Process]:
+    """The daemons of a job: multiprocessing's children that are not its trackers of resources."""
+    spawned = [process for process in processes_in(where) if "--multiprocessing-fork" in process.cmdline()]
+    return [process for process in spawned if process.is_running()]
+
+
+def until_daemons_run(driver: subprocess.Popen[str], where: Path) -> list[psutil.Process]:
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline and driver.poll() is None:
+        found = daemons_in(where)
+        if len(found) == 2:
+            return found
+        time.sleep(0.05)
+    pytest.fail("no two daemons were seen")
+
+
+def status_of(results: Path) -> list[str]:
+    argv = [*CKPTBENCH, "show", "latest", "--results", str(results), "--format", "json"]
+    shown = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [row["status"] for row in json.loads(shown)]
+
+
+def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
+    with nothing_left(where):
+        driver = job(tmp_path, where)
+        until_daemons_run(driver, where)
+        _, errors = driver.communicate(timeout=WAIT_S)
+        assert driver.returncode == 0, errors
+    assert status_of(tmp_path) == ["ok"]
+
+
+def test_a_rank_that_is_killed_leaves_nothing(tmp_path: Path, where: Path) -> None:
+    with nothing_left(where):
+        driver = job(tmp_path, where)
+        rank = until_daemons_run(driver, where)[0].parent()
+        assert rank is not None
+        rank.kill()
+        _, errors = driver.communicate(timeout=WAIT_S)
+        assert driver.returncode == 1, errors
+    assert status_of(tmp_path) == ["failed"]
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:
+    with nothing_left(where):
+        driver = job(tmp_path, where)
+        until_daemons_run(driver, where)
+        driver.send_signal(signal.SIGINT)
+        _, errors = driver.communicate(timeout=WAIT_S)
+        assert driver.returncode == 130, errors
