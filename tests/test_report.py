@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import shlex
 import subprocess
@@ -66,7 +67,7 @@ def test_every_row_has_its_place_and_its_command(references: list[ReadRun]) -> N
 
 
 def test_the_page_asks_for_nothing_from_elsewhere(references: list[ReadRun]) -> None:
-    html = page([Machine(references, [Picture("a", "A", "of a", (), SVG)])])
+    html = page([Machine(references, [Picture("A", "of a", (), SVG)])])
     assert re.findall(r'(?:src|href)="(?!#|data:)', html) == []
     assert "@import" not in html
     assert "url(" not in html
@@ -156,7 +157,7 @@ def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path)
 
 
 def test_a_figure_says_what_it_lacks(hostile: ReadRun) -> None:
-    seen = text_of(page([Machine([hostile], [Picture("a", "Stall", "Shorter is better.", ("jax: not measured",), SVG)])]))
+    seen = text_of(page([Machine([hostile], [Picture("Stall", "Shorter is better.", ("jax: not measured",), SVG)])]))
     assert "Shorter is better." in seen
     assert "jax: not measured" in seen
 
@@ -212,7 +213,12 @@ def test_the_command_writes_the_page_and_names_damaged_lines(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert str(tmp_path / "out" / "report.html") in done.stdout
     assert f"{run}/records.jsonl:" in done.stderr
-    assert run.name in (tmp_path / "out" / "report.html").read_text()
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert run.name in html
+    drawn = sorted((tmp_path / "out").glob("*.svg"))
+    assert drawn
+    assert all(base64.b64encode(svg.read_bytes()).decode() in html for svg in drawn)
+    assert all(svg.with_suffix(".png").exists() for svg in drawn)
 
 
 def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
@@ -243,6 +249,14 @@ def test_a_folder_that_is_no_whole_run_gets_one_sentence(file: str, content: str
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
+    run = hostile_run(tmp_path / "results")
+    (tmp_path / "out").touch()
+    done = ckptbench(str(run), "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert f"{tmp_path / 'out'} cannot be made: File exists" in done.stderr.replace("\n", " ")
 
 
 def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from pypdf import PdfReader
 from reported import HOSTILE, SPEEDS_S, hostile_run
 
+from harness.analysis import figures
 from harness.analysis.report.page import Machine, Picture, page
-from harness.analysis.runs import ReadRun, read_run, reference_runs
+from harness.analysis.runs import read_run, reference_runs
 
 CHROMIUM = shutil.which("chromium")
 WIDTHS = (360, 1440)
@@ -40,18 +41,23 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    return written(folder, [read_run(hostile_run(folder))])
+    pictures = [Picture(title, "What it shows.", ("one: not measured",), SVG) for title in ("One", "Another")]
+    return written(folder, Machine([read_run(hostile_run(folder))], pictures))
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(tmp_path_factory.mktemp("reference"), reference_runs())
+    """All reference runs, with the figures of those that trained."""
+    folder = tmp_path_factory.mktemp("reference")
+    runs = reference_runs()
+    drawn = figures.draw([run for run in runs if "-train-" in run.name])
+    pictures = [Picture(it.title, it.caption, it.missing, figures.save(it, folder)[0].read_bytes()) for it in drawn]
+    return written(folder, Machine(runs, pictures))
 
 
-def written(folder: Path, runs: list[ReadRun]) -> Path:
-    pictures = [Picture(name, f"Figure {name}", "What it shows.", ("one: not measured",), SVG) for name in ("a", "b")]
+def written(folder: Path, machine: Machine) -> Path:
     file = folder / "report.html"
-    file.write_text(page([Machine(runs, pictures)]))
+    file.write_text(page([machine]))
     return file
 
 

@@ -128,6 +128,16 @@ def test_more_draws_than_fit_into_memory_at_once_are_taken_in_parts(monkeypatch:
     assert len(np.unique(medians)) > 5
 
 
+@pytest.mark.parametrize("lengths", [(3,), (2, 5), (4, 1, 7), (50, 50), (400, *[1] * 100)])
+def test_draws_that_are_shared_are_those_that_the_seed_gives(lengths: tuple[int, ...]) -> None:
+    processes = np.repeat(np.arange(len(lengths)), lengths)
+    for seed in (1, 2):  # the second finds the first one's draws
+        found = Samples(np.random.default_rng(seed).lognormal(size=len(processes)), processes)
+        resampled = statistics.resampled_medians(found, np.random.default_rng(statistics._SEED))
+        estimate = statistics.median(found)
+        assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(resampled, [0.025, 0.975])), rel=1e-12)
+
+
 @pytest.mark.parametrize(("processes", "each", "between"), [(1, 300, 0), (4, 75, 0), (5, 60, 1), (3, 100, 3)])
 def test_many_samples_give_the_interval_that_drawing_each_would(
     processes: int, each: int, between: float, monkeypatch: pytest.MonkeyPatch

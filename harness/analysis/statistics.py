@@ -24,7 +24,6 @@ _DRAWS_AT_ONCE = 4_000_000  # numbers in memory
 _FEW = 1000  # samples
 _SEED = 20130620  # intervals must not change from one reading to the next
 
-
 Values = NDArray[np.float64]
 Counts = NDArray[np.int32]  # a row for each bootstrap sample, a column for each sample: how often the one has the other
 
@@ -90,7 +89,7 @@ def resampled_medians(samples: Samples, generator: np.random.Generator, count: i
     if len(samples.values) > _FEW:
         medians = _divided_medians(samples, generator, count)
     else:
-        at_once = max(1, _DRAWS_AT_ONCE // (len(lengths) * max(lengths)))
+        at_once = _at_once(lengths)
         parts = [min(at_once, count - done) for done in range(0, count, at_once)]
         medians = np.concatenate([_medians(samples, _counts(lengths, generator, part)) for part in parts])
     return _spread(medians, float(np.median(samples.values)), len(lengths), logarithmic)
@@ -99,7 +98,7 @@ def resampled_medians(samples: Samples, generator: np.random.Generator, count: i
 def _seeded_medians(samples: Samples, logarithmic: bool) -> Values:
     """The medians that this module's own seed gives. Drawing takes longest, and a row's columns can share it."""
     lengths = _lengths(samples)
-    if len(samples.values) > _FEW:
+    if len(samples.values) > _FEW or _at_once(lengths) < RESAMPLES:
         return resampled_medians(samples, np.random.default_rng(_SEED), logarithmic=logarithmic)
     medians = _medians(samples, _seeded_counts(lengths))
     return _spread(medians, float(np.median(samples.values)), len(lengths), logarithmic)
@@ -108,6 +107,11 @@ def _seeded_medians(samples: Samples, logarithmic: bool) -> Values:
 @functools.lru_cache(maxsize=4)
 def _seeded_counts(lengths: tuple[int, ...]) -> Counts:
     return _counts(lengths, np.random.default_rng(_SEED), RESAMPLES)
+
+
+def _at_once(lengths: tuple[int, ...]) -> int:
+    """How many bootstrap samples are drawn together: every process takes the room of the longest."""
+    return max(1, _DRAWS_AT_ONCE // (len(lengths) * max(lengths)))
 
 
 def _lengths(samples: Samples) -> tuple[int, ...]:

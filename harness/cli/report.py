@@ -1,15 +1,17 @@
-"""A report of stored runs: one page."""
+"""A report of stored runs: one page, and its figures as files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from harness.analysis.report.page import Machine, apart, page
+from harness.analysis import figures
+from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
 from harness.driver import store
@@ -29,10 +31,21 @@ def report_command(
 ) -> None:
     """Make one self-contained page of stored runs, with their figures. Nothing is measured."""
     groups = apart([_read(run) for run in _found(names or [store.LATEST], results)])
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be made: {error.strerror}") from error
     file = folder / PAGE
-    file.write_text(page([Machine(runs) for runs in groups]))
+    drawn_in = [folder] if len(groups) == 1 else [folder / f"machine-{number}" for number in range(1, len(groups) + 1)]
+    machines = [Machine(runs, _pictures(runs, place)) for runs, place in zip(groups, drawn_in, strict=True)]
+    file.write_text(page(machines))
     out.print(escape(str(file)), highlight=False, soft_wrap=True)
+
+
+def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
+    """Draw the figures of comparable runs as files, for the page to hold them as well."""
+    drawn = [(figure, figures.save(figure, folder)[0]) for figure in figures.draw(runs)]
+    return [Picture(figure.title, figure.caption, figure.missing, svg.read_bytes()) for figure, svg in drawn]
 
 
 def _found(names: list[str], results: Path) -> list[Path]:

@@ -24,7 +24,6 @@ _DAMAGES_SHOWN = 100  # of each run
 class Picture:
     """A figure: an SVG file's content, what it shows, and which of its cells have no data."""
 
-    name: str
     title: str
     caption: str
     missing: tuple[str, ...]

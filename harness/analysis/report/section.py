@@ -59,7 +59,6 @@ class Table:
     """All rows of one experiment, of every run; `words` has a title and what it means for each group of rows of a run."""
 
     anchor: str
-    experiment: str
     question: str
     columns: dict[str, Column]
     lines: list[Line]
@@ -136,7 +135,7 @@ def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]
         _line(f"{anchor}-{number}", place, text, columns, slowdowns)
         for number, (place, text) in enumerate(zip(ordered, texts, strict=True), start=1)
     ]
-    return Table(anchor, experiment, question, columns, lines, list(_words(runs, experiment)))
+    return Table(anchor, question, columns, lines, list(_words(runs, experiment)))
 
 
 def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column], slowdowns: Mapping[int, Estimate]) -> Line:
