@@ -21,6 +21,7 @@ from harness.driver.environments import Environments
 from harness.driver.errors import UsageError
 from harness.driver.session import group
 from harness.record import SCHEMA
+from harness.stored import folders
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 SUITE = """
@@ -68,7 +69,7 @@ def test_a_side_is_what_it_was_asked_to_be(asked: list[str], expected: dict) -> 
         (["torch==2.*.1"], "a pin reads NAME==VERSION, not 'torch==2.*.1'"),
         (["no-such-thing"], "'no-such-thing' is none of NAME==VERSION, KEY=VALUE"),
         (["tests"], "tests is no checkout of this project"),
-        ([sys.executable, "numpy==2.4.0"], "has no other pins and no other checkout"),
+        ([sys.executable, "numpy==2.4.0"], "has no pins: they are for an environment made here"),
         ([sys.executable, sys.executable], "an arm has one interpreter"),
     ],
 )
@@ -153,24 +154,44 @@ def test_sides_share_no_process(tmp_path: Path) -> None:
 # --- runs ---------------------------------------------------------------------------------------------------------------------
 
 
+Command = Callable[..., list[str]]
+
+
 @pytest.fixture
-def ab(tmp_path: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    """The command line of an A/B run of the quick suite, in the interpreter of the tests."""
-    suites = tmp_path / "suites"
+def command(tmp_path: Path, scratch: Path) -> Command:
+    """The command line of ckptbench with the quick suite as its only one."""
+    suites, where = tmp_path / "suites", scratch / tmp_path.name
     suites.mkdir()
     (suites / "quick.toml").write_text(SUITE)
-    where = scratch / tmp_path.name
     where.mkdir()
     code = "from harness.driver import suite; import pathlib, sys; suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)"
     driver = [sys.executable, "-c", f"{code}\nfrom harness.cli import main; main()", str(suites)]
-
-    def command(*sides: str) -> list[str]:
-        return [*driver, "ab", "quick", "--framework", "raw", "--dir", str(where), "--results", str(tmp_path / "results"), *sides]
-
-    return command
+    return lambda *words: [*driver, *words, "--framework", "raw", "--dir", str(where), "--results", str(tmp_path / "results")]
 
 
-def test_a_slowdown_is_found_and_the_sides_alternate(ab: Callable[..., list[str]], tmp_path: Path) -> None:
+@pytest.fixture
+def ab(command: Command) -> Command:
+    """The command line of an A/B run, both sides in the interpreter of the tests."""
+    return lambda *words: command("ab", "quick", "--a", sys.executable, "--b", sys.executable, *words)
+
+
+def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command: Command, tmp_path: Path) -> None:
+    argv = command("regress", "--suite", "quick", "--python", f"raw={sys.executable}")
+    first = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (first.returncode, "is the baseline now" in first.stdout) == (0, True), first.stderr
+    (baseline,) = folders(tmp_path / "results" / "baseline" / "quick-raw")
+    second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert second.returncode in (0, 1), second.stderr
+    assert f"against {baseline.name}" in " ".join(second.stdout.split())
+    records = baseline / "records.jsonl"
+    lines = [line for line in records.read_text().splitlines() if '"kind":"verified"' not in line]
+    records.write_text("\n".join(lines) + "\n")
+    third = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (third.returncode, "the baseline was interrupted" in third.stderr) == (2, True)
+    assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
+
+
+def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(ab("--b", "slowdown=100.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
@@ -180,12 +201,12 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Callable[..., list[str]
     run = store.Run(store.find(tmp_path / "results", "latest"))
     jobs = [record.job for record in run.records if record.kind == "worker" and "save" in record.job]
     assert [job[-2:] for job in jobs] == ["0a", "0b", "1b", "1a", "2a", "2b", "3b", "3a"]
-    assert {name: arm["asked"] for name, arm in run.header["arms"].items()} == {"a": ["."], "b": ["slowdown=100.0"]}
+    assert [run.header["arms"][arm]["options"] for arm in arms.ARMS] == [{}, {"slowdown": 100.0}]
     shown = ckptbench("show", run.name, "--results", str(tmp_path / "results"))
-    assert [text for text in ("arm a", "arm b", "arm b: slowdown=100.0") if text not in shown.stdout] == []
+    assert [text for text in ("arm a", "arm b", "slowdown=100.0") if text not in shown.stdout] == []
 
 
-def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: Path) -> None:
     driver = subprocess.Popen(
         ab("--b", "slowdown=2.0"),
         cwd=ROOT,
@@ -216,7 +237,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Callable[..., list[str]], checkout: Path, tmp_path: Path) -> None:
+def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Command, checkout: Path, tmp_path: Path) -> None:
     double = checkout / "adapters" / "raw" / "double.py"
     double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))
     done = subprocess.run(ab("--b", str(checkout), "--format", "json"), cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from harness.analysis import comparison, comparison_output
 from harness.analysis.comparison import Comparison
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
-from harness.cli.app import RESULTS, DirOption, ResultsOption, app, environments_of, err, out, scratch_directory
+from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, out, scratch_directory
 from harness.driver import catalog, judge, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import UsageError, nearest
@@ -58,6 +58,7 @@ def regress_command(
     form: FormatOption = "table",
     folder: OutOption = None,
     directory: DirOption = None,
+    python: PythonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
@@ -66,7 +67,7 @@ def regress_command(
     baseline = next(reversed(folders(place)), None)
     if baseline is not None:
         _require_finished(read_run(baseline))
-    run = _measured(suite_name, frameworks, directory, results if baseline else place)
+    run = _measured(suite_name, frameworks, directory, python or (), results if baseline else place)
     failed = judge.exit_code(run.plan, read_run(run).rows)
     if baseline is None:
         out.print(f"{run.name} is the baseline now; remove {place} to have another one", highlight=False, soft_wrap=True)
@@ -112,12 +113,14 @@ def print_comparison(found: Comparison) -> None:
         out.print(escape(text), highlight=False)
 
 
-def _measured(suite_name: str, frameworks: Sequence[str], directory: Path | None, results: Path) -> store.Run:
-    scratch, environments = scratch_directory(directory), environments_of(None)
+def _measured(
+    suite_name: str, frameworks: Sequence[str], directory: Path | None, python: Sequence[str], results: Path
+) -> store.Run:
+    scratch, environments = scratch_directory(directory), environments_of(python)
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments({"": Arm(environments)}, plan)
-    run = measuring.new_run(plan, suite_name, results, directory)
+    run = measuring.new_run(plan, suite_name, results, directory, python)
     measuring.measure_here(run, {"": Arm(environments)}, scratch)
     return run
 

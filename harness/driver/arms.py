@@ -91,8 +91,10 @@ def describe(asked: Sequence[str]) -> Described:
             made = replace(made, options={**made.options, **suite.parse_options([text])})
         else:
             raise UsageError(f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, or '.' for what is here")
-    if made.python and (made.pins or made.checkout):
-        raise UsageError(f"an arm with an interpreter of its own ({made.python}) has no other pins and no other checkout")
+    if made.python and made.pins:
+        raise UsageError(
+            f"an arm with an interpreter of its own ({made.python}) has no pins: they are for an environment made here"
+        )
     return made
 
 
