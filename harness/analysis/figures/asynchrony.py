@@ -65,7 +65,7 @@ def _figure(
     figure, body = frame(
         title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
     )
-    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
+    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     if saves:
         _bars(panels[0], slots, [cell.row for cell in saves], "durable_s")
         panels[0].set_ylabel("checkpoint until\ndurable (s)")
