@@ -33,7 +33,7 @@ from harness.analysis.train import TrainRow
 KINDS = {  # asynchronous, sharded
     (False, False): ("synchronous, one writer", Look(GREY)),
     (False, True): ("synchronous, sharded", Look(SKY, hatch="////")),
-    (True, False): ("asynchronous, one writer", Look(ORANGE, hatch="....")),
+    (True, False): ("asynchronous, one writer", Look(ORANGE, hatch="xxxx")),
     (True, True): ("asynchronous, sharded", Look(BLUE)),
 }
 _BAR_INCHES = 0.26

@@ -42,7 +42,7 @@ _NARROW_NOTE_LENGTH = 48
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
-    ("slowdown_s", "+ slower steps", Look(ORANGE, hatch="....")),
+    ("slowdown_s", "+ slower steps", Look(ORANGE, hatch="\\\\\\\\")),
     ("back_pressure_s", "+ back-pressure", Look(ORANGE, hatch="xxxx")),
     ("unflushed_s", "unflushed after it", Look(GREY)),
 )

@@ -23,14 +23,15 @@ _LETTERS = {"weight": "W", "optimizer": "O", "buffer": "S", "rng": "R", "positio
 _ROLES = {
     "weight": "weights",
     "optimizer": "optimizer",
-    "buffer": "batch-norm statistics",
+    "buffer": "batch norm",
     "rng": "random generator",
-    "position": "position in the data",
+    "position": "position",
 }
 _KEY = (
     "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
 )
 _COLUMN_INCHES = 1.0
+_LEAST_COLUMNS = 3
 _LABEL_INCHES = 2.7
 _ROOM_FOR_WORDS = 0.35  # of the losses' span
 
@@ -54,13 +55,13 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     down = -(-len(frameworks) // across)
     ordered = sorted(frameworks, key=lambda name: -len(lines[name]))
     heights = [max(len(lines[name]) for name in ordered[place * across : (place + 1) * across]) for place in range(down)]
-    widest = max(len(found) for found in columns.values())
+    widest = max(_LEAST_COLUMNS, *(len(found) for found in columns.values()))
     figure, body = frame(
         title,
         guide,
         footer(COMPARED, [], pool),
         max(6.5, across * (_LABEL_INCHES + _COLUMN_INCHES * widest)),
-        sum(ROW_INCHES * height + 0.8 for height in heights),
+        sum(ROW_INCHES * height + 0.62 for height in heights),
     )
     grid = body.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": [height + 2 for height in heights]})
     for axes in grid.flat[len(ordered) :]:

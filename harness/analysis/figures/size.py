@@ -24,7 +24,7 @@ _ROLES = (
     ("weights_bytes", "weights", Look(BLUE)),
     ("optimizer_bytes", "optimizer", Look(ORANGE, hatch="////")),
     ("other_bytes", "random generators, position", Look(BLACK)),
-    ("metadata_bytes", "the format's own", Look(GREY, hatch="....")),
+    ("metadata_bytes", "the format's own", Look(GREY, hatch="xxxx")),
 )
 _NEAREST_LIMIT = 1.15
 

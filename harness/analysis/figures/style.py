@@ -41,9 +41,9 @@ STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
 PNG_DPI = 150
 ROW_INCHES = 0.23  # of one method
 _FRAME_INCHES = 0.8  # legend, axis label and gaps
-_TITLE_CHARACTERS_AN_INCH = 9.4
-_GUIDE_CHARACTERS_AN_INCH = 15.2
-_FOOTER_CHARACTERS_AN_INCH = 17.2
+_TITLE_CHARACTERS_AN_INCH = 10.6
+_GUIDE_CHARACTERS_AN_INCH = 16.6
+_FOOTER_CHARACTERS_AN_INCH = 18.6
 _DECADES_FOR_PLAIN_POWERS = 2.2
 
 
