@@ -15,7 +15,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-BLACK, GREY, PALE = "#000000", "#767676", "#e4e4e4"
+BLACK, GREY, LIGHT, PALE = "#000000", "#767676", "#bdbdbd", "#e4e4e4"
 BLUE, SKY, ORANGE, GREEN, RED, PURPLE = "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
 
 STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
