@@ -10,7 +10,7 @@ HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
 FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
 
-.PHONY: setup bench test test-slow test-fast test-frameworks check format figures regress clean
+.PHONY: setup bench figures notebooks test test-slow test-fast test-frameworks check format regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -26,6 +26,10 @@ bench: setup
 # Redraws the stored runs, and measures nothing: SVG and PNG in build/figures.
 figures: setup
 	$(BIN)/ckptbench figures $(ARGS)
+
+# Answers the notebooks' questions anew, from the reference runs of now.
+notebooks: setup
+	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 # The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
 test: test-fast test-frameworks

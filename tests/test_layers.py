@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -63,6 +64,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.record harness.case harness.machine harness.plan harness.reading harness.stored harness.analysis",
         "pandas numpy scipy matplotlib jinja2",
     ),
+    "notebooks": rule("harness.analysis", "pandas"),
     "workloads": rule("workloads", "numpy"),
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),
@@ -92,8 +94,15 @@ def adapter_rule(name: str) -> Rule:
     return Rule(frozenset(first_party), None, frozenset(declared))
 
 
+def code_of(file: Path) -> str:
+    """A module's text, or what a notebook's cells of code say together."""
+    if file.suffix != ".ipynb":
+        return file.read_text()
+    return "\n".join("".join(cell["source"]) for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code")
+
+
 def imported(file: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(code_of(file))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -102,14 +111,20 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, name) for name in names)
 
 
+def sources(folder: str) -> list[Path]:
+    found = sorted(path for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".ipynb"))
+    assert found
+    return found
+
+
 def violations(file: Path) -> list[str]:
     holds = rule_for(file)
     return [f"{file.relative_to(ROOT)}:{line} imports {name}" for line, name in imported(file) if not holds.permits(name)]
 
 
-@pytest.mark.parametrize("folder", ["harness", "workloads", "adapters"])
+@pytest.mark.parametrize("folder", ["harness", "workloads", "adapters", "notebooks"])
 def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
-    assert [text for file in sorted((ROOT / folder).rglob("*.py")) for text in violations(file)] == []
+    assert [text for file in sources(folder) for text in violations(file)] == []
 
 
 @pytest.mark.parametrize(
@@ -129,3 +144,10 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
 def test_the_rules_refuse_what_they_are_for(place: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self: code)
     assert violations(ROOT / place)
+
+
+@pytest.mark.parametrize("code", ["from harness.driver import store", "import harness.record", "import numpy"])
+def test_a_notebook_imports_the_analysis_alone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = [{"cell_type": "markdown", "source": ["import torch"]}, {"cell_type": "code", "source": ["x = 1\n", code]}]
+    monkeypatch.setattr(Path, "read_text", lambda self: json.dumps({"cells": cells}))
+    assert len(violations(ROOT / "notebooks/x.ipynb")) == 1

@@ -26,16 +26,21 @@ from harness.analysis.figures.cells import (
 )
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import spans
-from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, SKY, Look, frame
+from harness.analysis.figures.style import BLACK, BLUE, LIGHT, ORANGE, SKY, Look, frame
 from harness.analysis.row import Row, listed
 from harness.analysis.train import TrainRow
 
 KINDS = {  # asynchronous, sharded
-    (False, False): ("synchronous, one writer", Look(GREY)),
+    (False, False): ("synchronous, one writer", Look(LIGHT)),
     (False, True): ("synchronous, sharded", Look(SKY, hatch="////")),
-    (True, False): ("asynchronous, one writer", Look(ORANGE, hatch="....")),
+    (True, False): ("asynchronous, one writer", Look(ORANGE, hatch="xxxx")),
     (True, True): ("asynchronous, sharded", Look(BLUE)),
 }
+_BOTH = (
+    "Lower is better. Above: how long a checkpoint takes until it is durable. Below: what it adds to the training. "
+    "An asynchronous method pays where its bar below is far shorter than its bar above."
+)
+_OVERHEAD_ALONE = "Lower is better. What a checkpoint adds to the training; nobody has timed it outside of training."
 _BAR_INCHES = 0.26
 _GAP = 1.0  # between numbers of ranks, in bars
 
@@ -56,16 +61,13 @@ def _figure(
 ) -> Drawn:
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"Synchronous, asynchronous, sharded: {framework}, {state_title(state)}, a checkpoint {interval}"
-    guide = (
-        "Lower is better. Above: how long a checkpoint takes until it is durable. Below: what it adds to the training. "
-        "An asynchronous method pays where its bar below is far shorter than its bar above."
-    )
+    guide = _BOTH if saves else _OVERHEAD_ALONE
     cells: list[Cell[Row]] = [*_as_rows(trained), *_as_rows(saves)]
     slots = _slots([cell.row for cell in trained])
     figure, body = frame(
         title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
     )
-    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True)[:, 0]
+    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     if saves:
         _bars(panels[0], slots, [cell.row for cell in saves], "durable_s")
         panels[0].set_ylabel("checkpoint until\ndurable (s)")

@@ -42,7 +42,7 @@ _NARROW_NOTE_LENGTH = 48
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
-    ("slowdown_s", "+ slower steps", Look(ORANGE, hatch="....")),
+    ("slowdown_s", "+ slower steps", Look(ORANGE, hatch="\\\\\\\\")),
     ("back_pressure_s", "+ back-pressure", Look(ORANGE, hatch="xxxx")),
     ("unflushed_s", "unflushed after it", Look(GREY)),
 )
@@ -115,6 +115,8 @@ def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
     axes.axvline(1.0, color=BLACK, lw=1.0, ls="--")
     bars(axes, rows, "write_efficiency", SHARE)
     beside(axes, [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
+    if all(row.status != "ok" for row in rows):
+        axes.text(0.5, 0.5, "no number: see the reasons", transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 
 def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:

@@ -23,14 +23,15 @@ _LETTERS = {"weight": "W", "optimizer": "O", "buffer": "S", "rng": "R", "positio
 _ROLES = {
     "weight": "weights",
     "optimizer": "optimizer",
-    "buffer": "batch-norm statistics",
+    "buffer": "batch norm",
     "rng": "random generator",
-    "position": "position in the data",
+    "position": "position",
 }
 _KEY = (
     "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
 )
 _COLUMN_INCHES = 1.0
+_LEAST_COLUMNS = 3
 _LABEL_INCHES = 2.7
 _ROOM_FOR_WORDS = 0.35  # of the losses' span
 
@@ -54,13 +55,13 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     down = -(-len(frameworks) // across)
     ordered = sorted(frameworks, key=lambda name: -len(lines[name]))
     heights = [max(len(lines[name]) for name in ordered[place * across : (place + 1) * across]) for place in range(down)]
-    widest = max(len(found) for found in columns.values())
+    widest = max(_LEAST_COLUMNS, *(len(found) for found in columns.values()))
     figure, body = frame(
         title,
         guide,
         footer(COMPARED, [], pool),
         max(6.5, across * (_LABEL_INCHES + _COLUMN_INCHES * widest)),
-        sum(ROW_INCHES * height + 0.8 for height in heights),
+        sum(ROW_INCHES * height + 0.62 for height in heights),
     )
     grid = body.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": [height + 2 for height in heights]})
     for axes in grid.flat[len(ordered) :]:
@@ -100,11 +101,14 @@ def _mark(row: ResumeRow) -> Mark:
 
 
 def _traced(cells: Sequence[Cell[ResumeRow]]) -> list[Cell[ResumeRow]]:
-    """The resumed runs of the framework's own first choice on the fewest ranks, whole and with parts left out; else all of them."""
+    """Of each framework, on its fewest ranks, the resumed runs of its own first choice, whole and with parts left out; else all."""
     known = [cell for cell in cells if cell.row.method and cell.row.bitwise is not None]
-    fewest = min((cell.row.world for cell in known), default=1)
-    known = [cell for cell in known if cell.row.world == fewest]
-    return [cell for cell in known if cell.row.default] or known
+    chosen = []
+    for own in grouped(known, lambda cell: cell.row.framework).values():
+        fewest = min(cell.row.world for cell in own)
+        alike = [cell for cell in own if cell.row.world == fewest]
+        chosen += [cell for cell in alike if cell.row.default] or alike
+    return chosen
 
 
 def _traces(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn:
@@ -144,7 +148,8 @@ def _traces(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
 def _trace(axes: Axes, row: ResumeRow) -> None:
     """Losses are of the forward pass of steps 1, 2, …: a state after step k shows in the loss of step k + 1."""
     begin = row.at_step or 0
-    axes.set_title(label(row).replace(" without ", "\nwithout "), fontsize=7.5)
+    ranks = f"\n{row.world} ranks, {row.strategy}" if row.world > 1 else ""
+    axes.set_title(label(row).replace(" without ", "\nwithout ") + ranks, fontsize=7.5)
     axes.plot(range(1, len(row.straight_losses) + 1), row.straight_losses, color=GREY, lw=2.4, label="straight")
     axes.plot(range(begin + 1, begin + len(row.losses) + 1), row.losses, color=BLUE, ls="", marker="x", mew=1.6, label="resumed")
     axes.axvline(begin + 0.5, color=BLACK, lw=1.0, ls="--")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
-_NOTEBOOK_DPI = 100
+_NOTEBOOK_DPI = 84
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Drawn:
         """How a notebook shows it."""
         _lay_out(self.figure)
         with mpl.rc_context(STYLE), io.BytesIO() as png:
-            self.figure.savefig(png, format="png", dpi=_NOTEBOOK_DPI, metadata={"Software": None})
+            self.figure.savefig(png, format="png", dpi=_NOTEBOOK_DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
             return png.getvalue()
 
 

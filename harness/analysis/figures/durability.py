@@ -17,7 +17,7 @@ AT_RETURN = Verdict("intact as soon as save has returned", GOOD)
 AT_FINISHED = Verdict("intact once the method says that it is finished", SKY)
 DATA_ONLY = Verdict("contents flushed, a file's name is not: it may be gone", ORANGE, "//")
 NEVER = Verdict("never certain: contents are not all flushed", BLUE, "", "white")
-UNKNOWN = Verdict("not known: the save could not be traced", "white", "....", GREY)
+UNKNOWN = Verdict("not known: the save could not be traced", "white", "||", GREY)
 _COLUMN_INCHES = 1.45
 _LEAST_COLUMNS = 3
 

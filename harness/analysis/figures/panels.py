@@ -12,7 +12,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from harness.analysis.figures.cells import label, number, reason
-from harness.analysis.figures.style import BLACK, GREY, Look
+from harness.analysis.figures.style import BLACK, GREY, PALE, Look
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 
@@ -98,7 +98,7 @@ class Verdict:
 
 GOOD = "#d6ecf8"
 FAILED = Verdict("gave no result: failed", GREY, "xx", "white")
-UNSUPPORTED = Verdict("unsupported, or not measured to the end", "white", "....", GREY)
+UNSUPPORTED = Verdict("unsupported, or not measured to the end", "white", "--", GREY)
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,8 @@ def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapp
     """Cells by line and column, as wide as if there were `across` columns; a cell that was not asked for stays empty."""
     for (line, column), mark in marks.items():
         look = mark.verdict
-        box = Rectangle(
-            (column - 0.48, line - 0.46), 0.96, 0.92, facecolor=look.colour, hatch=look.hatch, edgecolor="white", lw=0.0
-        )
+        edge = "white" if look.colour != "white" else PALE
+        box = Rectangle((column - 0.48, line - 0.46), 0.96, 0.92, facecolor=look.colour, hatch=look.hatch, edgecolor=edge, lw=0.0)
         axes.add_patch(box)
         plate = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8} if look.hatch else None
         axes.text(column, line, mark.text, ha="center", va="center", fontsize=6.8, color=look.ink, bbox=plate)

@@ -24,7 +24,7 @@ _ROLES = (
     ("weights_bytes", "weights", Look(BLUE)),
     ("optimizer_bytes", "optimizer", Look(ORANGE, hatch="////")),
     ("other_bytes", "random generators, position", Look(BLACK)),
-    ("metadata_bytes", "the format's own", Look(GREY, hatch="....")),
+    ("metadata_bytes", "the format's own", Look(GREY, hatch="xxxx")),
 )
 _NEAREST_LIMIT = 1.15
 
@@ -48,7 +48,7 @@ def _figure(state: State, cells: Sequence[Cell[Row]], pool: Pool) -> Drawn:
     title = f"What the files hold: {state_title(state)}, {size(state_bytes)} of state"
     guide = (
         "Bytes in files for each byte of state; at 1 the files are as large as the state. The black mark is what the method covers "
-        "of the state: a bar beyond it is the format's own, a shorter one is compressed. The diamond is the state before training."
+        "of the state: a bar beyond it is the format's own, a shorter one is compressed."
     )
     by_framework = grouped((_sized(cell.row) for cell in cells), lambda row: row.framework)
     frameworks = {name: sorted(by_framework[name], key=lambda row: _ratio(row) or float("inf")) for name in sorted(by_framework)}
@@ -104,7 +104,7 @@ def _legend(body: SubFigure, rows: Sequence[Sized]) -> None:
         shown.append(Patch(facecolor=UNDIVIDED.colour, label="all roles (not told apart)"))
     handles = [*shown, Line2D([], [], ls="", marker="|", ms=12, mew=2.0, color=BLACK, label="what the method covers")]
     if any(isinstance(row, SizesRow) and row.fresh_file_bytes for row in rows):
-        handles.append(Line2D([], [], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK, label="before training"))
+        handles.append(Line2D([], [], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK, label="state before training"))
     body.legend(handles=handles, loc="outside lower left", ncols=3)
 
 

@@ -15,7 +15,7 @@ from matplotlib.gridspec import GridSpec
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-BLACK, GREY, PALE = "#000000", "#767676", "#e4e4e4"
+BLACK, GREY, LIGHT, PALE = "#000000", "#767676", "#bdbdbd", "#e4e4e4"
 BLUE, SKY, ORANGE, GREEN, RED, PURPLE = "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
 
 STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
@@ -41,9 +41,9 @@ STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
 PNG_DPI = 150
 ROW_INCHES = 0.23  # of one method
 _FRAME_INCHES = 0.8  # legend, axis label and gaps
-_TITLE_CHARACTERS_AN_INCH = 9.4
-_GUIDE_CHARACTERS_AN_INCH = 15.2
-_FOOTER_CHARACTERS_AN_INCH = 17.2
+_TITLE_CHARACTERS_AN_INCH = 10.6
+_GUIDE_CHARACTERS_AN_INCH = 16.6
+_FOOTER_CHARACTERS_AN_INCH = 18.6
 _DECADES_FOR_PLAIN_POWERS = 2.2
 
 
