@@ -228,6 +228,17 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
     assert len(re.findall("<summary>Run ", (tmp_path / "out" / "report.html").read_text())) == 2
 
 
+def test_each_of_unlike_machines_has_its_own_folder_of_figures(tmp_path: Path) -> None:
+    case = item("direct")
+    here = manifest.capture(tmp_path)
+    for number, machine in enumerate((here, replace(here, kernel="other"))):
+        store_run(tmp_path / "results" / str(number), [case], measured(case.case.id, 0.1), machine)
+    done = ckptbench(str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    drawn = {folder: {svg.name for svg in (tmp_path / "out" / folder).glob("*.svg")} for folder in ("machine-1", "machine-2")}
+    assert drawn["machine-1"] == drawn["machine-2"] != set()
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
