@@ -103,12 +103,12 @@ class CommonCommit(Commit):
         if failed:
             raise CommitFailed(f"rank {failed[0]} could not write its share of {self.target}")
         seals = {file_name(rank, self._world): mark.name.rpartition("-")[2] for rank, mark in sorted(marks.items())}
+        for mark in marks.values():  # first, for one journal entry to take them along with the index
+            mark.unlink()
         with (self.folder / INDEX).open("wb") as file:
             file.write(self._index(seals))
             file.flush()
             os.fsync(file.fileno())
-        for mark in marks.values():
-            mark.unlink()
         self._publish()
 
     def _say(self, state: str) -> None:
