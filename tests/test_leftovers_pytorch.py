@@ -20,7 +20,10 @@ from test_session import CKPTBENCH, processes_in, start
 PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
 WAIT_S = 90  # until ranks that import PyTorch have a daemon each, and until a job that has come to a halt is ended
 
-pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="PyTorch's environment is not made")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON.exists(), reason="PyTorch's environment is not made"),
+]
 
 
 @pytest.fixture
