@@ -125,9 +125,9 @@ def reason(row: Row, length: int = _REASON_LENGTH) -> str:
     return textwrap.shorten(f"{row.status}{phase}: {row.reason}", length, placeholder=" …")
 
 
-def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
-    """What a figure shows, its kind of interval, its sample counts, the machine, and which run each row is from."""
-    return " ".join(part for part in (what, footer(intervals, cells, pool), _origin(cells)) if part)
+def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool, counted: bool = True) -> str:
+    """What a figure shows, its kind of interval, its sample counts (where it is `counted`), the machine, and each row's run."""
+    return f"{what} {footer(intervals, cells if counted else [], pool)} {_origin(cells)}"
 
 
 def footer(intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
