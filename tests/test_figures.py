@@ -446,3 +446,11 @@ def test_the_command_refuses_a_run_that_is_not_there(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["figures", "nothing", "--results", str(tmp_path)])
     assert done.exit_code != 0
     assert "there are no runs" in str(done.exception)
+
+
+def test_two_arms_of_a_run_stand_on_lines_of_their_own(tmp_path: Path, here: Manifest) -> None:
+    base, head = item("one", arm="base"), item("one", arm="head")
+    content = [(base, cost(base, (0.3,) * 3)), (head, cost(head, (0.5,) * 3))]
+    axes = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", content)]), "cost").figure.axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["one (base)", "one (head)"]
+    assert [point[0] for point in points_of(axes, "durable_s").values()] == pytest.approx([0.4, 0.6])

@@ -94,7 +94,7 @@ def _as_rows(cells: Sequence[Cell[AnyRow]]) -> list[Cell[Row]]:
 
 
 def _place(row: Row) -> tuple[int, str, str, str]:
-    return (row.world, row.strategy, row.framework, row.method)
+    return (row.world, row.strategy, row.framework, label(row))
 
 
 def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:

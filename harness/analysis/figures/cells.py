@@ -77,7 +77,7 @@ def _newest(runs: Iterable[ReadRun]) -> Iterable[Cell[Row]]:
 
 def _key(row: Row) -> str:
     parts = (row.experiment, row.framework, row.method, row.workload, row.preset, row.precision, row.device, row.strategy)
-    return "/".join([*parts, row.ablated, *map(str, (row.world, row.load_world, row.every, row.scale))])
+    return "/".join([*parts, row.ablated, row.arm, *map(str, (row.world, row.load_world, row.every, row.scale))])
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -103,7 +103,9 @@ def label(row: Row) -> str:
     """A method as figures call it: with what sets this row apart from others of the method."""
     covers = "" if row.covers == "full" or not row.method else f" [{row.covers} only]"
     ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
-    return f"{row.method or 'no checkpoint'}{' (default)' if row.default else ''}{ablated}{covers}"
+    return (
+        f"{row.method or 'no checkpoint'}{' (default)' if row.default else ''}{ablated}{covers}{f' ({row.arm})' if row.arm else ''}"
+    )
 
 
 def number(row: Row, name: str) -> Estimate | None:
@@ -123,9 +125,9 @@ def reason(row: Row, length: int = _REASON_LENGTH) -> str:
     return textwrap.shorten(f"{row.status}{phase}: {row.reason}", length, placeholder=" …")
 
 
-def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
-    """What a figure shows, its kind of interval, its sample counts, the machine, and which run each row is from."""
-    return " ".join(part for part in (what, footer(intervals, cells, pool), _origin(cells)) if part)
+def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool, counted: bool = True) -> str:
+    """What a figure shows, its kind of interval, its sample counts (where it is `counted`), the machine, and each row's run."""
+    return f"{what} {footer(intervals, cells if counted else [], pool)} {_origin(cells)}"
 
 
 def footer(intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:

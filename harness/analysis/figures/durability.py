@@ -45,7 +45,7 @@ def draw(pool: Pool) -> Iterator[Drawn]:
         axes.set_title(name)
     matrix_legend(body, (AT_RETURN, AT_FINISHED, DATA_ONLY, NEVER, UNKNOWN), (_mark(cell.row).verdict for cell in cells))
     what = "After which instant a power loss leaves the checkpoint intact, by method and state."
-    yield Drawn("durability", title, caption(what, TRACED, cells, pool), missing(cells), figure)
+    yield Drawn("durability", title, caption(what, TRACED, cells, pool, counted=False), missing(cells), figure)
 
 
 def _panel(axes: Axes, cells: Sequence[Cell[CostRow]], lines: Sequence[str], columns: Sequence[str], headed: bool) -> None:

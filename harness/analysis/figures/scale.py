@@ -101,7 +101,7 @@ def _legend_ratio(lines: Iterable[Sequence[Line]]) -> float:
 def _lines(cells: Sequence[Cell[CostRow]]) -> list[Line]:
     """One rank has no strategy: its row begins the line of each of its method's strategies."""
     found = []
-    for (framework, _), own in grouped(cells, lambda cell: (cell.row.framework, cell.row.method)).items():
+    for (framework, _), own in grouped(cells, lambda cell: (cell.row.framework, label(cell.row))).items():
         strategies = sorted({cell.row.strategy for cell in own if cell.row.world > 1}) or [""]
         for strategy in strategies:
             of_line = [cell for cell in own if cell.row.world == 1 or cell.row.strategy == strategy]

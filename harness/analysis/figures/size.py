@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from harness.analysis.cost import CostRow
-from harness.analysis.figures.cells import Cell, Pool, State, caption, footer, grouped, missing, slug, state_title
+from harness.analysis.figures.cells import Cell, Pool, State, caption, footer, grouped, label, missing, slug, state_title
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import BAR_HEIGHT, beside, method_lines, notes
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, SKY, Look, frame
@@ -38,7 +38,7 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     for state, cells in grouped(sized, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         best = {
-            (cell.row.framework, cell.row.method, cell.row.strategy): cell for cell in reversed(cells) if cell.row.world == world
+            (cell.row.framework, label(cell.row), cell.row.strategy): cell for cell in reversed(cells) if cell.row.world == world
         }
         yield _figure(state, list(reversed(best.values())), pool)
 
