@@ -25,7 +25,7 @@ from harness.stored import folders
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 SUITE = """
-description = "many processes on a small state"
+description = "two processes on a small state"
 [[sweep]]
 workload = "resnet50"
 preset = "small"
@@ -34,7 +34,7 @@ method = "double"
 samples = 2
 warmups = 0
 repeats = 0
-processes = 4
+processes = 2
 """
 
 
@@ -159,10 +159,11 @@ Command = Callable[..., list[str]]
 
 @pytest.fixture
 def command(tmp_path: Path, scratch: Path) -> Command:
-    """The command line of ckptbench with the quick suite as its only one."""
+    """The command line of ckptbench with suites of its own."""
     suites, where = tmp_path / "suites", scratch / tmp_path.name
     suites.mkdir()
     (suites / "quick.toml").write_text(SUITE)
+    (suites / "long.toml").write_text(SUITE.replace("processes = 2", "processes = 4"))
     where.mkdir()
     code = "from harness.driver import suite; import pathlib, sys; suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)"
     driver = [sys.executable, "-c", f"{code}\nfrom harness.cli import main; main()", str(suites)]
@@ -171,8 +172,8 @@ def command(tmp_path: Path, scratch: Path) -> Command:
 
 @pytest.fixture
 def ab(command: Command) -> Command:
-    """The command line of an A/B run, both sides in the interpreter of the tests."""
-    return lambda *words: command("ab", "quick", "--a", sys.executable, "--b", sys.executable, *words)
+    """The command line of an A/B run of a suite, both sides in the interpreter of the tests."""
+    return lambda *words: command("ab", *words, "--a", sys.executable, "--b", sys.executable)
 
 
 def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command: Command, tmp_path: Path) -> None:
@@ -193,7 +194,9 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
 
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = subprocess.run(ab("--b", "slowdown=100.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ab("long", "--b", "slowdown=100.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1, done.stderr
     found = json.loads((out / "comparison.json").read_text())
     durable = next(figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable")
@@ -208,7 +211,7 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path
 
 def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: Path) -> None:
     driver = subprocess.Popen(
-        ab("--b", "slowdown=2.0"),
+        ab("quick", "--b", "slowdown=2.0"),
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -224,7 +227,7 @@ def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: P
     assert resumed.returncode == 0, resumed.stderr
     read = read_run(store.find(tmp_path / "results", "latest"))
     assert [row.status for row in read.rows] == ["ok", "ok"]
-    assert len(read.measured.saves) == 16
+    assert len(read.measured.saves) == 8
     assert comparison.of_arms(read).paired
 
 
@@ -240,7 +243,9 @@ def checkout(tmp_path: Path) -> Path:
 def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Command, checkout: Path, tmp_path: Path) -> None:
     double = checkout / "adapters" / "raw" / "double.py"
     double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))
-    done = subprocess.run(ab("--b", str(checkout), "--format", "json"), cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ab("quick", "--b", str(checkout), "--format", "json"), cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1, done.stderr
     row = json.loads(done.stdout)["rows"][0]
     assert row["faults"][0].startswith("failed in load: EOFError: the file ends at byte")

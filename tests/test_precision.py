@@ -50,7 +50,15 @@ def test_rows_that_are_precise_or_failed_need_no_more(run: ReadRun) -> None:
 def test_the_least_precise_figure_decides(run: ReadRun) -> None:
     steady, restless = precision.of_run(run)
     assert steady.half_width < 0.05 < restless.half_width
-    assert restless.figure in ("share of ceiling", "stall")
+    assert restless.figure in ("durable", "stall")
+
+
+def test_one_process_is_never_precise(tmp_path: Path) -> None:
+    plan = [planned()]
+    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path))
+    for record in cost(plan[0], (1.0,)):
+        made.append(record)
+    assert precision.too_wide(read_run(made.folder), 1.0) == {plan[0].case.id}
 
 
 def test_what_happened_is_said_for_every_row(run: ReadRun) -> None:

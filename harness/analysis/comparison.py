@@ -51,6 +51,18 @@ _COVERAGE = ("weights", "weights+optimizer", "full")
 _DURABILITY = ("never", "at finished", "at return")
 
 
+_Cost = Callable[[pd.DataFrame], "pd.Series[float]"]
+_FIGURES: dict[type[Row], dict[str, tuple[str, _Cost]]] = {  # name -> whose frame, and what a sample costs
+    CostRow: {
+        "durable": ("saves", lambda samples: 1.0 / samples["efficiency"]),
+        "stall": ("saves", lambda samples: samples["stall_s"].clip(lower=STALL_FLOOR_S)),
+        "load": ("loads", lambda samples: 1.0 / samples["efficiency"]),
+    },
+    TrainRow: {"training": ("trainings", lambda blocks: 1.0 + blocks["overhead_share"])},
+}
+_UNITS = {"durable": "ceilings", "stall": "s", "load": "ceilings", "training": "times that without"}
+
+
 class Unlike(ValueError):
     """Two runs that cannot be held against each other, with the reason."""
 
@@ -118,13 +130,17 @@ class _Cell:
     row: Row
     found: Measured
 
-    def samples(
-        self, kind: Literal["saves", "loads", "trainings"], cost: Callable[[pd.DataFrame], pd.Series[float]]
-    ) -> Samples | None:
+    def costs(self) -> dict[str, Samples]:
+        """The samples of the row's figures, as costs; none where it did not go well or takes no samples."""
+        figures = _FIGURES.get(type(self.row), {}) if self.row.status == "ok" else {}
+        found = {name: self._samples(kind, cost) for name, (kind, cost) in figures.items()}
+        return {name: samples for name, samples in found.items() if samples is not None}
+
+    def _samples(self, kind: str, cost: _Cost) -> Samples | None:
         """What the samples cost: a process's undisturbed ones, or all of it where it has none, so that no pair is torn."""
         frame: pd.DataFrame = getattr(self.found, kind)
         own = frame[frame["case"] == self.case.id]
-        if self.row.status != "ok" or own.empty:
+        if own.empty:
             return None
         warm = own[~own["warmup"]]
         used = warm[~warm["disturbed"] | warm.groupby("process")["disturbed"].transform("all")]
@@ -202,6 +218,12 @@ def _is_unfinished(row: Row) -> bool:
     return row.status == "skipped" and not isinstance(row, ParityRow)  # which is skipped too where it has nothing to compare with
 
 
+def costs(run: ReadRun) -> list[tuple[Case, dict[str, Samples]]]:
+    """Every case of a run with the samples of its figures."""
+    cells = [cell for arm in ("", *ARMS) for cell in _cells(run, arm).values()]
+    return [(cell.case, cell.costs()) for cell in cells]
+
+
 _Side = tuple[str, dict[str, _Cell]]
 
 
@@ -270,37 +292,17 @@ def verdict(ratio: Estimate) -> Verdict:
 
 def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
     """What both sides have measured of a row."""
-    if isinstance(old.row, CostRow) and isinstance(new.row, CostRow):
-        drift = 0.0 if paired else _drift(old.row, new.row)
-        yield from _both("durable", "ceilings", _sampled("saves", _inverse_efficiency), old, new)
-        yield from _both("stall", "s", _sampled("saves", lambda used: used["stall_s"].clip(lower=STALL_FLOOR_S)), old, new, drift)
-        yield from _both("load", "ceilings", _sampled("loads", _inverse_efficiency), old, new)
-    if isinstance(old.row, TrainRow) and isinstance(new.row, TrainRow):
-        yield from _both(
-            "training", "times that without", _sampled("trainings", lambda used: 1.0 + used["overhead_share"]), old, new
-        )
+    base, head = old.costs(), new.costs()
+    for name in base:
+        if name in head:
+            moved = 0.0 if paired or _UNITS[name] != "s" else _drift(old.row, new.row)
+            yield _Measurement(name, _UNITS[name], base[name], head[name], moved)
 
 
-def _inverse_efficiency(used: pd.DataFrame) -> pd.Series[float]:
-    return 1.0 / used["efficiency"]
-
-
-def _sampled(
-    kind: Literal["saves", "loads", "trainings"], cost: Callable[[pd.DataFrame], pd.Series[float]]
-) -> Callable[[_Cell], Samples | None]:
-    return lambda cell: cell.samples(kind, cost)
-
-
-def _both(
-    name: str, unit: str, samples: Callable[[_Cell], Samples | None], old: _Cell, new: _Cell, drift: float = 0.0
-) -> Iterator[_Measurement]:
-    base, head = samples(old), samples(new)
-    if base is not None and head is not None:
-        yield _Measurement(name, unit, base, head, drift)
-
-
-def _drift(old: CostRow, new: CostRow) -> float:
+def _drift(old: Row, new: Row) -> float:
     """The logarithm of how far the machine moved between two runs: the larger one of the two controls beside a stall."""
+    if not isinstance(old, CostRow) or not isinstance(new, CostRow):
+        return 0.0
     controls = [(old.memory_copy_s, new.memory_copy_s)]
     if old.ceiling_write_s and new.ceiling_write_s:
         controls.append((old.ceiling_write_s.value, new.ceiling_write_s.value))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from harness.analysis import comparison
-from harness.analysis.comparison import STALL_FLOOR_S
-from harness.analysis.cost import CostRow
-from harness.analysis.row import Row, group_title, listed
+from harness.analysis.ratios import half_width
+from harness.analysis.row import group_title, listed
 from harness.analysis.runs import ReadRun
-from harness.analysis.train import TrainRow
+from harness.analysis.statistics import CONFIDENCE
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The least precise figure of a row: half of its interval's width, as a share of its value (of an overhead: of training)."""
+    """The least precise figure of a row, and half of its interval's width as a share of its value."""
 
     name: str
     cases: tuple[str, ...]
@@ -27,8 +27,8 @@ class Precision:
 def of_run(run: ReadRun) -> list[Precision]:
     """The precision of every row that took samples; of a run with arms, that of every ratio between them.
 
-    It is that of the least precise among the share of the ceiling, the stall (where it is above a millisecond) and the load, or of
-    the overhead of training.
+    It is that of the least precise figure of those that `comparison` knows, by Student's interval over the processes: the bootstrap
+    of a table is narrow by chance now and then where processes are few, and who stops at the first such moment is deceived.
     """
     return list(_of_arms(run) if comparison.has_arms(run) else _of_rows(run))
 
@@ -52,11 +52,13 @@ def notes(run: ReadRun) -> list[str]:
 
 
 def _of_rows(run: ReadRun) -> Iterator[Precision]:
-    for item, row in zip(run.stored.plan, run.rows, strict=True):
-        widths = _widths(row)
+    rows = {item.case.id: row for item, row in zip(run.stored.plan, run.rows, strict=True)}
+    for case, figures in comparison.costs(run):
+        widths = {name: half_width(samples, CONFIDENCE) for name, samples in figures.items()}
         if widths:
             figure = max(widths, key=lambda name: widths[name])
-            yield Precision(f"{row.framework} {row.method} on {group_title(row)}", (item.case.id,), figure, widths[figure])
+            title = f"{case.framework} {case.method} on {group_title(rows[case.id])}"
+            yield Precision(title, (case.id,), figure, widths[figure])
 
 
 def _of_arms(run: ReadRun) -> Iterator[Precision]:
@@ -66,16 +68,5 @@ def _of_arms(run: ReadRun) -> Iterator[Precision]:
             yield Precision(f"{row.name} on {row.group}", row.cases, worst.name, worst.ratio.half_width)
 
 
-def _widths(row: Row) -> dict[str, float]:
-    """The half-widths of a row's figures; none where nothing was measured."""
-    if isinstance(row, TrainRow) and row.overhead_share is not None:
-        return {"overhead": 0.5 * (row.overhead_share.high - row.overhead_share.low)}
-    if not isinstance(row, CostRow):
-        return {}
-    stall = row.stall_s if row.stall_s and row.stall_s.value > STALL_FLOOR_S else None
-    figures = {"share of ceiling": row.write_efficiency, "stall": stall, "load": row.load_s}
-    return {name: estimate.half_width for name, estimate in figures.items() if estimate is not None}
-
-
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
+    return f"{100 * share:.3g} %" if math.isfinite(share) else "any share: one process alone"

@@ -43,6 +43,12 @@ def of_groups(base: Samples, head: Samples, confidence: float, drift: float = 0.
     return _estimate(difference, math.hypot(*errors), freedom, confidence, abs(drift))
 
 
+def half_width(samples: Samples, confidence: float) -> float:
+    """Half of the interval's width, as a share of the value; infinite where one process says nothing about others."""
+    values = np.array(list(_log_medians(samples).values()))
+    return _estimate(float(values.mean()), _standard_error(values), len(values) - 1, confidence).half_width
+
+
 def _log_medians(samples: Samples) -> dict[int, float]:
     return {
         int(process): math.log(float(np.median(samples.values[samples.processes == process])))
