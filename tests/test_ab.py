@@ -209,6 +209,7 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path
     assert [text for text in ("arm a", "arm b", "slowdown=100.0") if text not in shown.stdout] == []
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: Path) -> None:
     driver = subprocess.Popen(
         ab("quick", "--b", "slowdown=2.0"),
