@@ -130,7 +130,7 @@ def needed_slots(runs: Sequence[ReadRun]) -> str:
     slots = max(item.processes for item in runs[0].stored.plan)
     spread = float(np.median([deviation(figure, slots, tests) for figure in figures]))
     for count in range(2, _SLOTS_AT_MOST):
-        reach = stats.t.ppf(0.5 + 0.5 * simultaneous(0.95, tests), count - 1) + stats.t.ppf(0.9, count - 1)
+        reach = stats.t.ppf(0.5 + 0.5 * simultaneous(comparison.CONFIDENCE, tests), count - 1) + stats.t.ppf(0.9, count - 1)
         if reach * spread / math.sqrt(count) < math.log(SLOWDOWN):
             return (
                 f"pairs of processes spread by {spread:.1%}, so {count} of each side find it nine times of ten (a run has {slots})"
@@ -140,7 +140,7 @@ def needed_slots(runs: Sequence[ReadRun]) -> str:
 
 def deviation(figure: Figure, slots: int, tests: int) -> float:
     """The standard deviation of the pairs' logarithms, which the figure's interval was made of."""
-    quantile = float(stats.t.ppf(0.5 + 0.5 * simultaneous(0.95, tests), slots - 1))
+    quantile = float(stats.t.ppf(0.5 + 0.5 * simultaneous(comparison.CONFIDENCE, tests), slots - 1))
     return math.log(figure.ratio.value / figure.ratio.low) / quantile * math.sqrt(slots)
 
 

@@ -35,11 +35,12 @@ from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
 from harness.analysis.sizes import SizesRow
-from harness.analysis.statistics import CONFIDENCE, Estimate, Samples, simultaneous
+from harness.analysis.statistics import Estimate, Samples, simultaneous
 from harness.analysis.train import TrainRow
 from harness.case import Case
 from harness.machine import comparable
 
+CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
 TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
 BYTES_PER_THOUSAND = 1  # that files may grow or shrink
 STALL_FLOOR_S = 1e-3

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from harness.analysis.comparison import ComparedRow, Comparison, Figure
+from harness.analysis.comparison import CONFIDENCE, ComparedRow, Comparison, Figure
 from harness.analysis.statistics import Estimate
 
 SCHEMA = 1  # of the JSON
@@ -57,8 +57,9 @@ def _result(comparison: Comparison) -> str:
 def method(comparison: Comparison) -> str:
     """How it was compared."""
     design = "processes of both sides in turn, pair by pair" if comparison.paired else "two runs of one machine"
+    intervals = f"intervals of {CONFIDENCE:.0%} for all {comparison.tests} figures together"
     return (
-        f"A cost above 1 is worse. {design[0].upper()}{design[1:]}; intervals of 95 % for all {comparison.tests} figures together. "
+        f"A cost above 1 is worse. {design[0].upper()}{design[1:]}; {intervals}. "
         "Slower: the interval excludes 1 and the estimate is above 1.05."
     )
 
