@@ -9,8 +9,8 @@ Every figure is a cost, so that a ratio of head over base above 1 is worse:
   them means nothing; that of two training times is what a user waits for, and its 5 % are 5 % of the training.
 
 Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
-runs were measured at different times. There the ceilings cancel what the disk did, and the interval of a stall, which has seconds,
-is wider by what the run's own controls, the copy in memory and the write ceiling, changed in between.
+runs were measured at different times. There the ceilings cancel what the disk did, and intervals of saves and loads are wider by
+what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too.
 
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Correctness has no interval: what was
@@ -296,16 +296,16 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     base, head = old.costs(), new.costs()
     for name in base:
         if name in head:
-            moved = 0.0 if paired or _UNITS[name] != "s" else _drift(old.row, new.row)
+            moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
             yield _Measurement(name, _UNITS[name], base[name], head[name], moved)
 
 
-def _drift(old: Row, new: Row) -> float:
-    """The logarithm of how far the machine moved between two runs: the larger one of the two controls beside a stall."""
+def _drift(old: Row, new: Row, unit: str) -> float:
+    """The logarithm of how far the machine moved between two runs: the copy in memory, and for seconds the write ceiling too."""
     if not isinstance(old, CostRow) or not isinstance(new, CostRow):
         return 0.0
     controls = [(old.memory_copy_s, new.memory_copy_s)]
-    if old.ceiling_write_s and new.ceiling_write_s:
+    if unit == "s" and old.ceiling_write_s and new.ceiling_write_s:
         controls.append((old.ceiling_write_s.value, new.ceiling_write_s.value))
     return max((abs(math.log(after / before)) for before, after in controls if before and after), default=0.0)
 
