@@ -58,7 +58,7 @@ def trace(strace: None, tmp_path: Path) -> Trace:
         log = tmp_path / "log"
         argv = [*syscalls.command(log), sys.executable, "-c", program, str(root)]
         subprocess.run(argv, cwd=Path(__file__).parents[1], check=True, timeout=60)
-        return syscalls.analyse(log, CASE, root)
+        return syscalls.Log(log).analyse(CASE, root)
 
     return run
 
@@ -432,7 +432,7 @@ def judge(tmp_path: Path, *lines: str) -> SystemCalls:
     marked = [line if " " in line else f'7 access("/ckptbench/mark/{CASE}/{line}", F_OK) = -1 ENOENT (None)' for line in lines]
     log = tmp_path / "log"
     log.write_text("\n".join(marked) + "\n")
-    return syscalls.analyse(log, CASE, Path("/s"))
+    return syscalls.Log(log).analyse(CASE, Path("/s"))
 
 
 CREATE = '7 openat(AT_FDCWD</>, "/s/m", O_WRONLY|O_CREAT|O_CLOEXEC, 0666) = 3</s/m>'

@@ -257,9 +257,10 @@ class Session:
                 self._name("trace", 0, unit.case.arm), "trace", 0, str(self._scratch), unit.case.world, tasks, storage=storage
             )
             reason = self._run_job(job, unit.case, syscalls.command(log)).reason
+        calls = None if reason else syscalls.Log(log)
         for case in cases:
             if case.id not in self.progress.failed:
-                found = syscalls.unknown(reason) if reason else syscalls.analyse(log, case.id, self._scratch / "trial")
+                found = calls.analyse(case.id, self._scratch / "trial") if calls else syscalls.unknown(str(reason))
                 self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found)))
 
     def _run_job(self, job: Job, case: Case, tracer: list[str] | None = None) -> process.Ending:

@@ -117,13 +117,23 @@ def unknown(reason: str) -> SystemCalls:
     return _summarise([], [], 0, _Verdict.unknown(reason))
 
 
-def analyse(log: Path, case_id: str, root: Path) -> SystemCalls:
-    """Judge the first save of a case in an strace log.
+class Log:
+    """An strace log, read once for all of its cases: it may have hundreds of thousands of lines."""
 
-    `root` is the directory that the checkpoint's path is in, empty at `begin`. Raises OSError where the log cannot be read;
-    a log that does not tell enough gives the verdict "unknown" with the reason.
-    """
-    calls = _read(log)
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises OSError where it cannot be."""
+        self._calls = _read(path)
+
+    def analyse(self, case_id: str, root: Path) -> SystemCalls:
+        """Judge the first save of a case.
+
+        `root` is the directory that the checkpoint's path is in, empty at `begin`. A log that does not tell enough gives the
+        verdict "unknown" with the reason.
+        """
+        return _analyse(self._calls, case_id, root)
+
+
+def _analyse(calls: list[_Call], case_id: str, root: Path) -> SystemCalls:
     window = _find_window(calls, case_id)
     if isinstance(window, str):
         return unknown(window)
