@@ -53,6 +53,7 @@ def planned(method: str = "buffered", **changes: object) -> PlannedCase:
         "device": "cpu",
         "world": 1,
         "launcher": "local",
+        "from_memory": entry.from_memory,
     }
     plan = {"samples": 2, "warmups": 1, "repeats": 0, "processes": 1, "own_process": False, "expected_failure": None}
     for key, value in changes.items():

@@ -61,6 +61,7 @@ class _MethodTable(tables.Table):
     reshards: bool = False  # another number of ranks can load what it wrote
     slow: bool = False  # it takes many times as long as the others: a suite may take fewer samples of it
     own_process: bool = False  # it forks or starts daemons: nothing else may be measured in the same process
+    extra: bool = False  # a special use of another method: only taken when named
     test_double: bool = False  # misbehaves on purpose: only taken when named
     expected_failures: tuple[ExpectedFailure, ...] = Field(default=(), strict=False)
     options: dict[str, Any] = Field(default_factory=dict)

@@ -346,10 +346,10 @@ def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEn
 
 
 def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
-    """Whether a name or a trait in `wanted` means this method. A test double misbehaves on purpose: no trait means it."""
+    """Whether a name or a trait in `wanted` means this method. No trait means a test double or an extra."""
     if method.name in wanted:
         return True
-    return not method.test_double and any(TRAITS[name](method) for name in wanted if name in TRAITS)
+    return not (method.test_double or method.extra) and any(TRAITS[name](method) for name in wanted if name in TRAITS)
 
 
 def _planned(

@@ -1,0 +1,48 @@
+"""A checkpoint that is restored from shared memory is a row of its own: never called cold, and proved not to come from the files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Measure, planned
+
+from harness.driver import shared_memory
+
+pytestmark = pytest.mark.skipif(not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory")
+
+
+def folders_in_shared_memory() -> set[Path]:
+    return set(shared_memory.DEVICE.glob("ckptbench-*"))
+
+
+def test_another_process_restores_from_memory_and_nothing_stays_there(measure: Measure) -> None:
+    before = folders_in_shared_memory()
+    found = measure([planned("deepfreeze-memory"), planned("deepfreeze")])
+    row = found.row("deepfreeze-memory")
+    assert (row.status, row.verified, row.load_cache) == ("ok", True, "memory")
+    assert row.read_efficiency is None, "the disk is no ceiling for memory"
+    assert found.row("deepfreeze").load_cache != "memory"
+    savers = {record.job for record in found.records("worker") if "save" in record.job}
+    loaders = {record.job for record in found.records("worker") if "load" in record.job}
+    assert savers and loaders and not savers & loaders
+    assert folders_in_shared_memory() <= before
+
+
+@pytest.mark.slow
+def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
+    found = measure([planned("deepfreeze-memory", world=2, launcher="mpirun")])
+    assert (found.rows[0].status, found.rows[0].load_cache) == ("ok", "memory"), found.rows[0].reason
+
+
+def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None:
+    row = measure([planned("buffered", from_memory=True)]).rows[0]
+    assert (row.status, row.phase) == ("failed", "verify")
+    assert "not from memory" in row.reason
+
+
+def test_without_shared_memory_the_row_says_so(measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(shared_memory, "DEVICE", tmp_path / "none")
+    row = measure([planned("deepfreeze-memory")]).rows[0]
+    assert row.status == "failed"
+    assert "no shared memory" in row.reason
