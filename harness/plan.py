@@ -23,3 +23,4 @@ class PlannedCase:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
+    traced: bool = True  # one save is watched at the system calls, where the experiment has that

@@ -191,3 +191,9 @@ def test_raw_samples_are_stored_with_their_process_and_warm_ups_flagged(run: Mea
 
 
 # 6 and 7 are the analysis's: test_statistics.py, and test_session.py for runs that may not be pooled.
+
+
+def test_a_case_that_is_not_to_be_traced_is_not(measure: Measure) -> None:
+    found = measure([planned("buffered", traced=False)])
+    assert found.records("syscalls") == []
+    assert (found.rows[0].status, found.rows[0].durability) == ("ok", "unknown")

@@ -245,7 +245,8 @@ class Session:
 
     def _trace(self, unit: Unit, storage: Storage) -> None:
         """Watch one save of each case at the system calls, untimed, where strace is to be had."""
-        cases = [item.case for item in unit.items if item.case.id not in self.progress.failed | self.progress.traced]
+        known = self.progress.failed | self.progress.traced
+        cases = [item.case for item in unit.items if item.traced and item.case.id not in known]
         if not cases:
             return
         self._on_event(Event(f"{unit.title}: system calls"))

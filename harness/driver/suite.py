@@ -85,6 +85,7 @@ class Sweep(tables.Table):
     slow_samples: int | None = Field(default=None, ge=1)  # of a method that the catalog calls slow, which then has no warm-up
     repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
     processes: int = Field(default=2, ge=1)
+    traced: bool = True  # one save of each case is watched at the system calls, where its experiment has that
 
     @model_validator(mode="after")
     def _fits_the_experiment(self) -> Self:
@@ -397,6 +398,7 @@ def _planned(
         default=method.default,
         asynchronous=method.asynchronous,
         sharded=method.sharded,
+        traced=cell.sweep.traced,
     )
 
 
