@@ -31,13 +31,13 @@ figures: setup
 notebooks: setup
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
-# The driver and the worker with `raw`, then every framework's conformance in its own environment, then that all hold the same state.
+# The driver and the worker with `raw`, then every framework's conformance in its own environment.
 test: test-fast test-frameworks
-	$(BIN)/ckptbench run parity --framework all --results build/tests
 
-# What needs several ranks, a cluster, or patience with what hangs.
+# What needs several ranks, a cluster, or patience; then that all frameworks hold the same state.
 test-slow: SELECT := slow
 test-slow: test-fast test-frameworks
+	$(BIN)/ckptbench run parity --framework all --results build/tests
 
 test-fast: setup
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m '$(SELECT)' $(ARGS)

@@ -176,6 +176,7 @@ def ab(command: Command) -> Command:
     return lambda *words: command("ab", *words, "--a", sys.executable, "--b", sys.executable)
 
 
+@pytest.mark.slow
 def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command: Command, tmp_path: Path) -> None:
     argv = command("regress", "--suite", "quick", "--python", f"raw={sys.executable}")
     first = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -192,6 +193,7 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
 
 
+@pytest.mark.slow
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = subprocess.run(
@@ -241,6 +243,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Command, checkout: Path, tmp_path: Path) -> None:
     double = checkout / "adapters" / "raw" / "double.py"
     double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -200,20 +201,22 @@ def test_axes_of_numbers_have_a_unit(drawn_reference: list[Drawn], family: str) 
 
 def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
     drawn = only(drawn_reference, "cost-resnet50")
-    for part in ("95 % bootstrap intervals", "n = 1 to 8", reference[0].stored.manifest.machine, "2 cores"):
+    for part in ("95 % bootstrap intervals", reference[0].stored.manifest.machine, "2 cores"):
         assert part in drawn.caption
-    assert "20261121-171143-bench-pytorch (pytorch, " not in drawn.caption  # that run has PyTorch and nothing else
-    assert "20261121-171143-bench-pytorch (pytorch)" in drawn.caption
-    assert "20261121-173158-bench-chainer (chainer npz-raw, deepfreeze and deepfreeze-sync)" in drawn.caption
+    assert re.search(r"n = \d+ to \d+", drawn.caption)
+    newest = max(run.name for run in reference if run.name.endswith("bench-pytorch"))
+    assert f"{newest} (pytorch)" in drawn.caption  # that run has PyTorch and nothing else
 
 
-def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn]) -> None:
+def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
     drawn = only(drawn_reference, "cost-resnet50")
     assert any("dcp-hf-safetensors-merged" in lack and "torch.finfo()" in lack for lack in drawn.missing)
     assert all(lack.endswith(".") for lack in drawn.missing)
     assert "failed in save: RuntimeError" in texts(drawn)
     unsupported = only(drawn_reference, "cost-llm-slice").missing
-    assert sum("Chainer has no bfloat16" in lack for lack in unsupported) == 3
+    rows = [row for run in reference for row in run.rows if (row.experiment, row.workload) == ("cost", "llm-slice")]
+    chainers = {row.method for row in rows if row.framework == "chainer"}
+    assert sum("Chainer has no bfloat16" in lack for lack in unsupported) == len(chainers) > 0
 
 
 def test_an_interrupted_case_is_missing_and_a_case_that_failed_has_no_bar(tmp_path: Path, here: Manifest) -> None:

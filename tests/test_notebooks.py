@@ -29,6 +29,7 @@ def test_every_notebook_is_known_here() -> None:
     assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_runs_and_shows_something(name: str) -> None:
     again = executed(nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pypdf import PdfReader
 from reported import HOSTILE, SPEEDS_S, hostile_run
 
@@ -159,7 +159,7 @@ def test_search_and_choices_filter_together_and_are_taken_back(browser: Browser,
     page.get_by_role("searchbox").fill("")
     assert shown_methods(page) == [f"evil{HOSTILE}"]
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function("document.querySelector('output').value.startsWith('6')")
+    expect(page.locator("output")).to_have_text(re.compile("^6"))
     page.get_by_label("verdict").select_option("failed")
     assert shown_methods(page) == [f"evil{HOSTILE}"]
 
@@ -172,7 +172,7 @@ def test_a_row_leads_to_its_command_and_back_though_a_filter_hides_it(browser: B
     assert "--method npz-raw" in again.locator("code").inner_text()
     page.get_by_role("searchbox").fill("direct")
     again.get_by_role("link").click()
-    page.wait_for_function("document.querySelector('tr:target') && !document.querySelector('tr:target').hidden")
+    expect(page.locator("tr:target")).to_be_visible()
 
 
 def test_without_javascript_it_is_a_plain_table(browser: Browser, hostile: Path) -> None:

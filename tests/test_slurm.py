@@ -315,7 +315,7 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
     assert [record for record in run.records if record.kind == "failure"] == []
     resumed = ckptbench("run", "--resume", str(run.folder), environment=cluster.environment | NO_EXPORT)
     assert resumed.returncode == 0, resumed.stderr
-    assert "resnet50 small on cpu, 4 ranks" in resumed.stdout
+    assert "resnet50 small on cpu, 2 and 4 ranks" in resumed.stdout
     assert left_behind(submitted, cluster) == []
     check_both_nodes_took_part(submitted.run)
 
