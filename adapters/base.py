@@ -91,8 +91,8 @@ class Place:
     io: DirectIo
     rendezvous: tuple[str, int] | None = None  # host and port agreed over the launcher's own network; None in a world of one
     local_rank: int = 0
-    memory: Path | None = None  # where checkpoints in shared memory may lie, which outlive the process
     strategy: str = ""  # how the ranks train together: a name that adapter.toml declares; empty in a world of one
+    memory: Path | None = None  # where checkpoints in shared memory may lie, which outlive the process
 
 
 @dataclass(frozen=True)

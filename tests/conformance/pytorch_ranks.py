@@ -242,7 +242,8 @@ def saved_states() -> Iterator[tuple[str, str]]:
 
 def methods_for(strategy: str) -> list[str]:
     """Return the methods that can save what the strategy leaves to a rank."""
-    return [name for name in WORKING if METHODS[name].get("takes_shards") or not STRATEGIES[strategy].get("sharded")]
+    fitting = [name for name in WORKING if METHODS[name].get("takes_shards") or not STRATEGIES[strategy].get("sharded")]
+    return [name for name in fitting if not METHODS[name].get("extra")]
 
 
 def whole(framework: PyTorch, state: State) -> Whole:

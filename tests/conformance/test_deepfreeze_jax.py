@@ -21,7 +21,7 @@ from adapters.jax.state import State  # noqa: E402
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Jax]:
     framework = Jax()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
     yield framework
     framework.stop()
 

@@ -24,7 +24,7 @@ LARGE_BYTES = 1 << 14
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[TensorFlow]:
     framework = TensorFlow()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
     yield framework
     framework.stop()
 

@@ -63,7 +63,7 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Jax]:
     framework = Jax()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
     yield framework
     framework.stop()
 
@@ -112,7 +112,7 @@ def digest(data: memoryview | bytes | Bytes) -> str:
 
 def methods_for(strategy: str) -> list[str]:
     sharded = STRATEGIES[strategy].get("sharded", False)
-    return [name for name, method in METHODS.items() if method.get("takes_shards") or not sharded]
+    return [name for name, method in METHODS.items() if (method.get("takes_shards") or not sharded) and not method.get("extra")]
 
 
 def resharding_for(strategy: str) -> list[str]:

@@ -46,7 +46,7 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[PyTorch]:
     framework = PyTorch()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0)))
+    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
     yield framework
     framework.stop()
 
@@ -292,7 +292,7 @@ def test_every_strategy_is_declared() -> None:
 
 
 def test_ranks_without_a_known_strategy_are_refused(tmp_path: Path) -> None:
-    place = Place(rank=0, world=2, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0))
+    place = Place(rank=0, world=2, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory")
     with pytest.raises(ValueError, match="ddp"):
         strategies.make(place, torch.device("cpu"))
 

@@ -72,7 +72,9 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 def framework(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlow]:
     framework = TensorFlow()
     temporary = tmp_path_factory.mktemp("temporary")
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=temporary, io=DirectIo(False, 0, 0)))
+    framework.start(
+        Place(rank=0, world=1, device="cpu", temporary=temporary, io=DirectIo(False, 0, 0), memory=temporary / "memory")
+    )
     yield framework
     framework.stop()
 
@@ -470,7 +472,7 @@ def test_four_ranks_train_as_one() -> None:
 @pytest.mark.slow
 @under_mpirun
 def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(tmp_path: Path) -> None:
-    run_ranks(2, "methods", str(tmp_path), *WORKING)
+    run_ranks(2, "methods", str(tmp_path), *(name for name in WORKING if not METHODS[name].get("extra")))
     for world in (4, 1):
         run_ranks(world, "reshard", str(tmp_path), *RESHARDING)
 
