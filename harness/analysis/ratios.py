@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from harness.analysis.statistics import Estimate, Samples
 
@@ -68,6 +68,6 @@ def _welch_freedom(errors: Values, counts: NDArray[np.int64]) -> float:
 
 
 def _estimate(difference: float, error: float, freedom: float, confidence: float, drift: float = 0.0) -> Estimate:
-    margin = drift + (float(stats.t.ppf(0.5 + 0.5 * confidence, freedom)) * error if math.isfinite(error) else math.inf)
+    margin = drift + (float(special.stdtrit(freedom, 0.5 + 0.5 * confidence)) * error if math.isfinite(error) else math.inf)
     high = math.exp(difference + margin) if difference + margin < _EXPONENT_AT_MOST else math.inf
     return Estimate(math.exp(difference), math.exp(difference - margin), high)

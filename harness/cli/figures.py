@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness.analysis import figures
 from harness.analysis.runs import ReadRun, read_run, reference_runs
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
 from harness.driver import store
@@ -25,6 +24,8 @@ def figures_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Draw stored runs as SVG and PNG, without measuring anything."""
+    from harness.analysis import figures  # no other command is to wait for matplotlib
+
     drawn = figures.draw(_runs(names, results))
     if not drawn:
         raise UsageError("these runs hold nothing that a figure shows")

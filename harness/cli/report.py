@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness.analysis import figures
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
@@ -44,6 +43,8 @@ def report_command(
 
 def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     """Draw the figures of comparable runs as files, for the page to hold them as well."""
+    from harness.analysis import figures  # no other command is to wait for matplotlib
+
     drawn = [(figure, figures.save(figure, folder)[0]) for figure in figures.draw(runs)]
     return [Picture(figure.title, figure.caption, figure.missing, svg.read_bytes()) for figure, svg in drawn]
 
