@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,6 +90,7 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
             follower.poll()
             raise
         finally:
+            _reap(_of_job(environment))
             _clear_shared_memory({process.pid, *(member.pid for member in seen)})
     marks = follower.marks()
     standing = _broken_rank(marks)
@@ -154,6 +155,16 @@ def _members(process: subprocess.Popen[bytes]) -> set[psutil.Process]:
         return set(psutil.Process(process.pid).children(recursive=True))
     except psutil.NoSuchProcess:
         return set()
+
+
+def _of_job(environment: Mapping[str, str]) -> set[psutil.Process]:
+    """Whoever has the job's temporary directory: also a daemon whose parent was killed before anybody had seen the two."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if "TMPDIR" in environment and process.environ().get("TMPDIR") == environment["TMPDIR"]:
+                found.add(process)
+    return found
 
 
 def _reap(members: set[psutil.Process]) -> None:
