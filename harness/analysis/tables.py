@@ -127,8 +127,10 @@ def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
 
 
 def _ranks(row: CostRow) -> dict[str, str]:
+    """Who came last says something only where all ranks have the same to do."""
+    alike = row.writers is None or row.writers == row.world
     return {
-        "last / median rank": "–" if row.straggler is None else f"{row.straggler:.2f}",
+        "last / median rank": f"{row.straggler:.2f}" if row.straggler is not None and alike else "–",
         "writers": "–" if row.writers is None else f"{row.writers} of {row.world}",
     }
 
