@@ -25,6 +25,7 @@ from harness.analysis.report.columns import COLUMNS, QUESTIONS
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.driver import catalog, manifest, suite
+from harness.stored import folders
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
 
@@ -73,7 +74,7 @@ def test_the_page_asks_for_nothing_from_elsewhere(references: list[ReadRun]) -> 
     assert "url(" not in html
 
 
-@pytest.mark.parametrize("name", [run.name for run in sorted(REFERENCE.glob("*/*"))])
+@pytest.mark.parametrize("name", [run.name for run in folders(REFERENCE)])
 def test_a_command_plans_the_row_it_is_for(name: str, references: list[ReadRun]) -> None:
     run = next(run for run in references if run.name == name)
     cases = [planned.case for planned in run.stored.plan]

@@ -52,15 +52,15 @@ class Line:
 
     def straggler(self) -> list[tuple[int, Estimate]]:
         """Ranks, and how much longer the last rank took than the middle one; one rank has nobody to wait for."""
-        found = [(cell.row.world, _straggler(cell)) for cell in self.cells if cell.row.world > 1 and cell.row.status == "ok"]
+        found = [(cell.row.world, _straggler(cell)) for cell in self.cells if _has_stragglers(cell.row)]
         return [(world, estimate) for world, estimate in found if estimate]
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of strong and one of weak scaling for each state that was saved from several numbers of ranks."""
     for (state, weak), cells in grouped(pool.of(CostRow), lambda cell: (cell.state, cell.row.scale > 0)).items():
-        if len({cell.row.world for cell in cells}) >= _LEAST_WORLDS:
-            yield _figure(state, weak, cells, pool)
+        if shown := _in_several_worlds(cells):
+            yield _figure(state, weak, shown, pool)
 
 
 def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
@@ -164,6 +164,17 @@ def _stragglers(axes: Axes, lines: Sequence[Line]) -> None:
     axes.axhline(1.0, color=GREY, ls="--", lw=1.2)
     for line, (look, shift) in zip(lines, _looks(len(lines)), strict=True):
         _curve(axes, line, line.straggler(), look, shift)
+
+
+def _has_stragglers(row: CostRow) -> bool:
+    """Whether all ranks have the same to do: where one writes, the others are not waited for, but idle."""
+    return row.world > 1 and row.status == "ok" and row.writers in (None, row.world)
+
+
+def _in_several_worlds(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
+    """Those of the methods that were measured in more than one world."""
+    worlds = grouped((cell.row for cell in cells), lambda row: (row.framework, row.method))
+    return [cell for cell in cells if len({row.world for row in worlds[cell.row.framework, cell.row.method]}) >= _LEAST_WORLDS]
 
 
 def _straggler(cell: Cell[CostRow]) -> Estimate | None:
