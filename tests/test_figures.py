@@ -204,8 +204,10 @@ def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Dr
     for part in ("95 % bootstrap intervals", reference[0].stored.manifest.machine, "2 cores"):
         assert part in drawn.caption
     assert re.search(r"n = \d+ to \d+", drawn.caption)
-    newest = max(run.name for run in reference if run.name.endswith("bench-pytorch"))
-    assert newest in drawn.caption
+    newest = {name: max(run.name for run in reference if run.name.endswith(name)) for name in ("bench-jax", "bench-pytorch")}
+    assert f"{newest['bench-jax']} (jax)" in drawn.caption  # all of JAX comes from that run, which has nothing else
+    assert f"{newest['bench-pytorch']} (pytorch)" not in drawn.caption  # a later run has measured some of PyTorch's methods anew
+    assert re.search(rf"{newest['bench-pytorch']} \(pytorch [^)]*torch-save-no-crc[^)]*\)", drawn.caption)
 
 
 def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:

@@ -11,7 +11,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
-MOST_BYTES = 3 << 19
+MOST_BYTES = 1 << 20
 NAMES = ["formats-and-sizes", "reproduce-the-studies", "resume-bitwise", "scale", "which-method"]
 
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
-_NOTEBOOK_DPI = 84
+_NOTEBOOK_DPI = 75
 
 
 @dataclass(frozen=True)
