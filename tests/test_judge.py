@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from conftest import planned
 
 from harness.driver import judge
+from harness.plan import PlannedCase
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,11 @@ def test_an_estimate_grows_with_samples_processes_and_bytes() -> None:
     assert judge.estimated_s([planned(), planned("direct")]) > base
     assert judge.estimated_s([planned(), planned("direct", own_process=True)]) > judge.estimated_s([planned(), planned("direct")])
     assert judge.estimated_s([]) == 0
+
+
+def test_an_estimate_counts_the_steps_of_training() -> None:
+    def training(every: int) -> PlannedCase:
+        item = planned(preset="full")
+        return replace(item, case=replace(item.case, experiment="train", every=every))
+
+    assert judge.estimated_s([training(4)]) > judge.estimated_s([training(1)]) + 1

@@ -14,6 +14,8 @@ from harness.plan import PlannedCase
 _JOB_S = 7.0
 _SAMPLE_S = 0.4
 _BYTES_PER_S = 250e6
+_TRAINED_BYTES_PER_S = 600e6  # bytes of state whose training step takes a second
+_BLOCKS_A_SAMPLE = 4  # of `every` steps: two with checkpoints, and two without
 
 
 class Outcome(Protocol):
@@ -31,8 +33,10 @@ def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Roughly how many seconds a plan will take."""
     jobs = sum(2 * unit.processes + 1 for unit in group(plan))
-    moved = sum(2 * item.processes * (item.samples + item.warmups) * state_bytes(item.case) for item in plan)
-    return jobs * _JOB_S + samples_wanted(plan) * _SAMPLE_S + moved / _BYTES_PER_S
+    taken = [(item.case, item.processes * (item.samples + item.warmups)) for item in plan]
+    moved = sum(2 * samples * state_bytes(case) for case, samples in taken)
+    trained = sum(samples * _BLOCKS_A_SAMPLE * case.every * state_bytes(case) for case, samples in taken)
+    return jobs * _JOB_S + samples_wanted(plan) * _SAMPLE_S + moved / _BYTES_PER_S + trained / _TRAINED_BYTES_PER_S
 
 
 def _as_expected(item: PlannedCase, row: Outcome) -> bool:
