@@ -12,12 +12,7 @@ from harness.driver import shared_memory
 pytestmark = pytest.mark.skipif(not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory")
 
 
-def folders_in_shared_memory() -> set[Path]:
-    return set(shared_memory.DEVICE.glob("ckptbench-*"))
-
-
 def test_another_process_restores_from_memory_and_nothing_stays_there(measure: Measure) -> None:
-    before = folders_in_shared_memory()
     found = measure([planned("deepfreeze-memory"), planned("deepfreeze")])
     row = found.row("deepfreeze-memory")
     assert (row.status, row.verified, row.load_cache) == ("ok", True, "memory")
@@ -27,7 +22,20 @@ def test_another_process_restores_from_memory_and_nothing_stays_there(measure: M
     loaders = {record.job for record in found.records("worker") if "load" in record.job}
     assert savers
     assert loaders - savers == loaders != set()
-    assert folders_in_shared_memory() <= before
+    assert not shared_memory.folder_of(found.run.folder).exists()
+
+
+def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> None:
+    first, second = (shared_memory.SharedMemory(tmp_path / place / "20261121-220953-test-raw") for place in ("one", "other"))
+    try:
+        kept = first.levels
+        assert kept is not None
+        second.clear()
+        assert kept.is_dir()
+        shared_memory.SharedMemory(tmp_path / "one" / "20261121-220953-test-raw")
+        assert not kept.exists(), "a driver that goes on with the run removes what one that was killed has left"
+    finally:
+        first.clear()
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ class Session:
         self._not_direct = not_direct
         self._timeout_s = timeout_s
         self._on_event = on_event
-        self._shared_memory = SharedMemory(run.name)
+        self._shared_memory = SharedMemory(run.folder)
         run.salvage()
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.progress = Progress(run.records)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
 DEVICE = Path("/dev/shm")
 
 
+def folder_of(run: Path) -> Path:
+    """Return the folder of a run. Runs that begin in the same second, of two users say, have one name in different places."""
+    place = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+    return DEVICE / f"ckptbench-{run.name}-{place}"
+
+
 class SharedMemory:
     """Where ranks of one machine meet, and where checkpoints lie that are restored from memory."""
 
-    def __init__(self, run: str) -> None:
-        """Take the run's name, and remove what a driver of it that was killed has left."""
-        self._folder = DEVICE / f"ckptbench-{run}"
+    def __init__(self, run: Path) -> None:
+        """Take the run's folder, and remove what a driver of it that was killed has left."""
+        self._folder = folder_of(run)
         self.clear()
 
     @property
