@@ -116,6 +116,18 @@ def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_byt
         assert equal(engine.load(folder / str(seed), SPECS, {}), new_state(seed))
 
 
+def test_a_load_gives_each_tensor_once_it_is_whole_and_small_ones_between_large_ones(saved: Path) -> None:
+    state, engine = new_state(1), new_engine(block_bytes=1 << 14)
+    arrived: State = {}
+    for name, data in engine.arriving(saved, SPECS, {}):
+        assert np.array_equal(data, state[name]), "complete when it comes"
+        arrived[name] = data
+    large = [number for number, name in enumerate(arrived) if len(arrived[name]) >= 1 << 14]
+    assert len(large) == 2
+    assert large[1] > large[0] + 1, "some between the two"
+    assert equal(arrived, state), "and no later read touches it"
+
+
 def test_the_file_is_an_ordinary_one_with_aligned_data(saved: Path) -> None:
     assert [path.name for path in saved.iterdir()] == ["model.safetensors"]
     content = (saved / "model.safetensors").read_bytes()

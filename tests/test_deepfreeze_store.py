@@ -15,7 +15,9 @@ import pytest
 from deepfreeze_victim import advance, opened
 
 from adapters.deepfreeze.store import Store
+from adapters.deepfreeze.tensor import Bytes, Tensor
 from adapters.deepfreeze.writer import FileWriter
+from adapters.raw.deepfreeze import DeepFreeze
 from adapters.raw.framework import Raw, State
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,7 +53,7 @@ def folder(scratch: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def memory() -> Iterator[Path]:
     """A folder of a file system in memory."""
-    path = Path("/dev/shm") / f"ckptbench-test-{os.getpid()}"
+    path = Path("/dev/shm") / f"deepfreeze-test-{os.getpid()}"
     yield path
     shutil.rmtree(path, ignore_errors=True)
 
@@ -218,5 +220,19 @@ def test_memory_counts_only_while_no_snapshot_is_being_taken_or_with_a_second_ar
     assert restored(folder, **options) == ("memory", 1, expected[1])
     advance(framework, state)
     with pytest.raises(FileNotFoundError):
-        method.save(state, folder / "missing" / "checkpoint").finished()  # breaks off after the first copies
+        method.save(state, folder / "missing" / "checkpoint").finished()  # never begins
+    assert restored(folder, **options) == ("memory", 1, expected[1])
+    with pytest.raises(OSError, match="lost"):
+        engine_save_that_breaks_off(method, state, folder / "checkpoint")
     assert restored(folder, **options) == (level, 1, expected[1])
+
+
+def engine_save_that_breaks_off(method: DeepFreeze, state: State, path: Path) -> None:
+    """Save a state whose last tensor cannot be copied."""
+
+    def lost(destination: Bytes, skip_bytes: int) -> None:
+        raise OSError("the device is lost")
+
+    sources = {**method.sources(state), method.tensors[-1].name: lost}
+    tensors = [Tensor(spec, sources[spec.name]) for spec in method.tensors]
+    method.engine.save(tensors, path, method.step(state)).finished()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,9 +45,14 @@ class Save(Pending):
         self._thread = threading.Thread(target=self._run, name="deepfreeze-save")
 
     def start(self) -> None:
-        """Copy what cannot wait, and leave the rest to the background."""
+        """Copy what cannot wait, and leave the rest to the background.
+
+        The file is opened here: in the background, every system call would wait for the interpreter while others copy.
+        """
         try:
+            self._commit.begin()  # first: without it, the other ranks would not learn of an error
             self._snapshot.begin()
+            self._writer = self._open()
         except BaseException as error:
             self._error = error
         self._thread.start()
@@ -66,6 +71,11 @@ class Save(Pending):
             self._told = True
             raise self._error
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether a save that has come to its end has left a checkpoint."""
+        return self._error is None
+
     def settle(self) -> None:
         """Wait for the end, and raise what went wrong if nobody has been told."""
         self._thread.join()
@@ -74,7 +84,6 @@ class Save(Pending):
 
     def _run(self) -> None:
         try:
-            self._commit.begin()
             if self._error is not None:
                 raise self._error
             self._commit.finish(self._write())
@@ -85,14 +94,17 @@ class Save(Pending):
         finally:
             self._free.set()
 
-    def _write(self) -> str:
-        """Copy, checksum and write, overlapped; returns the digest of the file's header."""
+    def _open(self) -> FileWriter:
         snapshot, layout = self._snapshot, self._snapshot.layout
         frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(self._io), len(snapshot.memory))
-        writer = FileWriter(self._commit.folder / layout.file, snapshot.memory, frontier, self._io)
+        return FileWriter(self._commit.folder / layout.file, snapshot.memory, frontier, self._io)
+
+    def _write(self) -> str:
+        """Copy, checksum and write, overlapped; returns the digest of the file's header."""
+        snapshot, writer = self._snapshot, self._writer
         try:
-            header, seal = layout.header(self._step, snapshot.copy(frontier, self._free.set))
-            writer.finish(header, layout.file_bytes)
+            header, seal = snapshot.layout.header(self._step, snapshot.copy(writer.frontier, self._free.set))
+            writer.finish(header, snapshot.layout.file_bytes)
         finally:
             writer.close()
         return seal
@@ -118,6 +130,7 @@ class Engine:
         self._reader = Reader(io)
         self._last: Save | None = None
         self._saves = 0
+        self._turn = 0  # of the arenas: after a save that failed, the other one still holds the last that did not
 
     @property
     def session(self) -> str:
@@ -136,7 +149,7 @@ class Engine:
         named = {tensor.spec.name: tensor for tensor in tensors}
         specs = tuple(tensor.spec for tensor in named.values())
         plan = self._planned(specs)
-        arena = self._arenas[self._saves % len(self._arenas)]
+        arena = self._arenas[self._turn % len(self._arenas)]
         share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
         snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
         self._last = Save(snapshot, self._commit(path, specs), self._io, step)
@@ -150,19 +163,23 @@ class Engine:
         Raises Damaged for a checkpoint that is not what was written, and Unfitting for one of another state; what has been read
         until then is in the targets.
         """
+        return dict(self.arriving(path, specs, targets))
+
+    def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
+        """Load and yield those without a target, each once it is there, so that what follows runs beside the reads."""
         located = open_stored(path).locate(specs, self._ranks.rank)
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
         gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}
-        loaded = dict(gathered)
         for file, entries in located:
-            loaded |= self._reader.read(file, entries, {**targets, **gathered})
-        return loaded
+            yield from self._reader.read(file, entries, {**targets, **gathered})
+        yield from gathered.items()
 
     def wait(self) -> None:
         """Return when nothing is in flight; raise what went wrong in the background and nobody has been told."""
         if self._last is not None:
             last, self._last = self._last, None
             last.settle()
+            self._turn += last.is_durable
 
     def _fitted(self, arena: Arena, plan: Layout) -> memoryview:
         if self._ring_bytes is None:

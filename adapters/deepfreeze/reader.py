@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +23,13 @@ _AHEAD = 2  # blocks that have come and wait, or are being brought to their plac
 _BLOCK_BYTES = 1 << 20  # at most: what comes last is brought to its place while nothing is read
 
 Range = tuple[int, int]  # [start, stop) in a file
-Place = Callable[[int, Range], memoryview]  # where to read the block with this number
 
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file in memory."""
+    """A part of a file in memory, for the tensors of one group."""
 
+    group: Group
     start: int
     stop: int
     memory: memoryview
@@ -46,58 +46,89 @@ class Reader:
         for slot in self._ring:
             bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
 
-    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
-        """Bring the wanted tensors to their targets, and return those that have none in new memory.
+    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
+        """Bring the wanted tensors to their targets, and yield those that have none, in new memory, once they are there.
 
+        Small ones, of which there are many, are read first and given out between the large ones: what is done with them then falls
+        into the time of the reads, and never takes so long at a stretch that the reading threads wait for the interpreter.
         Raises Damaged where a checksum differs or the file ends early.
         """
+        empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
+        yield from ((name, bytes_of(b"")) for name in empty if name not in targets)
         entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
-        image = bytes_of(b"")
-        untargeted = [found for found in wanted if found.spec.name not in targets]
-        if any(found.spec.size_bytes for found in untargeted):
-            image = bytes_of(aligned_buffer(round_up(entries[-1].stored.stop)))
-        fresh = {found.spec.name: image[found.stored.start : found.stored.stop] for found in untargeted}
-        self._read(file, deque(_Arrival(found, targets.get(found.spec.name)) for found in entries), image)
-        return fresh
+        small = [found for found in entries if found.spec.size_bytes < self._block_bytes]
+        large = [found for found in entries if found.spec.size_bytes >= self._block_bytes]
+        arrived = self._read(file, [Group(found, targets) for found in (small, large) if found])
+        fresh = (
+            (found.spec.name, group.memory(found.stored.start, found.stored.stop))
+            for group, found in arrived
+            if found.spec.name not in targets
+        )
+        yield from _mixed(fresh, self._block_bytes, at_once=len(small) // max(len(large), 1) + 1)
 
-    def _read(self, file: StoredFile, arrivals: deque[_Arrival], image: Bytes) -> None:
-        def place(number: int, part: Range) -> memoryview:
-            if len(image):
-                memory = image[part[0] : round_up(part[1])]
-                memory[::ALIGNMENT] = 0  # the first touch takes time, here beside the reads before, else in front of this one
-                return memory.data
-            return self._ring[number % len(self._ring)]
-
-        ranges = _blocks([(arrival.start, arrival.stop) for arrival in arrivals], self._block_bytes)
+    def _read(self, file: StoredFile, groups: Sequence[Group]) -> Iterator[tuple[Group, Found]]:
+        """Yield what has come and is what was saved."""
         descriptor = _open(file.path, self._direct)
         try:
-            for block in self._read_ahead(descriptor, ranges, place):
+            for block in self._read_ahead(descriptor, groups):
+                arrivals = block.group.arrivals
                 while arrivals and arrivals[0].start < block.stop:
                     if not arrivals[0].take(block):
                         break
-                    arrivals.popleft().check(file)
+                    arrived = arrivals.popleft()
+                    arrived.check(file)
+                    yield block.group, arrived.found
         except EOFError as error:
-            raise Damaged(f"{file.path}: {error}, in {arrivals[0].name}") from error
+            missing = next(group.arrivals[0] for group in groups if group.arrivals)
+            raise Damaged(f"{file.path}: {error}, in {missing.found.stored.name}") from error
         finally:
             os.close(descriptor)
 
-    def _read_ahead(self, descriptor: int, ranges: Iterator[Range], place: Place) -> Iterator[Block]:
-        """Yield the ranges in order. A block's memory is read into again once the next one is asked for."""
+    def _read_ahead(self, descriptor: int, groups: Sequence[Group]) -> Iterator[Block]:
+        """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
         ahead: deque[Future[Block]] = deque()
+        wanted = ((group, part) for group in groups for part in group.blocks(self._block_bytes))
         with ThreadPoolExecutor(self._depth, "deepfreeze-reader") as pool:
-            for number, part in enumerate(ranges):
+            for number, (group, part) in enumerate(wanted):
                 if len(ahead) == len(self._ring):
                     yield ahead.popleft().result()
-                ahead.append(pool.submit(_read_block, descriptor, part, place(number, part)))
+                memory = group.touched(part) if group.is_fresh else self._ring[number % len(self._ring)]
+                ahead.append(pool.submit(_read_block, descriptor, Block(group, *part, memory)))
             while ahead:
                 yield ahead.popleft().result()
+
+
+class Group:
+    """Tensors of a file that are read one after the other, and new memory where some have no target."""
+
+    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes]) -> None:
+        """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins."""
+        self.arrivals = deque(_Arrival(found, targets.get(found.spec.name)) for found in entries)
+        self.is_fresh = any(found.spec.name not in targets for found in entries)
+        self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
+        size_bytes = round_up(entries[-1].stored.stop) - self._first if self.is_fresh else 0
+        self._memory = bytes_of(aligned_buffer(size_bytes))
+
+    def blocks(self, block_bytes: int) -> Iterator[Range]:
+        """Yield what is to be read."""
+        return _blocks([(arrival.start, arrival.stop) for arrival in self.arrivals], block_bytes)
+
+    def memory(self, start: int, stop: int) -> Bytes:
+        """Return the new memory of a part of the file."""
+        return self._memory[start - self._first : stop - self._first]
+
+    def touched(self, part: Range) -> memoryview:
+        """Return the memory of a block, touched: that takes time, here beside the reads before, else in front of this one."""
+        memory = self.memory(part[0], round_up(part[1]))
+        memory[::ALIGNMENT] = 0
+        return memory.data
 
 
 class _Arrival:
     """A tensor on its way from the file to its target."""
 
     def __init__(self, found: Found, target: Bytes | None) -> None:
-        self.name = found.stored.name
+        self.found = found
         self.start = found.stored.start
         self.stop = found.stored.stop
         self._digest = found.stored.digest
@@ -116,7 +147,19 @@ class _Arrival:
     def check(self, file: StoredFile) -> None:
         """Raise Damaged unless the bytes are those that were saved."""
         if self._hash.hexdigest() != self._digest:
-            raise Damaged(f"{file.path}: the checksum of {self.name} differs from that of the bytes that were saved")
+            raise Damaged(f"{file.path}: the checksum of {self.found.stored.name} differs from that of the bytes that were saved")
+
+
+def _mixed(arrived: Iterator[tuple[str, Bytes]], large_bytes: int, at_once: int) -> Iterator[tuple[str, Bytes]]:
+    """Yield large tensors when they come, and behind each `at_once` of the small ones that came before."""
+    waiting: deque[tuple[str, Bytes]] = deque()
+    for name, data in arrived:
+        if len(data) < large_bytes:
+            waiting.append((name, data))
+            continue
+        yield name, data
+        yield from (waiting.popleft() for _ in range(min(at_once, len(waiting))))
+    yield from waiting
 
 
 def _blocks(parts: Sequence[Range], block_bytes: int) -> Iterator[Range]:
@@ -147,13 +190,13 @@ def _open(path: Path, direct: bool) -> int:
         return open_for_read(path, direct=False)
 
 
-def _read_block(descriptor: int, part: Range, memory: memoryview) -> Block:
-    start, stop = part
-    whole = memory[: round_up(stop - start)]
+def _read_block(descriptor: int, block: Block) -> Block:
+    length = block.stop - block.start
+    whole = block.memory[: round_up(length)]
     done = 0
-    while done < stop - start:
-        count = os.preadv(descriptor, [whole[done:]], start + done)
+    while done < length:
+        count = os.preadv(descriptor, [whole[done:]], block.start + done)
         if count == 0:
-            raise EOFError(f"the file ends at byte {start + done}")
+            raise EOFError(f"the file ends at byte {block.start + done}")
         done += count
-    return Block(start, stop, memory)
+    return block

@@ -75,7 +75,7 @@ class FileWriter:
     def __init__(self, path: Path, memory: memoryview, frontier: Frontier, io: DirectIo) -> None:
         self._descriptor = open_for_write(path, io.direct)
         self._memory = memory
-        self._frontier = frontier
+        self.frontier = frontier
         self._errors: list[BaseException] = []
         count = max(io.depth, AT_ONCE)
         self._threads = [threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)]
@@ -95,7 +95,7 @@ class FileWriter:
 
     def close(self) -> None:
         """Stop writing."""
-        self._frontier.abandon()
+        self.frontier.abandon()
         self._join()
         os.close(self._descriptor)
 
@@ -105,11 +105,11 @@ class FileWriter:
 
     def _work(self) -> None:
         try:
-            while (block := self._frontier.take()) is not None:
+            while (block := self.frontier.take()) is not None:
                 start, stop = block
                 place = start % len(self._memory)
                 write_all(self._descriptor, self._memory[place : place + stop - start], start)
-                self._frontier.wrote(start)
+                self.frontier.wrote(start)
         except BaseException as error:
             self._errors.append(error)
-            self._frontier.abandon()
+            self.frontier.abandon()

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, bytes_of
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, Spec, bytes_of
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
 from workloads import Role
@@ -35,9 +35,13 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(partial(self._bytes, array)) for name, array in state.tensors().items()}
 
     def load(self, state: State, path: Path) -> None:
-        loaded = self.engine.load(self.nearest(path), self.tensors, {})
-        arrays = {spec.name: loaded[spec.name].view(jnp.dtype(spec.dtype)).reshape(spec.shape) for spec in self.tensors}
-        state.adopt_tensors(jax.device_put(arrays, self.framework.device))  # on a CPU without a copy, where they are aligned
+        specs = {spec.name: spec for spec in self.tensors}
+        arriving = self.engine.arriving(self.nearest(path), self.tensors, {})
+        state.adopt_tensors({name: self._array(data, specs[name]) for name, data in arriving})
+
+    def _array(self, data: Bytes, spec: Spec) -> Array:
+        """Put the bytes on the device: on a CPU they stay where they are, where that is aligned."""
+        return jax.device_put(data.view(jnp.dtype(spec.dtype)).reshape(spec.shape), self.framework.device)
 
     def _bytes(self, array: Array) -> Bytes:
         try:

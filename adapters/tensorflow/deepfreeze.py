@@ -41,10 +41,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(held.get(name) or partial(_bytes_of, variable)) for name, variable in variables.items()}
 
     def load(self, state: State, path: Path) -> None:
-        loaded = self.engine.load(self.nearest(path), self.tensors, {})
         variables = state.plain_variables()
-        for spec in self.tensors:
-            tf.raw_ops.AssignVariableOp(resource=variables[spec.name].handle, value=_tensor(loaded[spec.name], spec))
+        specs = {spec.name: spec for spec in self.tensors}
+        for name, data in self.engine.arriving(self.nearest(path), self.tensors, {}):
+            tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
 
 
 def _value(variable: tf.Variable) -> tf.Tensor:
