@@ -168,6 +168,12 @@ def test_a_line_says_what_a_reader_looks_for() -> None:
     assert summary.meaning([row]).endswith("Every method writes the same files for the same state.")
 
 
+def test_what_reached_the_device_is_that_of_the_state_whose_files_are_counted() -> None:
+    fresh = records.inventory(steps=0, file_bytes=100, device_written_bytes=120)  # slots of zeros compress to nothing
+    row = made(records.payload(), fresh, records.inventory(device_written_bytes=1500), *REPEATS)
+    assert (row.file_bytes, row.device_written_bytes) == (1100, 1500)
+
+
 def test_a_row_is_whole_only_with_every_comparison() -> None:
     row = made(records.payload(), records.inventory(), *REPEATS[:-1])
     assert (row.status, row.reason) == ("skipped", "not looked at to the end: the run was interrupted")

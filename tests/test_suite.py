@@ -352,6 +352,9 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
     both = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2], "strategy": ["default", "sharded"]}))
     planned = [(item.case.method, item.case.world, item.case.strategy) for item in suite.plan(both, [framework])]
     assert planned == [("plain", 1, ""), ("parts", 1, ""), ("plain", 2, "one"), ("parts", 2, "one"), ("parts", 2, "parts")]
+    named = suite.plan(both, [framework], methods=["plain"], worlds=[2], strategies=["parts"])
+    assert [(item.case.method, item.case.strategy) for item in named] == [("plain", "parts")]
+    assert "no rank holds the whole" in named[0].unsupported, "the user's word gets an answer"
     with pytest.raises(UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"):
         suite.plan(both, [framework], strategies=["part"])
 
@@ -365,6 +368,14 @@ def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntr
     ):
         with pytest.raises(UsageError, match=message):
             suite.plan(_suite(tmp_path, _sweeps(changes)), [toy])
+
+
+def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_path: Path) -> None:
+    broken = "[[methods.plain.expected_failures]]\nreason = 'no infinity'\n"
+    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true\n" + broken})
+    text = _sweeps({"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": 1})
+    (planned,) = suite.plan(_suite(tmp_path, text), [framework])
+    assert (planned.unsupported, planned.expected_failure) == ("", "no infinity")
 
 
 def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -> None:

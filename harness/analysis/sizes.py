@@ -73,7 +73,8 @@ def _add_inventories(row: SizesRow, inventories: Sequence[InventoryRecord]) -> N
     row.state_bytes, row.covered_bytes = trained.state_bytes, trained.covered_bytes
     row.file_bytes, row.files = trained.file_bytes, len(trained.files)
     row.fresh_file_bytes = next((record.file_bytes for record in inventories if record.steps == 0), None)
-    written = [record.device_written_bytes for record in inventories if record.device_written_bytes is not None]
+    of_trained = [record.device_written_bytes for record in inventories if record.steps == trained.steps]
+    written = [count for count in of_trained if count is not None]
     row.device_written_bytes = min(written, default=None)  # whatever else the machine wrote meanwhile only adds
     if not any(file.entries for file in trained.files):
         return

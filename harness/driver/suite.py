@@ -309,7 +309,8 @@ def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequen
                     continue
                 for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
                     named = method.name in (*requested, *sweep.method)
-                    fits = method.takes_shards or not _is_sharded(framework, strategy)
+                    told = method.name in requested or sweep.experiment == RESHARD.name  # then a row says why not
+                    fits = told or method.takes_shards or not _is_sharded(framework, strategy)
                     if fits and (named or _is_measured(method, sweep, shape.world)):
                         yield _Cell(framework, method, shape, strategy, sweep)
 
@@ -384,6 +385,7 @@ def _planned(
         arm=arm,
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
+    unsupported = "" if expected else _unsupported(cell)  # a framework's own reason says more
     samples, warmups = _counts(cell.sweep, method)
     return PlannedCase(
         case=case,
@@ -394,7 +396,7 @@ def _planned(
         own_process=method.own_process,
         expected_failure=expected.reason if expected else None,
         race=expected is not None and expected.race,
-        unsupported=_unsupported(cell),
+        unsupported=unsupported,
         default=method.default,
         asynchronous=method.asynchronous,
         sharded=method.sharded,
@@ -404,6 +406,8 @@ def _planned(
 
 def _unsupported(cell: _Cell) -> str:
     """Why a case cannot be measured, as far as the declarations tell; empty where it can."""
+    if cell.method and not cell.method.takes_shards and _is_sharded(cell.framework, cell.strategy):
+        return "it saves what one rank holds, and of sharded state no rank holds the whole"
     if cell.sweep.experiment == RESHARD.name and cell.method and not cell.method.reshards:
         return "what it writes is for the number of ranks that wrote it"
     return ""
