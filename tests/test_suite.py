@@ -287,6 +287,13 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
 
 
+def test_a_slow_method_that_shares_no_process_has_one(tmp_path: Path) -> None:
+    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "own": "slow = true\nown_process = true"})
+    sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, "slow_samples": 1}))
+    counts = {item.case.method: (item.samples, item.processes) for item in suite.plan(sweeps, [framework])}
+    assert counts == {"plain": (3, 2), "own": (1, 1)}
+
+
 def test_a_slow_method_takes_fewer_samples_and_no_warm_up(tmp_path: Path, toy: FrameworkEntry) -> None:
     plain, quick, slow = suite.plan(_suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy])
     assert [(item.samples, item.warmups) for item in (plain, quick, slow)] == [(3, 1), (1, 0), (3, 1)]

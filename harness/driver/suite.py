@@ -392,7 +392,7 @@ def _planned(
         samples=samples,
         warmups=warmups,
         repeats=cell.sweep.repeats,
-        processes=experiment.processes or cell.sweep.processes,
+        processes=experiment.processes or _processes(cell.sweep, method),
         own_process=method.own_process,
         expected_failure=expected.reason if expected else None,
         race=expected is not None and expected.race,
@@ -418,6 +418,11 @@ def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int]:
     if method.slow and sweep.slow_samples is not None:
         return sweep.slow_samples, 0
     return sweep.samples, sweep.warmups
+
+
+def _processes(sweep: Sweep, method: MethodEntry) -> int:
+    """How many processes measure a method: one where it is slow and shares none: each costs a start and two slow saves."""
+    return 1 if method.slow and method.own_process and sweep.slow_samples is not None else sweep.processes
 
 
 def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 A hypervisor with free page reporting or ballooning takes free pages back, and the first touch of one afterwards is up to ten times
 slower: a page-cache write of 1 GiB ran at 0.45 GB/s instead of 4.7 by this alone. So a helper process touches as much memory as the
-sample is going to need and frees it again: the pages are then the kernel's, backed. Then it touches a part once more, which takes
-what the first pass gave back: that rate is the evidence.
+sample is going to need and frees it again: the pages are then the kernel's, backed. How fast it touched them is the evidence: where
+that was slow they were not backed before, so it touches them once more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from harness.record import Backing
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _BACKED_BYTES_PER_S = 2e9  # no machine of today touches backed memory slower, or unbacked memory faster
 _TRIES = 3
-_EVIDENCE_BYTES = 256 << 20
 
 
 class Backer:
@@ -51,7 +50,7 @@ class Backer:
             self._helper = None
 
     def _touch(self, size_bytes: int) -> float:
-        """Ask the helper for one round; returns the evidence pass's rate in bytes a second, 0 where it failed."""
+        """Ask the helper for one round; returns its rate in bytes a second, 0 where it failed."""
         if self._helper is None:
             command = [sys.executable, "-m", "harness.worker.backing"]
             self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -91,9 +90,7 @@ def _touch_once(size_bytes: int) -> float:
 def _serve() -> None:
     for line in sys.stdin:
         size_bytes = max(int(line), mmap.PAGESIZE)
-        _touch_once(size_bytes)
-        part_bytes = min(size_bytes, _EVIDENCE_BYTES)
-        print(part_bytes / _touch_once(part_bytes), flush=True)
+        print(size_bytes / _touch_once(size_bytes), flush=True)
 
 
 if __name__ == "__main__":
