@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import CommitFailed
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
+from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
 
@@ -331,6 +333,87 @@ def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
 def test_a_missing_parent_is_an_error(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
         new_engine().save(tensors(new_state(1)), folder / "missing" / "checkpoint", STEP).finished()
+
+
+def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In shared memory, that is the checkpoint before."""
+    helped: list[Snapshot] = []
+    monkeypatch.setattr(Snapshot, "help", helped.append)
+    with pytest.raises(FileExistsError):
+        new_engine().save(tensors(new_state(2)), saved, STEP).staged()
+    assert not helped
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Ctrl-C while what is done here waits."""
+    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
+
+
+def left_behind() -> list[str]:
+    """The engine's threads that are still there, but for those that are about to end."""
+    mine = [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze")]
+    for thread in mine:
+        thread.join(1)
+    return [thread.name for thread in mine if thread.is_alive()]
+
+
+def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(folder: Path) -> None:
+    engine = new_engine()
+    gate, gated_tensors = gated(new_state(1), "weights/a")
+    engine.save(gated_tensors, folder / "first", STEP)
+    for wait in (engine.wait, lambda: engine.save(tensors(new_state(2)), folder / "never", STEP)):
+        with interrupted():
+            wait()
+    with ThreadPoolExecutor() as pool:
+        second = pool.submit(engine.save, tensors(new_state(2)), folder / "second", STEP)
+        time.sleep(0.1)
+        assert not second.done(), "the first one still needs the arena"
+        gate.open.set()
+        second.result(30).finished()
+    assert sorted(path.name for path in folder.iterdir()) == ["first", "second"]
+    assert equal(engine.load(folder / "first", SPECS, {}), new_state(1))
+    assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
+
+
+@pytest.mark.parametrize("is_started", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("can't start new thread")], ids=["interrupt", "no-thread"])
+def test_no_thread_waits_for_ever_where_one_does_not_start(
+    folder: Path, error: BaseException, number: int, is_started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two are writers, the third is the background."""
+    engine, start, started = new_engine(), threading.Thread.start, 0
+
+    def fail(thread: threading.Thread) -> None:
+        nonlocal started
+        started += 1
+        if started != number or is_started:
+            start(thread)
+        if started == number:
+            raise error
+
+    descriptors = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(type(error)):
+            engine.save(tensors(new_state(1)), folder / "first", STEP).finished()
+    engine.wait()  # it is told once
+    assert left_behind() == []
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert [path.name for path in folder.iterdir()] in ([], ["first"])
+    engine.save(tensors(new_state(2)), folder / "second", STEP).finished()
+    assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
+    if (folder / "first").exists():  # the background had begun
+        assert (number, is_started) == (3, True)
+        assert equal(engine.load(folder / "first", SPECS, {}), new_state(1))
 
 
 # --- damage -----------------------------------------------------------------------------------------------------------------

@@ -6,17 +6,22 @@ import hashlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deepfreeze_victim import advance, opened
 
+from adapters.deepfreeze import writer
 from adapters.deepfreeze.store import Store
 from adapters.deepfreeze.tensor import Bytes, Tensor
 from adapters.deepfreeze.writer import FileWriter
+from adapters.directio import write_all
 from adapters.raw.deepfreeze import DeepFreeze
 from adapters.raw.framework import Raw, State
 
@@ -192,6 +197,28 @@ def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path,
             store.save(state)
     store.save(state).finished()
     assert names(folder) == ["step-0000000001"]
+
+
+def test_an_interrupted_synchronous_save_reads_the_state_no_more(
+    folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_slowly(descriptor: int, data: memoryview, offset: int) -> None:
+        time.sleep(0.3)
+        write_all(descriptor, data, offset)
+
+    framework, method, state = opened(folder, 1, options={"synchronous": True})
+    store = Store(method, folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "write_all", write_slowly)
+        timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            store.save(state)
+        advance(framework, state)
+    method.close()
+    assert names(folder) == []
+    store.save(state).finished()
+    assert restored(folder) == ("directory", 2, expected[2])
 
 
 def test_an_empty_store_says_so(folder: Path) -> None:

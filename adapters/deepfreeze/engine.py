@@ -35,79 +35,118 @@ class Save(Pending):
     """A save in the background. What goes wrong there is raised by `staged` and `finished`."""
 
     def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int) -> None:
+        layout = snapshot.layout
+        frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(io), len(snapshot.memory))
         self._snapshot = snapshot
         self._commit = commit
-        self._io = io
+        self._writer = FileWriter(commit.folder / layout.file, snapshot.memory, frontier, io)
         self._step = step
         self._free = threading.Event()
+        self._ended = threading.Event()
         self._error: BaseException | None = None
         self._told = False
+        self._taken = threading.Lock()  # by the thread that brings the save to its end
         self._thread = threading.Thread(target=self._run, name="deepfreeze-save")
 
     def start(self) -> None:
         """Copy what cannot wait, and leave the rest to the background.
 
-        The file is opened here: in the background, every system call would wait for the interpreter while others copy.
+        An interrupt, or that there is no thread to be had, is raised at once. A save that the background has by then goes on.
         """
         try:
-            self._commit.begin()  # first: without it, the other ranks would not learn of an error
-            self._snapshot.begin()
-            self._writer = self._open()
+            self._begin()
+            self._thread.start()
         except BaseException as error:
-            self._error = error
-        self._thread.start()
+            if self._taken.acquire(blocking=False):  # an interrupted start may yet start the thread, which then finds nothing to do
+                self._error, self._told = error, True
+                self._complete()
+            raise
 
     def staged(self) -> None:
         """Return when all that training may change has been copied, which the waiting thread helps with."""
-        self._snapshot.help()
+        if self._error is None:  # a save that never began has left the arena to the checkpoint before
+            self._snapshot.help()
         self._free.wait()
         if self._error is not None:
             self.finished()
 
     def finished(self) -> None:
         """Return when the checkpoint is durable and has its name."""
-        self._thread.join()
+        self.join()
         if self._error is not None:
             self._told = True
             raise self._error
+
+    def join(self) -> None:
+        """Return when the save has come to its end, whatever that is."""
+        self._ended.wait()
+
+    def settle(self) -> None:
+        """Wait for the end, and raise what went wrong if nobody has been told."""
+        self.join()
+        if not self._told:
+            self.finished()
+
+    def cancel(self, error: BaseException) -> None:
+        """Have `error`, which is told, instead of a checkpoint that is not there yet; return when nothing looks at the state."""
+        self._told = True
+        self._writer.stop(error)
+        self.join()
 
     @property
     def is_durable(self) -> bool:
         """Whether a save that has come to its end has left a checkpoint."""
         return self._error is None
 
-    def settle(self) -> None:
-        """Wait for the end, and raise what went wrong if nobody has been told."""
-        self._thread.join()
-        if not self._told:
-            self.finished()
+    @property
+    def is_whole(self) -> bool:
+        """Whether its arena holds all of this rank's share, durable or not."""
+        return self._snapshot.is_whole
+
+    def _begin(self) -> None:
+        """Do what has to be done before `save` returns; what goes wrong is told like what goes wrong in the background.
+
+        The file is opened here: in the background, every system call would wait for the interpreter while others copy.
+        """
+        try:
+            self._commit.begin()  # first: without it, the other ranks would not learn of an error
+            self._snapshot.begin()
+            self._writer.open()
+        except Exception as error:
+            self._error = error
 
     def _run(self) -> None:
+        if self._taken.acquire(blocking=False):
+            self._complete()
+
+    def _complete(self) -> None:
         try:
             if self._error is not None:
                 raise self._error
             self._commit.finish(self._write())
         except BaseException as error:
             self._error = error
-            self._snapshot.tensors.clear()
-            self._commit.abandon()
+            self._give_up()
         finally:
             self._free.set()
-
-    def _open(self) -> FileWriter:
-        snapshot, layout = self._snapshot, self._snapshot.layout
-        frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(self._io), len(snapshot.memory))
-        return FileWriter(self._commit.folder / layout.file, snapshot.memory, frontier, self._io)
+            self._ended.set()
 
     def _write(self) -> str:
         """Copy, checksum and write, overlapped; returns the digest of the file's header."""
         snapshot, writer = self._snapshot, self._writer
-        try:
-            header, seal = snapshot.layout.header(self._step, snapshot.copy(writer.frontier, self._free.set))
-            writer.finish(header, snapshot.layout.file_bytes)
-        finally:
-            writer.close()
+        header, seal = snapshot.layout.header(self._step, snapshot.copy(writer.frontier, self._free.set))
+        writer.drain()
+        snapshot.seal(header)
+        writer.finish(len(header), snapshot.layout.file_bytes)
+        writer.close()
         return seal
+
+    def _give_up(self) -> None:
+        try:
+            self._snapshot.tensors.clear()
+            self._writer.close()
+        finally:
+            self._commit.abandon()  # whatever happens, the other ranks are told
 
 
 class Engine:
@@ -130,7 +169,7 @@ class Engine:
         self._reader = Reader(io)
         self._last: Save | None = None
         self._saves = 0
-        self._turn = 0  # of the arenas: after a save that failed, the other one still holds the last that did not
+        self._turn = 0  # of the arenas: the one that does not hold the newest checkpoint in memory
 
     @property
     def session(self) -> str:
@@ -177,9 +216,19 @@ class Engine:
     def wait(self) -> None:
         """Return when nothing is in flight; raise what went wrong in the background and nobody has been told."""
         if self._last is not None:
+            self._last.join()  # before it is forgotten: an interrupt here leaves it in flight
             last, self._last = self._last, None
+            self._turn += self._is_kept(last)
             last.settle()
-            self._turn += last.is_durable
+
+    def cancel(self, error: BaseException) -> None:
+        """Have no checkpoint of what is in flight, for `error`, and return when nothing looks at the state any more."""
+        if self._last is not None:
+            self._last.cancel(error)
+
+    def _is_kept(self, save: Save) -> bool:
+        """Whether memory now holds the save. Several ranks go by what all know, or else their arenas would part."""
+        return save.is_durable or (save.is_whole and self._ranks.world == 1)
 
     def _fitted(self, arena: Arena, plan: Layout) -> memoryview:
         if self._ring_bytes is None:

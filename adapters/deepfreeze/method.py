@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from adapters.base import DirectIo, Entry, Framework, Method, Pending, Place
+from adapters.base import DirectIo, Entry, Framework, Method, Place
 from adapters.deepfreeze.arena import Arena, Pin, SharedArena
-from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.stored import Damaged, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
 from adapters.formats import safetensors
@@ -47,13 +47,11 @@ class DeepFreezeMethod(Method[StateT]):
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
-    def save(self, state: StateT, path: Path) -> Pending:
+    def save(self, state: StateT, path: Path) -> Save:
         """Copy what the forward pass changes, and leave the rest to the background."""
         sources = self.sources(state)
-        save = self.engine.save([Tensor(spec, sources[spec.name]) for spec in self.tensors], path, self.step(state))
-        if self._synchronous:
-            save.finished()
-        return save
+        tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
+        return (self._save_now if self._synchronous else self.engine.save)(tensors, path, self.step(state))
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""
@@ -98,6 +96,15 @@ class DeepFreezeMethod(Method[StateT]):
     def step(self, state: StateT) -> int:
         """Return the step at which the state stands."""
         return int(state.step)  # type: ignore[attr-defined]  # every framework's state but raw's has one
+
+    def _save_now(self, tensors: list[Tensor], path: Path, step: int) -> Save:
+        try:
+            save = self.engine.save(tensors, path, step)
+            save.finished()
+        except BaseException as error:
+            self.engine.cancel(error)  # after an interrupt the state may change, and the background still reads it
+            raise
+        return save
 
     @abstractmethod
     def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:

@@ -26,6 +26,7 @@ class Snapshot:
         self.layout = layout
         self.memory = memory
         self.tensors = tensors
+        self.is_whole = False
         self._waiting = deque(self._of(Changes.UPDATE))
         self._helping = threading.Lock()
         self._helpers_error: BaseException | None = None
@@ -52,6 +53,12 @@ class Snapshot:
             self._copy(entry, frontier.advance)
         frontier.advance(self.layout.file_bytes)
         return [digest(self.memory[entry.start : entry.stop]) for entry in self.layout.placed]
+
+    def seal(self, header: bytes) -> None:
+        """Put the header there, its length last: from then on the arena holds the checkpoint."""
+        self.memory[8 : len(header)] = header[8:]
+        self.memory[:8] = header[:8]
+        self.is_whole = True
 
     def help(self) -> None:
         """Copy too, from the end: for a thread that has nothing to do until everything is copied. `copy` raises what goes wrong."""

@@ -10,6 +10,7 @@ from adapters.base import DirectIo
 from adapters.directio import ALIGNMENT, open_for_write, round_up, write_all
 
 AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
+_CLOSED = -1
 
 
 class Frontier:
@@ -73,35 +74,47 @@ class FileWriter:
     """Threads that write a file while its arena is being filled: as many as the directory takes requests at once."""
 
     def __init__(self, path: Path, memory: memoryview, frontier: Frontier, io: DirectIo) -> None:
-        self._descriptor = open_for_write(path, io.direct)
+        self._path = path
+        self._direct = io.direct
+        self._descriptor = _CLOSED
         self._memory = memory
         self.frontier = frontier
         self._errors: list[BaseException] = []
         count = max(io.depth, AT_ONCE)
         self._threads = [threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)]
+
+    def open(self) -> None:
+        """Create the file and start to write; `close` gives back what this has got, also where an error has ended it."""
+        self._descriptor = open_for_write(self._path, self._direct)
         for thread in self._threads:
             thread.start()
 
-    def finish(self, header: bytes, file_bytes: int) -> None:
-        """Write the header, when everything else is written, and return when all of it is durable."""
-        self._join()
-        self._memory[8 : len(header)] = header[8:]
-        self._memory[:8] = header[:8]
+    def drain(self) -> None:
+        """Return when nobody looks at the memory any more: all that was to be written is, or never will be."""
+        for thread in self._threads:
+            if thread.is_alive():  # one that was never started cannot be joined
+                thread.join()
+
+    def finish(self, header_bytes: int, file_bytes: int) -> None:
+        """Write the header, behind everything else, and return when all of it is durable."""
         if self._errors:
             raise self._errors[0]
-        write_all(self._descriptor, self._memory[: len(header)], 0)
+        write_all(self._descriptor, self._memory[:header_bytes], 0)
         os.ftruncate(self._descriptor, file_bytes)
         os.fsync(self._descriptor)
 
-    def close(self) -> None:
-        """Stop writing."""
+    def stop(self, error: BaseException) -> None:
+        """Write no more, and let `finish` raise the error."""
+        self._errors.append(error)
         self.frontier.abandon()
-        self._join()
-        os.close(self._descriptor)
 
-    def _join(self) -> None:
-        for thread in self._threads:
-            thread.join()
+    def close(self) -> None:
+        """Stop writing, and close the file where it is open."""
+        self.frontier.abandon()
+        self.drain()
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor != _CLOSED:
+            os.close(descriptor)
 
     def _work(self) -> None:
         try:
@@ -111,5 +124,4 @@ class FileWriter:
                 write_all(self._descriptor, self._memory[place : place + stop - start], start)
                 self.frontier.wrote(start)
         except BaseException as error:
-            self._errors.append(error)
-            self.frontier.abandon()
+            self.stop(error)
