@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -15,13 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import deepfreeze_rank
 import numpy as np
 import pytest
 
 from adapters.base import DirectIo
-from adapters.deepfreeze import writer
+from adapters.deepfreeze import commit, writer
 from adapters.deepfreeze.arena import Arena
-from adapters.deepfreeze.commit import CommitFailed
+from adapters.deepfreeze.commit import CommitFailed, CommonCommit
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
@@ -604,6 +606,86 @@ def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> 
         save = new_engine(1 - dying, 2).save(tensors(rank_state(1 - dying)), folder / "checkpoint", STEP)
         save.staged()
         other.kill()
-        with pytest.raises(CommitFailed, match=f"rank {dying} ended before it had written its share"):
+        with pytest.raises(CommitFailed, match=f"rank {dying} ended before .* was complete"):
             save.finished()
     assert not (folder / "checkpoint").exists()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that look at each other often, and do not wait long for one that has not come."""
+    monkeypatch.setattr(commit, "ABSENT_S", 1.0)
+    monkeypatch.setattr(commit, "_LIVENESS_POLLS", 10)
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_whenever_a_rank_is_killed_the_other_comes_to_an_end_and_what_is_visible_is_whole(
+    folder: Path, killed: int, impatient: None
+) -> None:
+    outcomes = []
+    for number in itertools.count(1):
+        attempt = folder / str(number)
+        attempt.mkdir()
+        outcome, code = save_beside(attempt, killed, number)
+        assert outcome is None or isinstance(outcome, CommitFailed)
+        if outcome is None or (attempt / "checkpoint").exists():
+            for rank in (0, 1):
+                loaded = deepfreeze_rank.engine(rank).load(attempt / "checkpoint", deepfreeze_rank.SPECS, {})
+                assert equal(loaded, deepfreeze_rank.state(rank))
+        outcomes.append(outcome)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+    assert len(outcomes) > 6
+    assert isinstance(outcomes[0], CommitFailed)
+    assert outcomes[-1] is None
+    assert [path.name for path in attempt.iterdir()] == ["checkpoint"], "nothing is left beside it"
+
+
+def save_beside(folder: Path, rank: int, number: int) -> tuple[BaseException | None, int]:
+    """Save together with a process that is killed, and return what this rank raised, and the other one's exit code."""
+    command = [sys.executable, deepfreeze_rank.__file__, str(folder), str(rank), str(number)]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        save = deepfreeze_rank.engine(1 - rank).save(deepfreeze_rank.tensors(1 - rank), folder / "checkpoint", 1)
+        assert save._ended.wait(30), "it waits for ever"
+        return save._error, other.wait(30)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+@pytest.mark.parametrize("step", ["_come", "begin", "_say"])
+def test_a_rank_that_cannot_even_begin_or_say_so_costs_all_of_them_the_checkpoint(
+    folder: Path, failing: int, step: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(CommonCommit, step)
+
+    def fail(own: CommonCommit, *arguments: str) -> None:
+        if own._rank == failing:
+            raise OSError(28, "No space left on device")
+        original(own, *arguments)
+
+    monkeypatch.setattr(CommonCommit, step, fail)
+    errors = save_together(folder / "checkpoint", 2, lambda rank: tensors(rank_state(rank)))
+    assert str(errors[failing]) == "[Errno 28] No space left on device"
+    assert isinstance(errors[1 - failing], CommitFailed)
+    assert not (folder / "checkpoint").exists()
+    assert not list(folder.rglob("*.safetensors")), "no share takes room"
+
+
+def test_no_rank_calls_durable_what_rank_0_could_not_make_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        if path == folder:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(commit, "sync_directory", fail)
+    errors = save_together(folder / "checkpoint", 3, lambda rank: tensors(rank_state(rank)))
+    assert str(errors[0]) == "[Errno 5] Input/output error"
+    assert all(isinstance(error, CommitFailed) for error in errors[1:])
+    assert [path.name for path in folder.iterdir()] == ["checkpoint"], "it is visible, and may not outlive a power loss"
+
+
+def test_ranks_that_all_find_the_name_taken_do_not_wait_for_each_other(saved: Path) -> None:
+    errors = save_together(saved, 2, lambda rank: tensors(rank_state(rank)))
+    assert [type(error) for error in errors] == [FileExistsError, FileExistsError]
+    assert [path.name for path in saved.parent.iterdir()] == [saved.name]

@@ -12,15 +12,17 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from adapters.deepfreeze.layout import INDEX, file_name
 from adapters.directio import sync_directory
 
 PARTIAL_SUFFIX = ".partial"
+ABSENT_S = 60.0  # how long a rank that waits for others does so for one that has not begun to save
 _POLL_S = 0.001
 _LIVENESS_POLLS = 500  # between two looks whether the others still live
-_WRITING = f"writing-{os.uname().nodename.replace('.', '-')}"  # locks may hold on one host only
-_DONE = "done-"
+_HOST = os.uname().nodename.replace(".", "-")  # locks may hold on one host only
+_WRITING, _DONE, _PUBLISHED, _FAILED = "writing", "done-", "published", "failed"
 
 Index = Callable[[Mapping[str, str]], bytes]
 
@@ -57,83 +59,165 @@ class Commit:
         sync_directory(self.target.parent)
 
 
+class Mark(NamedTuple):
+    """What a rank says of a save: the name of an empty file, which the rank keeps locked until the save has ended for it."""
+
+    rank: int
+    host: str
+    state: str
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        return f"rank-{self.rank}.{self.host}.{self.state}"
+
+    @property
+    def has_said(self) -> bool:
+        """Whether the rank is through with its share, well or not."""
+        return self.state != _WRITING
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the save has ended for the rank, so that its lock no longer counts."""
+        return self.state in (_PUBLISHED, _FAILED)
+
+
 class CommonCommit(Commit):
-    """The commit of several ranks. Each says how far it is by the name of an empty file, which it keeps locked while it lives."""
+    """The commit of several ranks. They meet in a directory of their own, and in it is that of the shares until it has its name.
+
+    Rank 0 waits until all others have said how their shares went, and they wait for what rank 0 then says: all or none raise.
+    """
 
     def __init__(self, target: Path, tag: str, rank: int, world: int, index: Index) -> None:
         """`index` makes the index of the checkpoint out of all files' seals."""
         super().__init__(target, tag)
+        self._meeting = self.folder
+        self.folder = self._meeting / "shares"
         self._rank = rank
         self._world = world
         self._index = index
-        self._mark = self.folder / f"rank-{rank}.{_WRITING}"
+        self._mark = Mark(rank, _HOST, _WRITING)
         self._lock: int | None = None
+        self._absent = set(range(1, world) if rank == 0 else (0,))  # of those that this rank waits for
+        self._waiting_since = 0.0
 
     def begin(self) -> None:
+        self._meeting.mkdir(exist_ok=True)
+        self._come()  # first: who is there can say that the rest has failed
         super().begin()
-        starting = self._mark.with_suffix(".starting")
-        self._lock = os.open(starting, os.O_CREAT | os.O_RDWR, 0o644)
-        with contextlib.suppress(OSError):  # a file system without locks: then the launcher has to notice a rank's death
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        starting.rename(self._mark)
 
     def finish(self, seal: str) -> None:
         self._say(_DONE + seal)
         if self._rank == 0:
             self._wait_until(self._all_have_said)
             self._publish_all()
+            self._say(_PUBLISHED)
         else:
-            self._wait_until(lambda: not self.folder.exists())
-            if not self.target.exists():
-                raise CommitFailed(f"another rank could not write its share of {self.target}")
+            self._wait_until(self._has_published)
+            self._leave()
         self._unlock()
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):  # the error that brought us here is the one to tell
-            self._say("failed")
-            if self._rank == 0:
-                self._wait_until(self._all_have_said)
+            self._say(_FAILED)
+        with contextlib.suppress(OSError):
+            (self.folder / file_name(self._rank, self._world)).unlink()
         if self._rank == 0:
-            super().abandon()
+            with contextlib.suppress(OSError):
+                self._wait_until(self._all_have_said)
+            shutil.rmtree(self._meeting, ignore_errors=True)
         self._unlock()
 
     def _publish_all(self) -> None:
         marks = self._marks()
-        failed = [rank for rank, mark in sorted(marks.items()) if _DONE not in mark.name]
+        failed = [rank for rank, mark in sorted(marks.items()) if not mark.state.startswith(_DONE)]
         if failed:
             raise CommitFailed(f"rank {failed[0]} could not write its share of {self.target}")
-        seals = {file_name(rank, self._world): mark.name.rpartition("-")[2] for rank, mark in sorted(marks.items())}
-        for mark in marks.values():  # first, for one journal entry to take them along with the index
-            mark.unlink()
+        seals = {file_name(rank, self._world): mark.state.removeprefix(_DONE) for rank, mark in sorted(marks.items())}
         with (self.folder / INDEX).open("wb") as file:
             file.write(self._index(seals))
             file.flush()
             os.fsync(file.fileno())
         self._publish()
 
-    def _say(self, state: str) -> None:
-        self._mark = self._mark.rename(self._mark.with_suffix(f".{state}"))
+    def _come(self) -> None:
+        unseen = self._meeting / f"coming-{self._rank}"
+        self._lock = os.open(unseen, os.O_CREAT | os.O_RDWR, 0o644)
+        with contextlib.suppress(OSError):  # a file system without locks: then the launcher has to notice a rank's death
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unseen.rename(self._meeting / self._mark.file)
 
-    def _marks(self) -> dict[int, Path]:
-        return {int(path.stem.partition("-")[2]): path for path in self.folder.glob("rank-*")}
+    def _say(self, state: str) -> None:
+        said = self._mark._replace(state=state)
+        (self._meeting / self._mark.file).rename(self._meeting / said.file)
+        self._mark = said
+
+    def _leave(self) -> None:
+        """Go, once the checkpoint is there; the last one clears up."""
+        with contextlib.suppress(OSError):  # what is left over is in nobody's way
+            (self._meeting / self._mark.file).unlink()
+            if self._marks().keys() == {0}:
+                shutil.rmtree(self._meeting)
+
+    def _marks(self) -> dict[int, Mark]:
+        """Return what the ranks that have come say. CommitFailed where rank 0 has cleared up already."""
+        try:
+            names = os.listdir(self._meeting)
+        except FileNotFoundError:
+            raise CommitFailed(f"another rank could not write its share of {self.target}") from None
+        parts = (name.removeprefix("rank-").split(".") for name in names if name.startswith("rank-"))
+        return {int(rank): Mark(int(rank), host, state) for rank, host, state in parts}
 
     def _all_have_said(self) -> bool:
-        marks = self._marks().values()
-        return len(marks) == self._world and all(mark.suffix not in (".starting", f".{_WRITING}") for mark in marks)
+        """Whether all ranks but 0 have, for rank 0."""
+        marks = self._marks()
+        return all(rank in marks and marks[rank].has_said for rank in range(1, self._world))
+
+    def _has_published(self) -> bool:
+        """Whether rank 0 has. CommitFailed when it says that there will be no checkpoint."""
+        first = self._marks().get(0)
+        if first is not None and first.state == _FAILED:
+            raise CommitFailed(f"another rank could not write its share of {self.target}")
+        return first is not None and first.state == _PUBLISHED
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
-        """Return when it has; CommitFailed when a rank of this host has died on the way."""
+        """Return when it has; CommitFailed when a rank of this host has died on the way, or one has not come in ABSENT_S."""
+        self._waiting_since = self._waiting_since or time.monotonic()  # also where `abandon` waits once more
         polls = 0
         while not reached():
             polls += 1
             if polls % _LIVENESS_POLLS == 0:
-                self._check_alive()
+                self._check_others()
             time.sleep(_POLL_S)
 
-    def _check_alive(self) -> None:
-        for rank, mark in self._marks().items():
-            if rank != self._rank and mark.suffix == f".{_WRITING}" and _is_orphan(mark):
-                raise CommitFailed(f"rank {rank} ended before it had written its share of {self.target}")
+    def _check_others(self) -> None:
+        """Look at those this rank waits for: rank 0 at all that have not said how it went, the others at rank 0 until the end."""
+        marks = self._marks()
+        self._absent -= marks.keys()
+        if self._absent and time.monotonic() - self._waiting_since > ABSENT_S:
+            raise CommitFailed(f"rank {min(self._absent)} has not begun to save {self.target} in {ABSENT_S:.0f} seconds")
+        for rank, mark in marks.items():
+            is_awaited = not mark.has_said if self._rank == 0 else rank == 0 and not mark.has_ended
+            if is_awaited and rank != self._rank and self._is_orphan(mark):
+                raise CommitFailed(f"rank {rank} ended before {self.target} was complete")
+
+    def _is_orphan(self, mark: Mark) -> bool:
+        """Whether the process that made the mark, and held its lock, has ended."""
+        if mark.host != _HOST:
+            return False
+        path = self._meeting / mark.file
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError:  # it has said something else meanwhile
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        else:
+            return path.exists()
+        finally:
+            os.close(descriptor)
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -151,19 +235,3 @@ def remove_partial(parent: Path, but: str) -> None:
     for folder in parent.glob(f".*{PARTIAL_SUFFIX}"):
         if f".{but}-" not in folder.name:
             shutil.rmtree(folder)
-
-
-def _is_orphan(path: Path) -> bool:
-    """Whether the process that made the file, and held its lock, has ended."""
-    try:
-        descriptor = os.open(path, os.O_RDWR)
-    except OSError:  # it has said something else meanwhile
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    else:
-        return path.exists()
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,60 @@
+"""One of two ranks that save together, to be killed: `deepfreeze_rank.py FOLDER RANK NUMBER`, before its NUMBERth change there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from adapters.base import DirectIo
+from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
+
+SPECS = [Spec("weights/a", "float32", (300, 1000)), Spec("rng/cpu", "uint8", (5056,), Changes.FORWARD, local=True)]
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree", "open")
+
+
+def engine(rank: int) -> Engine:
+    """Return a rank's engine."""
+    return Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [Arena()])
+
+
+def state(rank: int) -> dict[str, Bytes]:
+    """Return what a rank has: the weights of all, and bytes of its own."""
+    return {spec.name: np.full(spec.size_bytes, rank + 1 if spec.local else 7, np.uint8) for spec in SPECS}
+
+
+def tensors(rank: int) -> list[Tensor]:
+    """Return a rank's state as the engine takes it."""
+    return [Tensor(spec, state(rank)[spec.name]) for spec in SPECS]
+
+
+def die_before(folder: Path, number: int) -> None:
+    """Have this process killed before the given one of its changes in the folder."""
+    changes = 0
+
+    def count(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal changes
+        if event in CHANGES and str(arguments[0]).startswith(str(folder)):
+            changes += 1
+            if changes == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+
+
+def main(folder: Path, rank: int, number: int) -> None:
+    """Save, and say when that begins."""
+    own = engine(rank)
+    own.prepare(SPECS)
+    print("ready", flush=True)
+    die_before(folder, number)
+    own.save(tensors(rank), folder / "checkpoint", 1).finished()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
