@@ -120,6 +120,30 @@ def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_byt
         assert equal(engine.load(folder / str(seed), SPECS, {}), new_state(seed))
 
 
+def test_loaded_tensors_can_be_written_to_empty_ones_too(saved: Path) -> None:
+    assert all(data.flags.writeable for data in new_engine().load(saved, SPECS, {}).values())
+
+
+def test_a_load_that_is_given_up_leaves_nothing_open(saved: Path) -> None:
+    engine, descriptors = new_engine(block_bytes=1 << 14), len(os.listdir("/proc/self/fd"))
+    arriving = engine.arriving(saved, SPECS, {})
+    for _ in range(3):
+        next(arriving)
+    assert len(os.listdir("/proc/self/fd")) == descriptors + 1
+    arriving.close()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert left_behind() == []
+
+
+def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match=r"Input/output error, in \w+/\w+: '.*model.safetensors'"):
+        new_engine().load(saved, SPECS, {})
+
+
 def test_a_load_gives_each_tensor_once_it_is_whole_and_small_ones_between_large_ones(saved: Path) -> None:
     state, engine = new_state(1), new_engine(block_bytes=1 << 14)
     arrived: State = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,14 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from deepfreeze_victim import advance, opened
 
+from adapters.base import DirectIo
 from adapters.deepfreeze import writer
+from adapters.deepfreeze.arena import SharedArena
+from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.store import Store
-from adapters.deepfreeze.tensor import Bytes, Tensor
+from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
 from adapters.deepfreeze.writer import FileWriter
 from adapters.directio import write_all
 from adapters.raw.deepfreeze import DeepFreeze
@@ -167,8 +174,60 @@ def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(folder: Path, 
     assert "step-0000000002/model.safetensors is cut off" in found.skipped[0]
     advance(framework, state)
     store.save(state).finished()  # at the step of the damaged one
-    assert names(folder) == ["step-0000000002", "step-0000000002.1"]
+    assert names(folder) == ["step-0000000001", "step-0000000002.1"], "two that are whole"
     assert restored(folder) == ("directory", 2, expected[2])
+
+
+def test_what_was_just_saved_stays_beside_damaged_checkpoints_of_later_steps(folder: Path, expected: list[Digests]) -> None:
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder, keep=1)
+    store.save(state).finished()
+    shutil.copytree(folder / "step-0000000001", folder / "step-0000000003")
+    os.truncate(folder / "step-0000000003" / "model.safetensors", 5000)
+    assert store.restore(state).step == 1
+    advance(framework, state)
+    store.save(state).finished()
+    assert names(folder) == ["step-0000000002", "step-0000000003"]
+    assert restored(folder) == ("directory", 2, expected[2])
+    advance(framework, state)
+    store.save(state).finished()
+    assert names(folder) == ["step-0000000003.1"], "the damaged one goes once training has passed it"
+
+
+def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
+    folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    advance(framework, state)
+    store.save(state).finished()
+    inode = (folder / "step-0000000002" / "model.safetensors").stat().st_ino
+    preadv = os.preadv
+
+    def fail(descriptor: int, *arguments: Any) -> int:
+        if os.fstat(descriptor).st_ino == inode:
+            raise OSError(5, "Input/output error")
+        return preadv(descriptor, *arguments)
+
+    monkeypatch.setattr(os, "preadv", fail)
+    found = store.restore(state)
+    assert (found.step, digests(framework, state)) == (1, expected[1])
+    assert re.fullmatch(r".*Input/output error, in \w+/.*step-0000000002/model.safetensors'", found.skipped[0])
+
+
+def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(folder: Path, memory: Path, expected: list[Digests]) -> None:
+    framework, method, state = opened(folder, 1, options={"memory": str(memory)})
+    store = Store(method, folder)
+    store.save(state).finished()
+    other = [Spec("weights/other", "uint8", (5000,))]
+    arena = SharedArena(memory / "0-of-1")
+    Engine(Ranks(0, 1, "other"), DirectIo(True, 1 << 16, 1), {}, [arena]).save(
+        [Tensor(spec, np.zeros(spec.size_bytes, np.uint8)) for spec in other], folder / "other", 9
+    ).finished()
+    found = store.restore(state)
+    assert (found.level, found.step, digests(framework, state)) == ("directory", 1, expected[1])
+    assert "is not in" in found.skipped[0]
 
 
 def test_ranks_agree_on_what_they_restore(folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,6 +256,17 @@ def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path,
             store.save(state)
     store.save(state).finished()
     assert names(folder) == ["step-0000000001"]
+
+
+def test_an_error_that_staged_has_told_does_not_cost_the_next_save(folder: Path) -> None:
+    _, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    blocker = folder / f".step-0000000001.{method.engine.session}-0.partial"
+    blocker.touch()
+    with pytest.raises(FileExistsError):
+        store.save(state).staged()
+    store.save(state).finished()
+    assert "step-0000000001" in names(folder)
 
 
 def test_an_interrupted_synchronous_save_reads_the_state_no_more(
@@ -263,3 +333,62 @@ def engine_save_that_breaks_off(method: DeepFreeze, state: State, path: Path) ->
     sources = {**method.sources(state), method.tensors[-1].name: lost}
     tensors = [Tensor(spec, sources[spec.name]) for spec in method.tensors]
     method.engine.save(tensors, path, method.step(state)).finished()
+
+
+def test_memory_keeps_the_newest_step_that_a_failing_disk_refused(
+    folder: Path, memory: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a new process does not begin with the arena that it was just restored from."""
+
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    options = {"memory": str(memory), "arenas": 2}
+    framework, method, state = opened(folder, 0, options=options)
+    with monkeypatch.context() as patch:
+        for step in (1, 2, 3):
+            advance(framework, state)
+            patch.setattr(FileWriter, "finish", full if step == 3 else FileWriter.finish)
+            save = method.save(state, folder / f"step-{step:010d}")
+            with pytest.raises(OSError, match="No space left") if step == 3 else nullcontext():
+                save.finished()
+    assert restored(folder, **options) == ("memory", 3, expected[3])
+    with pytest.raises(OSError, match="lost"):
+        engine_save_that_breaks_off(method, state, folder / "checkpoint")
+    assert restored(folder, **options) == ("memory", 3, expected[3])
+    _, method, state = opened(folder, 4, options=options)
+    with pytest.raises(OSError, match="lost"):
+        engine_save_that_breaks_off(method, state, folder / "checkpoint")
+    assert restored(folder, **options) == ("memory", 3, expected[3])
+
+
+DYING_SNAPSHOT = """
+import os, signal, sys
+from pathlib import Path
+from deepfreeze_victim import advance, opened
+from adapters.deepfreeze.store import Store
+from adapters.deepfreeze.tensor import Tensor
+
+def die(destination, skip_bytes):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+folder, memory, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+framework, method, state = opened(folder, 0, options={"memory": memory, "arenas": 2})
+for step in range(1, last):
+    advance(framework, state)
+    Store(method, folder).save(state).finished()
+sources = {**method.sources(state), method.tensors[-1].name: die}
+method.engine.save([Tensor(spec, sources[spec.name]) for spec in method.tensors], folder / "never", last).finished()
+"""
+
+
+@pytest.mark.parametrize("last", [2, 3])
+def test_a_process_killed_while_a_snapshot_is_taken_leaves_the_other_arena(
+    last: int, folder: Path, memory: Path, expected: list[Digests]
+) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", DYING_SNAPSHOT, str(folder), str(memory), str(last)]
+    assert subprocess.run(command, env=environment, timeout=60).returncode == -signal.SIGKILL
+    for name in names(folder):
+        shutil.rmtree(folder / name)
+    assert restored(folder, memory=str(memory), arenas=2) == ("memory", last - 1, expected[last - 1])

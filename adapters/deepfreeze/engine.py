@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from adapters.deepfreeze import layout
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Layout
-from adapters.deepfreeze.reader import Reader
+from adapters.deepfreeze.reader import Reader, Tensors
 from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
@@ -153,9 +153,15 @@ class Engine:
     """Saves and loads states of the same shape over and over. Its memory is its arenas': a new save waits for the one before."""
 
     def __init__(
-        self, ranks: Ranks, io: DirectIo, metadata: Mapping[str, str], arenas: Sequence[Arena], ring_bytes: int | None = None
+        self,
+        ranks: Ranks,
+        io: DirectIo,
+        metadata: Mapping[str, str],
+        arenas: Sequence[Arena],
+        ring_bytes: int | None = None,
+        first_arena: int = 0,
     ) -> None:
-        """`metadata` goes into every file's header; the arenas take turns.
+        """`metadata` goes into every file's header; the arenas take turns, from the given one on, which is the same on all ranks.
 
         With `ring_bytes` an arena is no larger, and the state must not change before a save is finished.
         """
@@ -169,7 +175,7 @@ class Engine:
         self._reader = Reader(io)
         self._last: Save | None = None
         self._saves = 0
-        self._turn = 0  # of the arenas: the one that does not hold the newest checkpoint in memory
+        self._turn = first_arena  # of the arenas: the one that does not hold the newest checkpoint in memory
 
     @property
     def session(self) -> str:
@@ -204,8 +210,11 @@ class Engine:
         """
         return dict(self.arriving(path, specs, targets))
 
-    def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
-        """Load and yield those without a target, each once it is there, so that what follows runs beside the reads."""
+    def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Tensors:
+        """Load and yield those without a target, each once it is there, so that what follows runs beside the reads.
+
+        Who does not take all of them has to close what is returned: threads are still reading.
+        """
         located = open_stored(path).locate(specs, self._ranks.rank)
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
         gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}

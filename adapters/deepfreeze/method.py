@@ -40,10 +40,10 @@ class DeepFreezeMethod(Method[StateT]):
     def open(self, state: StateT) -> None:
         """Agree with the other ranks on a name for this session, and have the memory."""
         self.peers = Alone() if self.place.world == 1 else Together()
-        session = self.peers.of_first(secrets.token_hex(4))
+        session, first_arena = self.peers.of_first((secrets.token_hex(4), self._oldest_arena()))
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self._synchronous and not self.memory_folders() else None
-        self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes)
+        self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes, first_arena)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
@@ -97,6 +97,11 @@ class DeepFreezeMethod(Method[StateT]):
         """Return the step at which the state stands."""
         return int(state.step)  # type: ignore[attr-defined]  # every framework's state but raw's has one
 
+    def _oldest_arena(self) -> int:
+        """Return which arena to save to first. Rank 0 asks before any rank has touched them: what it says then goes for all."""
+        steps = [_step_in(folder) for folder in self.memory_folders()]
+        return steps.index(min(steps)) if steps else 0
+
     def _save_now(self, tensors: list[Tensor], path: Path, step: int) -> Save:
         try:
             save = self.engine.save(tensors, path, step)
@@ -115,6 +120,14 @@ def few_and_large(io: DirectIo) -> DirectIo:
     """Return as many bytes in flight, in requests that are worth a thread's turn in the interpreter."""
     block_bytes = max(io.block_bytes, REQUEST_BYTES)
     return DirectIo(io.direct, block_bytes, max(io.depth * io.block_bytes // block_bytes, 1))
+
+
+def _step_in(folder: Path) -> int:
+    """The step of an arena's checkpoint, or -1 where it holds none."""
+    try:
+        return open_stored(folder).step
+    except (Damaged, OSError):
+        return -1
 
 
 class Alone:

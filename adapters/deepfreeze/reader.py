@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _AHEAD = 2  # blocks that have come and wait, or are being brought to their plac
 _BLOCK_BYTES = 1 << 20  # at most: what comes last is brought to its place while nothing is read
 
 Range = tuple[int, int]  # [start, stop) in a file
+Tensors = Generator[tuple[str, Bytes], None, None]  # names and bytes
 
 
 @dataclass(frozen=True)
@@ -46,45 +48,42 @@ class Reader:
         for slot in self._ring:
             bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
 
-    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes]) -> Iterator[tuple[str, Bytes]]:
+    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes]) -> Tensors:
         """Bring the wanted tensors to their targets, and yield those that have none, in new memory, once they are there.
 
         Small ones, of which there are many, are read first and given out between the large ones: what is done with them then falls
         into the time of the reads, and never takes so long at a stretch that the reading threads wait for the interpreter.
-        Raises Damaged where a checksum differs or the file ends early.
+        Raises Damaged where a checksum differs or the file ends early, and OSError where it cannot be read. Who does not take
+        everything has to close what is returned.
         """
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
-        yield from ((name, bytes_of(b"")) for name in empty if name not in targets)
+        yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
         entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
         small = [found for found in entries if found.spec.size_bytes < self._block_bytes]
         large = [found for found in entries if found.spec.size_bytes >= self._block_bytes]
-        arrived = self._read(file, [Group(found, targets) for found in (small, large) if found])
-        fresh = (
-            (found.spec.name, group.memory(found.stored.start, found.stored.stop))
-            for group, found in arrived
-            if found.spec.name not in targets
-        )
-        yield from _mixed(fresh, self._block_bytes, at_once=len(small) // max(len(large), 1) + 1)
+        with closing(self._read(file, [Group(found, targets) for found in (small, large) if found])) as arrived:
+            fresh = (
+                (found.spec.name, group.memory(found.stored.start, found.stored.stop))
+                for group, found in arrived
+                if found.spec.name not in targets
+            )
+            yield from _mixed(fresh, self._block_bytes, at_once=len(small) // max(len(large), 1) + 1)
 
-    def _read(self, file: StoredFile, groups: Sequence[Group]) -> Iterator[tuple[Group, Found]]:
+    def _read(self, file: StoredFile, groups: Sequence[Group]) -> Generator[tuple[Group, Found], None, None]:
         """Yield what has come and is what was saved."""
         descriptor = _open(file.path, self._direct)
         try:
-            for block in self._read_ahead(descriptor, groups):
-                arrivals = block.group.arrivals
-                while arrivals and arrivals[0].start < block.stop:
-                    if not arrivals[0].take(block):
-                        break
-                    arrived = arrivals.popleft()
-                    arrived.check(file)
-                    yield block.group, arrived.found
+            with closing(self._read_ahead(descriptor, groups)) as blocks:  # before the descriptor: its threads read from there
+                for block in blocks:
+                    yield from ((block.group, found) for found in _arrived(block, file))
         except EOFError as error:
-            missing = next(group.arrivals[0] for group in groups if group.arrivals)
-            raise Damaged(f"{file.path}: {error}, in {missing.found.stored.name}") from error
+            raise Damaged(f"{file.path}: {error}, in {_awaited(groups)}") from error
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
         finally:
             os.close(descriptor)
 
-    def _read_ahead(self, descriptor: int, groups: Sequence[Group]) -> Iterator[Block]:
+    def _read_ahead(self, descriptor: int, groups: Sequence[Group]) -> Generator[Block, None, None]:
         """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
         ahead: deque[Future[Block]] = deque()
         wanted = ((group, part) for group in groups for part in group.blocks(self._block_bytes))
@@ -148,6 +147,22 @@ class _Arrival:
         """Raise Damaged unless the bytes are those that were saved."""
         if self._hash.hexdigest() != self._digest:
             raise Damaged(f"{file.path}: the checksum of {self.found.stored.name} differs from that of the bytes that were saved")
+
+
+def _arrived(block: Block, file: StoredFile) -> Iterator[Found]:
+    """Take what a block has, and yield what is whole with it. Raises Damaged where that is not what was saved."""
+    arrivals = block.group.arrivals
+    while arrivals and arrivals[0].start < block.stop:
+        if not arrivals[0].take(block):
+            break
+        arrived = arrivals.popleft()
+        arrived.check(file)
+        yield arrived.found
+
+
+def _awaited(groups: Sequence[Group]) -> str:
+    """Return the name of the tensor that comes next."""
+    return next(group.arrivals[0] for group in groups if group.arrivals).found.stored.name
 
 
 def _mixed(arrived: Iterator[tuple[str, Bytes]], large_bytes: int, at_once: int) -> Iterator[tuple[str, Bytes]]:

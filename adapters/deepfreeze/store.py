@@ -10,8 +10,9 @@ from typing import Generic, Literal, TypeVar
 
 from adapters.base import Pending
 from adapters.deepfreeze.commit import partial_path, remove_partial
+from adapters.deepfreeze.engine import Save
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.stored import Damaged, open_stored
+from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 
 StateT = TypeVar("StateT")
 Level = Literal["memory", "directory"]
@@ -45,6 +46,7 @@ class Store(Generic[StateT]):
         self._directory = directory
         self._keep = keep
         self._last: _StoredSave[StateT] | None = None
+        self._skipped: set[Path] = set()  # by a restore: no checkpoint to count on
         directory.mkdir(parents=True, exist_ok=True)
         if method.place.rank == 0:
             remove_partial(directory, but=method.engine.session)
@@ -52,19 +54,20 @@ class Store(Generic[StateT]):
     def save(self, state: StateT) -> Pending:
         """Begin to save; raises what went wrong with the save before, where nobody has been told."""
         if self._last is not None:
-            last, self._last = self._last, None
-            last.settle()
-        self._last = _StoredSave(self, self._method.save(state, self._fresh_path(self._method.step(state))))
+            self._last.settle()
+        path = self._fresh_path(self._method.step(state))
+        self._last = _StoredSave(self, path, self._method.save(state, path))
         return self._last
 
     def restore(self, state: StateT) -> Restored:
         """Load the newest checkpoint that every rank finds whole. FileNotFoundError where there is none."""
         peers = self._method.peers
-        skipped: list[str] = []
-        for level, step, path in peers.of_first(self._newest_first()):
+        found, skipped = peers.of_first(self._newest_first())
+        for level, step, path in found:
             reason = self._load(state, path)
             if peers.on_all(reason is None):
                 return Restored(level, step, path, tuple(skipped))
+            self._skipped.add(path)
             skipped.append(reason or f"{path} is not whole on another rank")
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
 
@@ -72,7 +75,7 @@ class Store(Generic[StateT]):
         """Load, or say why that cannot be done."""
         try:
             self._method.load(state, path)
-        except (Damaged, FileNotFoundError) as error:
+        except (Damaged, Unfitting, OSError) as error:
             return str(error)
         return None
 
@@ -80,23 +83,33 @@ class Store(Generic[StateT]):
         """Return the checkpoints of the directory, the oldest first."""
         return sorted((path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)), key=_age)
 
-    def prune(self) -> None:
-        """Remove all but the last checkpoints. What is removed loses its name first: no half of it is ever seen."""
+    def prune(self, newest: Path) -> None:
+        """Remove what is older than a checkpoint that is durable now, but for the last ones. What a restore skipped does not count.
+
+        What is removed loses its name first: no half of it is ever seen.
+        """
         if self._method.place.rank != 0:
             return
-        for path in self.checkpoints()[: -self._keep]:
-            doomed = partial_path(path, "removed")
-            path.rename(doomed)
-            shutil.rmtree(doomed)
+        upto = [path for path in self.checkpoints() if _age(path) <= _age(newest)]  # one of a later step is of another training
+        kept = [path for path in upto if path not in self._skipped][-self._keep :]
+        for path in upto:
+            if path not in kept:
+                doomed = partial_path(path, "removed")
+                path.rename(doomed)
+                shutil.rmtree(doomed)
 
-    def _newest_first(self) -> list[tuple[Level, int, Path]]:
+    def _newest_first(self) -> tuple[list[tuple[Level, int, Path]], list[str]]:
+        """Return what there is to restore, and what is wrong with a memory whose step cannot be told."""
         found: list[tuple[Level, int, Path]] = [("directory", _age(path)[0], path) for path in reversed(self.checkpoints())]
+        skipped: list[str] = []
         for path in self._method.memory_folders():
             try:
                 found.append(("memory", open_stored(path).step, path))
-            except (Damaged, FileNotFoundError):  # a snapshot was being taken, or there never was one
+            except FileNotFoundError:  # nothing was ever saved there
                 continue
-        return sorted(found, key=lambda entry: (-entry[1], entry[0] != "memory"))
+            except (Damaged, OSError) as error:  # as a rule, a snapshot was being taken
+                skipped.append(str(error))
+        return sorted(found, key=lambda entry: (-entry[1], entry[0] != "memory")), skipped
 
     def _fresh_path(self, step: int) -> Path:
         """The step's own name, unless a damaged checkpoint has it, which stays until a newer one is durable."""
@@ -107,23 +120,29 @@ class Store(Generic[StateT]):
 class _StoredSave(Pending, Generic[StateT]):
     """A save that prunes the store once it is durable."""
 
-    def __init__(self, store: Store[StateT], pending: Pending) -> None:
+    def __init__(self, store: Store[StateT], path: Path, save: Save) -> None:
         self._store = store
-        self._pending = pending
-        self._told = False
+        self._path = path
+        self._save = save
+        self._pruned = False
 
     def staged(self) -> None:
-        self._pending.staged()
+        self._save.staged()
 
     def finished(self) -> None:
-        self._told = True
-        self._pending.finished()
-        self._store.prune()
+        self._save.finished()
+        self._prune()
 
     def settle(self) -> None:
-        """Finish, unless somebody has and knows what came of it."""
-        if not self._told:
-            self.finished()
+        """Wait for the end; raise what went wrong where nobody has been told."""
+        self._save.settle()
+        if self._save.is_durable:
+            self._prune()
+
+    def _prune(self) -> None:
+        if not self._pruned:
+            self._pruned = True  # first: what goes wrong with it is told once
+            self._store.prune(self._path)
 
 
 def _age(path: Path) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -36,8 +37,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         specs = {spec.name: spec for spec in self.tensors}
-        arriving = self.engine.arriving(self.nearest(path), self.tensors, {})
-        state.adopt_tensors({name: self._array(data, specs[name]) for name, data in arriving})
+        with closing(self.engine.arriving(self.nearest(path), self.tensors, {})) as arriving:
+            state.adopt_tensors({name: self._array(data, specs[name]) for name, data in arriving})
 
     def _array(self, data: Bytes, spec: Spec) -> Array:
         """Put the bytes on the device: on a CPU they stay where they are, where that is aligned."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def load(self, state: State, path: Path) -> None:
         variables = state.plain_variables()
         specs = {spec.name: spec for spec in self.tensors}
-        for name, data in self.engine.arriving(self.nearest(path), self.tensors, {}):
-            tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
+        with closing(self.engine.arriving(self.nearest(path), self.tensors, {})) as arriving:
+            for name, data in arriving:
+                tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
 
 
 def _value(variable: tf.Variable) -> tf.Tensor:
