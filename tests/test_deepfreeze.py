@@ -22,7 +22,7 @@ import pytest
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import commit, writer
-from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.arena import Arena, SharedArena
 from adapters.deepfreeze.commit import CommitFailed, CommonCommit
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
@@ -609,6 +609,26 @@ def test_a_missing_or_foreign_shard_is_found(sharded: Path) -> None:
     second.unlink()
     with pytest.raises(Damaged, match=f"lacks {second.name}"):
         new_engine(0, 3).load(sharded, SPECS, {})
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"metadata": {}}', '{"metadata": {"header_xxh3_64": [1]}}'])
+def test_a_missing_or_damaged_index_is_found(sharded: Path, content: str | None) -> None:
+    index = sharded / INDEX
+    index.unlink()
+    if content is not None:
+        index.write_text(content)
+    with pytest.raises(Damaged, match=INDEX):
+        new_engine(0, 3).load(sharded, SPECS, {})
+
+
+def test_the_arenas_of_several_ranks_need_no_index(folder: Path) -> None:
+    memory = folder / "memory"
+    engines = [Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [SharedArena(memory)]) for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        save = lambda rank: engines[rank].save(tensors(rank_state(rank)), folder / "checkpoint", STEP).finished()  # noqa: E731
+        list(pool.map(save, range(2)))
+    for rank, engine in enumerate(engines):
+        assert equal(engine.load(memory, SPECS, {}), rank_state(rank))
 
 
 DYING_RANK = """

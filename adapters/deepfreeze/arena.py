@@ -16,6 +16,8 @@ Pin = Callable[[memoryview], None]
 class Arena:
     """Private memory in huge pages. It grows when a state does."""
 
+    folder: Path | None = None  # where it can be loaded from, if anywhere
+
     def __init__(self, pin: Pin | None = None) -> None:
         """`pin` is told of new memory, to make it reachable for a device's own copies."""
         self._pin = pin
@@ -39,17 +41,19 @@ class SharedArena(Arena):
     The file is as good as one on the disk, but from the beginning of a save until its header is there again.
     """
 
+    folder: Path
+
     def __init__(self, folder: Path, pin: Pin | None = None) -> None:
         """Take the folder, as a rule under /dev/shm."""
         super().__init__(pin)
-        self._folder = folder
+        self.folder = folder
         self._fitted: tuple[str, int] | None = None
 
     def fit(self, file: str, size_bytes: int) -> memoryview:
         """Return the memory of the file, which keeps its content where it has the size already."""
         if self._fitted != (file, size_bytes):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._memory = _mapped(self._folder / file, size_bytes)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._memory = _mapped(self.folder / file, size_bytes)
             self._fitted = file, size_bytes
             if self._pin is not None:
                 self._pin(self._memory)

@@ -215,7 +215,8 @@ class Engine:
 
         Who does not take all of them has to close what is returned: threads are still reading.
         """
-        located = open_stored(path).locate(specs, self._ranks.rank)
+        is_arena = path in [arena.folder for arena in self._arenas]
+        located = open_stored(path, is_arena).locate(specs, self._ranks.rank)
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
         gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}
         for file, entries in located:

@@ -81,7 +81,7 @@ class DeepFreezeMethod(Method[StateT]):
             return path
         step = open_stored(path).step
         for folder in self.memory_folders():
-            if open_stored(folder).step == step:
+            if open_stored(folder, is_arena=True).step == step:
                 return folder
         raise Damaged(f"no arena in memory holds the checkpoint of step {step}")
 
@@ -125,7 +125,7 @@ def few_and_large(io: DirectIo) -> DirectIo:
 def _step_in(folder: Path) -> int:
     """The step of an arena's checkpoint, or -1 where it holds none."""
     try:
-        return open_stored(folder).step
+        return open_stored(folder, is_arena=True).step
     except (Damaged, OSError):
         return -1
 

@@ -104,7 +104,7 @@ class Store(Generic[StateT]):
         skipped: list[str] = []
         for path in self._method.memory_folders():
             try:
-                found.append(("memory", open_stored(path).step, path))
+                found.append(("memory", open_stored(path, is_arena=True).step, path))
             except FileNotFoundError:  # nothing was ever saved there
                 continue
             except (Damaged, OSError) as error:  # as a rule, a snapshot was being taken

@@ -96,8 +96,11 @@ class Stored:
         return [(file, entries) for file, entries in located if entries]
 
 
-def open_stored(folder: Path) -> Stored:
-    """Read the headers of a checkpoint. Raises Damaged, or FileNotFoundError where there is none."""
+def open_stored(folder: Path, is_arena: bool = False) -> Stored:
+    """Read the headers of a checkpoint. Raises Damaged, or FileNotFoundError where there is none.
+
+    Several files need their index, which only the arenas of several ranks lack.
+    """
     single = folder / file_name(0, 1)
     if single.exists():
         return Stored((read_header(single),))
@@ -109,7 +112,9 @@ def open_stored(folder: Path) -> Stored:
     if missing:
         raise Damaged(f"{folder} lacks {missing[0]}")
     stored = Stored(tuple(read_header(folder / file_name(rank, world)) for rank in range(world)))
-    _check_together(stored, folder)
+    _check_together(stored)
+    if not is_arena:
+        _check_index(stored, folder / INDEX)
     return stored
 
 
@@ -157,17 +162,20 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     return StoredFile(path, int(metadata[STEP_KEY]), int(metadata[WORLD_KEY]), seal, tensors)
 
 
-def _check_together(stored: Stored, folder: Path) -> None:
+def _check_together(stored: Stored) -> None:
     """Raise Damaged where a file belongs to another save."""
     first = stored.files[0]
     for file in stored.files:
         if (file.step, file.world) != (first.step, len(stored.files)):
             raise Damaged(f"{file.path} is of step {file.step} and {file.world} ranks, {first.path.name} of step {first.step}")
-    index = folder / INDEX
-    if not index.exists():
-        return
+
+
+def _check_index(stored: Stored, index: Path) -> None:
+    """Raise Damaged where a file is not the one that the index was written for."""
     try:
-        seals = json.loads(index.read_text())["metadata"][HEADER_KEY]
+        seals = dict(json.loads(index.read_text())["metadata"][HEADER_KEY])
+    except FileNotFoundError:
+        raise Damaged(f"{index.parent} lacks {index.name}") from None
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{index} is damaged: {type(error).__name__}: {error}") from error
     for file in stored.files:
