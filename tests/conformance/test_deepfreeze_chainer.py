@@ -30,3 +30,13 @@ def test_the_entries_come_to_the_state(framework: Chainer, tmp_path: Path) -> No
     entries = saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
     found = {role: sum(entry.stored_bytes for entry in entries if entry.role is role) for role in Role}
     assert found == dict(role_bytes(framework, state))
+
+
+def test_the_library_finds_every_array(framework: Chainer, tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors")
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
+    saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
+    with library.safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    leaves = {leaf.name: (leaf.dtype, tuple(leaf.shape), bytes(leaf.data)) for leaf in framework.leaves(state)}
+    assert {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()} == leaves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,15 @@ import pytest
 
 pytest.importorskip("jax")
 
+import numpy as np  # noqa: E402
+from deepfreeze_shards import indexed, save_shards  # noqa: E402
+from safetensors import safe_open  # noqa: E402
 from safetensors.flax import load_file  # noqa: E402
 from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.jax.deepfreeze import DeepFreeze  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
 
@@ -53,3 +58,29 @@ def test_the_library_finds_every_array(framework: Jax, tmp_path: Path) -> None:
     found, expected = load_file(tmp_path / "checkpoint" / "model.safetensors"), state.tensors()
     assert found.keys() == expected.keys()
     assert all((found[name] == array).all() and found[name].dtype == array.dtype for name, array in expected.items())
+
+
+def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_path: Path) -> None:
+    expected = save_shards(tmp_path / "checkpoint")
+    found = {}
+    for name, file in indexed(tmp_path / "checkpoint"):
+        with safe_open(file, "flax") as opened_file:
+            found[name] = np.asarray(opened_file.get_tensor(name)).tobytes()
+    assert found.keys() == expected.keys()
+    different = [name for name, data in found.items() if data != expected[name]]
+    assert different == []
+
+
+def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no memory on the device")
+
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        monkeypatch.setattr(DeepFreeze, "_array", fail)
+        with pytest.raises(RuntimeError, match="no memory") as kept:
+            method.load(state, tmp_path / "checkpoint")
+        assert kept.tb is not None, "which keeps the load's frame"
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]

@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from deepfreeze_shards import indexed, save_shards  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from test_pytorch import make, opened, trained  # noqa: E402
@@ -40,3 +41,13 @@ def test_the_library_finds_every_tensor(framework: PyTorch, shape: tuple[str, st
         metadata = file.metadata()
     assert (metadata["framework"], metadata["step"]) == ("pytorch", "2")
     assert {f"xxh3_64:{name}" for name in expected} < metadata.keys()
+
+
+def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_path: Path) -> None:
+    expected = save_shards(tmp_path / "checkpoint")
+    found = {}
+    for name, file in indexed(tmp_path / "checkpoint"):
+        with safe_open(file, "pt") as opened_file:
+            found[name] = opened_file.get_tensor(name).reshape(-1).view(torch.uint8).numpy().tobytes()
+    assert found == expected
+    assert len(found) > 6, "one is divided"

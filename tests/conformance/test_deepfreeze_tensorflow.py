@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze.tensor import Spec  # noqa: E402
 from adapters.tensorflow import deepfreeze  # noqa: E402
 from adapters.tensorflow.framework import TensorFlow  # noqa: E402
 from adapters.tensorflow.state import State  # noqa: E402
@@ -46,3 +48,38 @@ def test_sources_and_loaded_values_are_the_variables_memory(framework: TensorFlo
     loaded = sorted(addresses(state).values())
     assert not set(loaded) & set(own.values())
     assert loaded[-1] - loaded[0] < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size, "all lie in one piece"
+
+
+def test_the_library_finds_every_variable(framework: TensorFlow, tmp_path: Path) -> None:
+    library = pytest.importorskip("safetensors")
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+    expected = {name: variable.numpy() for name, variable in state.plain_variables().items()}
+    with library.safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    assert found.keys() == expected.keys()
+    assert all(found[name].dtype == value.dtype and np.array_equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_load_that_breaks_off_leaves_no_thread_reading(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no memory on the device")
+
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        monkeypatch.setattr(deepfreeze, "_tensor", fail)
+        with pytest.raises(RuntimeError, match="no memory") as kept:
+            method.load(state, tmp_path / "checkpoint")
+        assert kept.tb is not None, "which keeps the load's frame"
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_empty_tensor_comes_back(dtype: str) -> None:
+    assert deepfreeze._tensor(np.empty(0, np.uint8), Spec("optimizer/none", dtype, (0, 4))).shape == (0, 4)
