@@ -18,6 +18,7 @@ from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze import reader  # noqa: E402
 from adapters.jax.deepfreeze import DeepFreeze  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
@@ -75,6 +76,7 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_pat
     def fail(*arguments: object) -> None:
         raise RuntimeError("no memory on the device")
 
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 14)  # for the first tensor to come before the last is read
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):

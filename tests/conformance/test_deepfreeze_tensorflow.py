@@ -15,6 +15,7 @@ from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze import reader  # noqa: E402
 from adapters.deepfreeze.tensor import Spec  # noqa: E402
 from adapters.tensorflow import deepfreeze  # noqa: E402
 from adapters.tensorflow.framework import TensorFlow  # noqa: E402
@@ -69,6 +70,7 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(
     def fail(*arguments: object) -> None:
         raise RuntimeError("no memory on the device")
 
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 14)  # for the first tensor to come before the last is read
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
