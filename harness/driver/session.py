@@ -279,7 +279,7 @@ class Session:
         follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        one_machine = job.world > 1 and job.tasks[0].case.launcher == "mpirun"
+        one_machine = job.world > 1 and nodes <= 1
         shared_memory = self._shared_memory.ranks if one_machine else None
         variables = launch.environment(
             temporary, hash_seed=job.hash_seed, shared_memory=shared_memory, root=arm.checkout, mpi=self._mpi
