@@ -95,13 +95,13 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         timeout_s: float = 60,
         where: Path | None = None,
         before: Sequence[Record] = (),
-        summary_above: int = 64,
+        settings: store.Settings | None = None,
         arms: Mapping[str, Arm] | None = None,
         goal: Goal | None = None,
     ) -> Measured:
         folder = tmp_path_factory.mktemp("results")
         place = where or scratch
-        made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place))
+        made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place), settings=settings)
         interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
         for record in before:  # of an attempt that was interrupted
             made.append(record)
@@ -114,7 +114,6 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
             not_direct=preflight.direct_io(place),
             timeout_s=timeout_s,
             on_event=lambda event: messages.append(event.text),
-            summary_above=summary_above,
         )
         session.measure(goal)
         return Measured(made, table_of(made), messages, place / made.name)

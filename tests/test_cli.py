@@ -30,6 +30,7 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"], "scratch directory /nowhere/at/all does not exist"),
         (["run", "smoke", "--framework", "raw", "--dir", "pyproject.toml"], "pyproject.toml is not a directory"),
         (["run", "smoke", "--framework", "raw", "--python", "raw=/no/python"], "/no/python"),
+        (["run", "smoke", "--framework", "raw", "--mpirun", "/no/mpirun"], "/no/mpirun is no mpirun of an Open MPI"),
         (["run", "smoke", "--framework", "raw", "--python", "raw"], "--python reads FRAMEWORK=PATH, not 'raw'"),
         (["show", "--format", "jsn"], "unknown format 'jsn'; did you mean 'json'?"),
         (["list", "method"], "unknown list 'method'; did you mean 'methods'?"),
@@ -43,6 +44,13 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(arguments: list[str], message:
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir()), "nothing may be stored before everything is known to be right"
+
+
+@pytest.mark.parametrize("option", [["--precision", "0.05"], ["--summary-above", "8"], ["--mpirun", "/usr/bin/mpirun"]])
+def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
+    done = ckptbench("run", "--resume", str(shown.run.folder), *option)
+    message = f"ckptbench: {option[0]} is for a new run: one that goes on keeps what it was asked for\n"
+    assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from harness.driver import launch
 from harness.driver.errors import UsageError
-from harness.driver.launch import ROOT, Launch
+from harness.driver.launch import ROOT, Launch, OpenMpi
 
 
 @pytest.fixture
@@ -48,13 +48,40 @@ def test_a_local_rank_is_the_interpreters_own_process(started: Launch) -> None:
 
 def test_ranks_are_started_by_the_mpirun_on_the_path(started: Launch, on_path: Path) -> None:
     mpirun = command(on_path, "mpirun")
-    assert launch.argv("mpirun", started, []) == [mpirun, "-n", "2", "--oversubscribe", *worker(started)]
+    mapping = ["--map-by", "ppr:2:node:oversubscribe", "--bind-to", "none"]
+    assert launch.argv("mpirun", started, []) == [mpirun, "-n", "2", *mapping, *worker(started)]
 
 
 def test_the_mpirun_beside_the_interpreter_comes_first(started: Launch, on_path: Path) -> None:
     command(on_path, "mpirun")
     beside = command(started.interpreter.parent, "mpirun")
     assert launch.argv("mpirun", started, [])[0] == beside
+
+
+def test_the_mpirun_that_the_user_names_comes_before_all_others(started: Launch, tmp_path: Path) -> None:
+    command(started.interpreter.parent, "mpirun")
+    named = OpenMpi(tmp_path / "site" / "mpirun", tmp_path / "site" / "libmpi.so.40")
+    assert str(named.mpirun) in launch.argv("mpirun", replace(started, mpi=named), [])
+    assert launch.environment(tmp_path, {}, mpi=named)["MPI4PY_LIBMPI"] == str(named.library)
+    assert "MPI4PY_LIBMPI" not in launch.environment(tmp_path, {})
+
+
+def test_what_is_no_open_mpi_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"^{tmp_path}/mpirun is no mpirun of an Open MPI, which has an ompi_info beside it$"):
+        launch.open_mpi(tmp_path / "mpirun")
+    mpirun = Path(command(tmp_path, "mpirun"))
+    with pytest.raises(UsageError, match="is no mpirun of an Open MPI"):
+        launch.open_mpi(mpirun)
+    command(tmp_path, "ompi_info")
+    with pytest.raises(UsageError, match=f"^{tmp_path}/ompi_info loads no libmpi that can be found"):
+        launch.open_mpi(mpirun)
+
+
+def test_the_library_of_an_mpirun_is_the_one_beside_it() -> None:
+    beside = Path(sys.executable).with_name("mpirun")
+    found = launch.open_mpi(beside)
+    assert found.mpirun == beside
+    assert found.library.resolve().is_relative_to(Path(sys.prefix).resolve())
 
 
 @pytest.mark.usefixtures("on_path")
@@ -68,7 +95,7 @@ def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch
 def test_slurm_spreads_ranks_over_the_nodes(started: Launch, on_path: Path, world: int, nodes: int, per_node: int) -> None:
     mpirun = command(on_path, "mpirun")
     spread = replace(started, world=world, nodes=nodes)
-    mapping = ["--map-by", f"ppr:{per_node}:node:oversubscribe"]
+    mapping = ["--map-by", f"ppr:{per_node}:node:oversubscribe", "--bind-to", "none"]
     assert launch.argv("slurm", spread, []) == [mpirun, "-n", str(world), *mapping, *worker(started)]
 
 

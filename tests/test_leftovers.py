@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,18 +15,19 @@ import pytest
 from conftest import Measure, faulty, planned
 from test_session import command, processes_in, start
 
+from harness.driver.shared_memory import folder_of
+
 pytestmark = pytest.mark.slow
 
 SHARED_MEMORY = Path("/dev/shm")
-TEMPORARY = Path(tempfile.gettempdir())
 
 
 @contextmanager
-def nothing_left(where: Path) -> Iterator[None]:
+def nothing_left(where: Path) -> Iterator[Watched]:
     """Fail where a job in `where` has left anything: what runs is known by its temporary directory, and what lies by its owner."""
     watched = Watched(where)
     watched.start()
-    yield
+    yield watched
     deadline = time.monotonic() + 5
     while processes_in(where) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -37,8 +37,7 @@ def nothing_left(where: Path) -> Iterator[None]:
     assert processes_in(where) == []
     assert watched.listening() == []
     assert [path for path in watched.shared_memory if path.exists()] == []
-    assert not [folder for folder in TEMPORARY.glob("ompi.*") if folder.name.partition(".")[2] in watched.processes]
-    assert not list(where.iterdir()), "the scratch directory was not cleaned"
+    assert not list(where.iterdir()), "the scratch directory was not cleaned: temporary files lie there too"
 
 
 class Watched(threading.Thread):
@@ -93,6 +92,16 @@ def test_two_ranks_leave_nothing(measure: Measure, where: Path, fault: str) -> N
     with nothing_left(where):
         found = measure([faulty(fault, world=2, launcher="mpirun")], timeout_s=8, where=where)
     assert found.rows[0].status == ("ok" if fault == "none" else "failed")
+
+
+@pytest.mark.parametrize("launched", [{"launcher": "mpirun"}, {"launcher": "slurm", "nodes": 1}])
+def test_ranks_of_one_node_share_memory_in_the_runs_own_folder(measure: Measure, where: Path, launched: dict[str, object]) -> None:
+    """What they leave there the run clears away itself, also when nothing of mpirun has lived long enough to do it."""
+    item = faulty("killed", world=2)
+    with nothing_left(where) as watched:
+        found = measure([replace(item, case=replace(item.case, **launched))], timeout_s=8, where=where)
+    assert found.rows[0].status == "failed"
+    assert [path for path in watched.shared_memory if not path.is_relative_to(folder_of(found.run.folder))] == []
 
 
 def test_ranks_that_were_killed_on_purpose_leave_nothing(measure: Measure, where: Path) -> None:

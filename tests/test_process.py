@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+from conftest import ROOT
 from test_session import processes_in
 
 from harness.driver import process
+from harness.worker.output import DONE
 
 # A grandchild in a session of its own, whose parent is gone before anybody has looked.
 STARTS_A_DAEMON = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
@@ -36,3 +39,37 @@ def test_others_with_another_temporary_directory_are_left_alone(tmp_path: Path) 
     finally:
         other.kill()
         other.wait()
+
+
+STANDS = """
+import sys, time
+from pathlib import Path
+from harness.worker.output import Output
+
+for rank, phases in enumerate(sys.argv[2:]):
+    output = Output(Path(sys.argv[1]), rank, 0)
+    output.task(0)
+    for phase in phases.split(","):
+        output.enter(phase)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank", "said"),
+    [
+        (["save"] * 4, 0, "; ranks 0 to 3 stood in save"),
+        (["save,close", "save", "save,close", "save"], 1, "; ranks 1, 3 stood in save"),
+        (["save", "load", "load"], 0, "; rank 0 stood in save; ranks 1 to 2 stood in load"),
+        (["save,close", "save"], 1, ""),
+        ([DONE, "save", DONE], 1, ""),
+        (["save", "save,close"] * 6, 0, "; ranks 0, 2, 4, 6, others stood in save"),
+    ],
+)
+def test_of_ranks_that_hang_side_by_side_none_alone_is_to_blame(tmp_path: Path, ranks: list[str], rank: int, said: str) -> None:
+    follower = process.Follower(tmp_path, len(ranks), lambda rank, line: None)
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", STANDS, str(tmp_path), *ranks]
+    ending = process.run(command, variables, tmp_path / "log", follower, len(ranks), timeout_s=2)
+    assert ending.reason == f"no progress for 2 s, so the process was killed{said}"
+    assert (ending.at.rank, ending.at.phase) == (rank, "save")

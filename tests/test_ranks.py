@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import records
@@ -12,6 +13,7 @@ from harness.analysis.cost import CostRow
 from harness.analysis.reshard import ReshardRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
+from harness.driver.store import Settings
 from harness.plan import PlannedCase
 from harness.record import FileEntry, LoadRecord, SaveRecord
 from harness.worker.bench import summed_up
@@ -86,7 +88,7 @@ def test_who_wrote_the_bytes_is_told() -> None:
 
 
 def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
-    found = measure([planned("buffered", world=2, launcher="mpirun")], summary_above=1)
+    found = measure([planned("buffered", world=2, launcher="mpirun")], settings=Settings(summary_above=1))
     saves = found.records("save")
     assert saves
     assert all(record.rank == 0 and record.spread and record.spread.ranks == 2 for record in saves)
@@ -94,6 +96,27 @@ def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
     assert {record.ranks for record in found.records("verified")} == {2}
     assert found.rows[0].verified
     assert found.rows[0].status == "ok"
+
+
+def test_eight_ranks_save_and_load(measure: Measure) -> None:
+    found = measure([planned("buffered", world=8, launcher="mpirun", samples=1, warmups=0)])
+    assert (found.rows[0].status, found.rows[0].verified) == ("ok", True), found.rows[0].reason
+    for kind in ("save", "load"):
+        assert [record.rank for record in sorted(found.records(kind), key=lambda record: record.rank)] == list(range(8))
+
+
+def test_a_systems_own_mpi_starts_the_ranks_and_is_theirs(measure: Measure, tmp_path: Path) -> None:
+    """Ranks that loaded another library than their mpirun's would be two worlds of one, which fails."""
+    system = Path("/usr/bin")
+    if not (system / "mpirun").exists() or not (system / "ompi_info").exists():
+        pytest.skip("no Open MPI of the system: apt-get install openmpi-bin")
+    named = tmp_path / "mpirun"
+    named.write_text(f'#!/bin/sh\ntouch {tmp_path}/was-started\nexec {system}/mpirun "$@"\n')
+    named.chmod(0o755)
+    (tmp_path / "ompi_info").symlink_to(system / "ompi_info")
+    found = measure([planned("buffered", world=2, launcher="mpirun")], settings=Settings(mpirun=str(named)))
+    assert (found.rows[0].status, found.rows[0].verified) == ("ok", True), found.rows[0].reason
+    assert (tmp_path / "was-started").exists()
 
 
 def test_a_checkpoint_of_two_ranks_is_whole_for_one_and_for_four(measure: Measure) -> None:

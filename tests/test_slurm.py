@@ -21,10 +21,12 @@ import pytest
 import slurm_cluster
 from conftest import ROOT, planned
 from slurm_cluster import NODES, Cluster
+from test_leftovers import Watched
 from test_session import heed_ctrl_c
 
 from harness.driver import slurm, store
 from harness.driver.errors import UsageError
+from harness.driver.shared_memory import folder_of
 from harness.driver.slurm import Request, Site, State
 from harness.record import SaveRecord, WorkerRecord
 
@@ -40,7 +42,8 @@ NO_EXPORT = {"SLURM_EXPORT_ENV": "SLURM_CONF"}
 @pytest.fixture(autouse=True)
 def nobodys_site_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name in ("SLURM_JOB_ID", "SLURMD_NODENAME"):
+        monkeypatch.delenv(name, raising=False)
     return tmp_path / "config" / "ckptbench" / "site.toml"
 
 
@@ -124,6 +127,10 @@ def test_inside_a_job_the_run_is_measured_and_not_submitted_again(monkeypatch: p
     assert slurm.is_outside(plan)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    for launched in (plan, [planned()]):
+        with pytest.raises(UsageError, match="this shell holds a Slurm job and is on none of its nodes"):
+            slurm.is_outside(launched)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert not slurm.is_outside(plan)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
     with pytest.raises(UsageError, match="the run wants 2 nodes, and the Slurm job in which this runs has 1"):
@@ -180,6 +187,70 @@ def test_gpus_are_asked_for_where_they_are_measured(site: Site, gpus: int, tmp_p
 )
 def test_a_jobs_state_says_what_there_is_to_know(state: State, text: str, ended: bool) -> None:
     assert (str(state), state.ended) == (text, ended)
+
+
+# Slurm's answers
+
+
+RUNNING = "echo JobId=17 JobState=RUNNING Reason=None NodeList=n1 ExitCode=0:0"
+CANCELLED = "echo JobId=17 JobState=CANCELLED Reason=None NodeList=n1 ExitCode=0:15"
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Puts commands of Slurm's names first on the path, and has nobody wait long for them."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name, value in {"_COMMAND_TIMEOUT_S": 1.0, "_END_TIMEOUT_S": 3.0, "_CANCEL_AGAIN_S": 0.1}.items():
+        monkeypatch.setattr(slurm, name, value)
+
+    def put(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+            (folder / name).chmod(0o755)
+
+    return put
+
+
+def interrupted(script: Path) -> None:
+    with slurm.submitted(script):
+        raise KeyboardInterrupt
+
+
+def test_a_job_that_cannot_be_cancelled_is_named(commands: Callable[..., None], tmp_path: Path) -> None:
+    commands(sbatch="echo 17", scontrol=RUNNING, scancel=f"echo once >> {tmp_path}/asked; exit 1")
+    with pytest.raises(slurm.NotCancelled, match="^Slurm job 17 could not be cancelled and may go on: scancel 17$"):
+        interrupted(tmp_path / "slurm.sh")
+    assert len((tmp_path / "asked").read_text().splitlines()) > 1, "it is tried again"
+
+
+def test_a_cancellation_that_fails_at_first_is_tried_again(commands: Callable[..., None], tmp_path: Path) -> None:
+    first, done = tmp_path / "first", tmp_path / "done"
+    fails_once = f"test -e {first} && touch {done} && exit; touch {first}; exit 1"
+    commands(sbatch="echo 17", scancel=fails_once, scontrol=f"test -e {done} && {CANCELLED} || {RUNNING}")
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path / "slurm.sh")
+    assert done.exists()
+
+
+TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+
+
+@pytest.mark.parametrize("sbatch", ["exec sleep 30", TIMED_OUT], ids=["sbatch hangs", "the controller hangs"])
+def test_a_job_that_may_be_queued_is_not_called_refused(commands: Callable[..., None], sbatch: str, tmp_path: Path) -> None:
+    commands(sbatch=sbatch)
+    with pytest.raises(slurm.Unanswered, match="^Slurm has not answered: the job may be in the queue") as caught:
+        interrupted(tmp_path / "my run" / "slurm.sh")
+    assert str(caught.value).endswith("go on with: ckptbench run --resume 'my run'")
+
+
+def test_the_run_of_a_job_that_may_be_queued_is_kept(commands: Callable[..., None], tmp_path: Path) -> None:
+    commands(sbatch=TIMED_OUT, scontrol=RUNNING, scancel="true")
+    done = ckptbench("run", *SMOKE, "--summary-above", "8", "--results", str(tmp_path / "results"))
+    assert (done.returncode, "the job may be in the queue" in done.stderr) == (2, True), done.stderr
+    run = store.Run(store.find(tmp_path / "results", "latest"))
+    assert run.settings == store.Settings(summary_above=8), "what the job's resumed run will go by"
 
 
 # The command line
@@ -240,6 +311,7 @@ class Submitted:
     driver: subprocess.Popen[str]
     results: Path
     scratch: Path
+    watched: Watched
 
     @property
     def run(self) -> store.Run:
@@ -280,23 +352,28 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
             text=True,
         )
         drivers.append(driver)
-        return Submitted(driver, tmp_path / "results", place)
+        return Submitted(driver, tmp_path / "results", place, watched)
 
+    watched = Watched(place)
+    watched.start()
     yield start
     for driver in drivers:
         driver.terminate()  # it cancels its job
         driver.communicate()
+    watched.end()
 
 
 def left_behind(submitted: Submitted, cluster: Cluster) -> list[str]:
-    """Jobs in the queue, files in the scratch directory, processes that have to do with the run."""
+    """Jobs in the queue, files in the scratch directory and in shared memory, processes that have to do with the run."""
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             line = " ".join(process.cmdline())
             if str(submitted.results) in line or str(submitted.scratch) in line:
                 processes.append(line)
-    return [*cluster.jobs(), *(str(path) for path in submitted.scratch.iterdir()), *processes]
+    opened = [*submitted.watched.shared_memory, *map(folder_of, store.folders(submitted.results))]
+    memory = [str(path) for path in opened if path.exists()]
+    return [*cluster.jobs(), *map(str, submitted.scratch.iterdir()), *memory, *processes]
 
 
 def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_nodes(
@@ -316,6 +393,7 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
     resumed = ckptbench("run", "--resume", str(run.folder), environment=cluster.environment | NO_EXPORT)
     assert resumed.returncode == 0, resumed.stderr
     assert "resnet50 small on cpu, 2 and 4 ranks" in resumed.stdout
+    assert submitted.watched.shared_memory, "two ranks of a node share memory: the watcher has seen nothing"
     assert left_behind(submitted, cluster) == []
     check_both_nodes_took_part(submitted.run)
 
@@ -372,6 +450,26 @@ def test_a_job_that_slurm_would_refuse_leaves_nothing(
     assert message in said
     assert store.folders(submitted.results) == []
     assert left_behind(submitted, cluster) == []
+
+
+@pytest.mark.parametrize(("launched", "nodes"), [([], NODES[:1]), (["--launcher", "slurm", "--nodes", "2"], NODES)])
+def test_in_an_allocation_ranks_are_on_as_many_of_its_nodes_as_were_named(
+    launched: list[str], nodes: tuple[str, ...], cluster: Cluster, tmp_path: Path, scratch: Path
+) -> None:
+    options = [*SMOKE[:-2], *launched, "--world", "4", "--dir", str(scratch), "--results", str(tmp_path)]
+    held = ["salloc", "--nodes=2", "--ntasks-per-node=2"]
+    beside = in_cluster(cluster, *held, *command("run", *options))
+    assert (beside.returncode, store.folders(tmp_path)) == (2, [])
+    assert "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`" in beside.stderr
+    on_it = in_cluster(cluster, *held, "srun", "--overlap", "-N1", "-n1", *command("run", *options))
+    assert on_it.returncode == 0, on_it.stderr
+    records = store.Run(store.find(tmp_path, "latest")).records
+    assert {record.node for record in records if isinstance(record, WorkerRecord)} == set(nodes)
+
+
+def in_cluster(cluster: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | cluster.environment
+    return subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_doctor_names_the_partitions(cluster: Cluster) -> None:

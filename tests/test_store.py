@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import resource
@@ -321,6 +322,17 @@ def test_plan_and_manifest_come_back_as_they_were(tmp_path: Path, here: Manifest
     assert [item.case.id for item in run.plan] == [item.case.id for item in plan]
     assert run.manifest == machine
     assert (run.header["suite"], run.header["command"]) == ("smoke", ["ckptbench", "run", "smoke"])
+
+
+def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaults(make: Make, here: Manifest) -> None:
+    said = store.Settings(summary_above=8, mpirun="/opt/mpi/bin/mpirun")
+    run = make()
+    assert store.create(run.folder.parent, "smoke", [], run.plan, here, settings=said).settings == said
+    assert run.settings == store.Settings()
+    header = run.header
+    del header["settings"]
+    (run.folder / store.PLAN).write_text(json.dumps(header))
+    assert reopened(run).settings == store.Settings()
 
 
 def test_a_run_is_named_after_its_time_suite_and_frameworks(tmp_path: Path, here: Manifest) -> None:

@@ -44,11 +44,12 @@ def new_run(
     python: Sequence[str] = (),
     described: Mapping[str, arms.Described] | None = None,
     goal: Mapping[str, float] | None = None,
+    settings: store.Settings | None = None,
 ) -> store.Run:
     """Make the folder of a new run for a plan that fits, on whatever machine is going to measure it."""
     command = ["ckptbench", *sys.argv[1:]]
     sides = {name: arm.to_json() for name, arm in (described or {}).items()}
-    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal)
+    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings)
 
 
 def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:
@@ -72,13 +73,11 @@ def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> 
         make_environment(sides[name].environments, framework)
 
 
-def measure_here(
-    run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None = None, summary_above: int = 64
-) -> None:
+def measure_here(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None = None) -> None:
     """Measure on this machine what a run still lacks."""
     _settle_machine(run, scratch)
     run.lock()
-    _measure(run, sides, scratch, timeout_s, summary_above)
+    _measure(run, sides, scratch, timeout_s)
 
 
 def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
@@ -118,7 +117,7 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
         raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
 
 
-def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None, summary_above: int) -> None:
+def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None) -> None:
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
@@ -136,7 +135,7 @@ def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s:
                 bar.update(task, description=escape(event.text[:60]))
                 bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
 
-        session = Session(run, sides, scratch / run.name, packages, not_direct, timeout_s, on_event, summary_above)
+        session = Session(run, sides, scratch / run.name, packages, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))
         except KeyboardInterrupt:

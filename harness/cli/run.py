@@ -15,7 +15,7 @@ from harness.cli import measuring
 from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, scratch_directory
 from harness.cli.measuring import BudgetOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, judge, progress, slurm, store, suite
+from harness.driver import catalog, judge, launch, progress, slurm, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
@@ -43,8 +43,10 @@ def run_command(
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
     summary_above: Annotated[
-        int, typer.Option(min=1, help="In a world of more ranks, store their spread instead of every rank's samples.")
-    ] = 64,
+        int | None,
+        typer.Option(min=1, help="In a world of more ranks, store their spread instead of every rank's samples [default: 64]."),
+    ] = None,
+    mpirun: Annotated[Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")] = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure a suite, and show its table."""
@@ -72,8 +74,9 @@ def run_command(
         plan = slurm.spread(plan, nodes or 1)
     _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
     goal = measuring.goal_of(precision, budget)
-    if goal and run is not None:
-        raise UsageError("--precision is for a new run: one that goes on keeps what it was asked for")
+    if run is not None:
+        _refuse_what_is_settled({"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun})
+    settings = store.Settings(summary_above or store.Settings.summary_above, str(mpirun.absolute()) if mpirun else None)
     request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
     if request is not None and dry_run:
         print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
@@ -82,13 +85,15 @@ def run_command(
         slurm.require_commands()
     elif run is None or not run.begun:
         measuring.refuse_what_does_not_fit(plan, scratch)
+    if mpirun is not None and request is None:
+        launch.open_mpi(mpirun.absolute())  # refused before anything is stored; of a job, only its nodes can say
     if run is None:
         measuring.make_environments({"": Arm(environments)}, plan)
-        run = measuring.new_run(plan, suite_name, results, directory, python or (), goal=goal)
+        run = measuring.new_run(plan, suite_name, results, directory, python or (), goal=goal, settings=settings)
     if request is not None:
         run = _measured_by_slurm(run, request)
     else:
-        measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout, summary_above)
+        measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout)
     found = show(run, "table")
     raise typer.Exit(judge.exit_code(run.plan, found))
 
@@ -124,6 +129,13 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     if progress.Progress(run.records).samples_done(run.plan) < samples_wanted(run.plan):
         err.print(f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}", highlight=False, soft_wrap=True)
     return run
+
+
+def _refuse_what_is_settled(given: Mapping[str, object]) -> None:
+    """Refuse to say anew what a run was told when it began."""
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} is for a new run: one that goes on keeps what it was asked for")
 
 
 def _refuse_stray_options(plan: Sequence[PlannedCase], given: Mapping[str, object], resume: str | None) -> None:

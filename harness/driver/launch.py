@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +16,26 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
+class OpenMpi:
+    """An Open MPI of the system's own: its mpirun, and its library, which the ranks have to load too."""
+
+    mpirun: Path
+    library: Path
+
+
+@dataclass(frozen=True)
 class Launch:
-    """What to start: the worker's interpreter, the job, where its ranks write, and over how many nodes they are spread."""
+    """What to start: the worker's interpreter, the job, where its ranks write, and over how many nodes they are spread.
+
+    `mpi` is the one that the user has named, where that is not the one of the interpreter's environment.
+    """
 
     interpreter: Path
     job_file: Path
     folder: Path
     world: int
     nodes: int = 0
+    mpi: OpenMpi | None = None
 
     @property
     def worker(self) -> list[str]:
@@ -35,17 +49,14 @@ def local(launch: Launch) -> list[str]:
 
 
 def mpirun(launch: Launch) -> list[str]:
-    """Ranks of one machine under mpirun."""
-    return [_mpirun(launch), "-n", str(launch.world), "--oversubscribe", *launch.worker]
-
-
-def slurm(launch: Launch) -> list[str]:
-    """Ranks over the nodes of the Slurm job in which this driver runs, under mpirun, which starts its daemons with srun."""
+    """Ranks under mpirun: all on this node, or over those of the Slurm job in which this runs, where srun starts its daemons."""
+    # Without a number for each node, mpirun would fill all nodes of an allocation by turns, also with the ranks of one machine.
     mapping = f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"
-    return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *launch.worker]
+    unbound = ["--bind-to", "none"]  # a framework's threads use all processors, whatever a version of Open MPI binds by default
+    return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *unbound, *launch.worker]
 
 
-LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": slurm}
+LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
 
 
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
@@ -61,11 +72,13 @@ def environment(
     hash_seed: int | None = None,
     shared_memory: Path | None = None,
     root: Path = ROOT,
+    mpi: OpenMpi | None = None,
 ) -> dict[str, str]:
     """Return the worker's environment: the project in `root` importable, temporary files in the scratch directory.
 
     `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when they were killed. `hash_seed` is
-    that of Python's hashes of text; without one every process has another, whatever the user's own environment says.
+    that of Python's hashes of text; without one every process has another, whatever the user's own environment says. `mpi` is
+    whose library the ranks load.
     """
     variables = dict(os.environ if base is None else base)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), variables.get("PYTHONPATH", "")]))
@@ -73,11 +86,28 @@ def environment(
     variables["TMPDIR"] = str(temporary)
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if shared_memory is not None:
-        variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared_memory)
+        variables |= {f"OMPI_MCA_btl_{name}_backing_directory": str(shared_memory) for name in ("sm", "vader")}  # of 5, of 4
+    if mpi is not None:
+        variables["MPI4PY_LIBMPI"] = str(mpi.library)  # mpirun of one Open MPI and ranks of another would be worlds of one each
     variables["SLURM_EXPORT_ENV"] = "ALL"  # else a site's srun may give mpirun's daemons on other nodes none of this
     if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables
+
+
+def open_mpi(mpirun: Path) -> OpenMpi:
+    """Return the Open MPI to which an mpirun belongs. Raises UsageError where it belongs to none.
+
+    Its library is the one that its ompi_info loads: distributions move it from where it was configured to be.
+    """
+    information = mpirun.with_name("ompi_info")
+    if not (os.access(mpirun, os.X_OK) and os.access(information, os.X_OK)):
+        raise UsageError(f"{mpirun} is no mpirun of an Open MPI, which has an ompi_info beside it")
+    loaded = subprocess.run(["ldd", str(information)], capture_output=True, text=True, check=False).stdout
+    library = re.search(r"=> (/.*/libmpi\.so\S*)", loaded)
+    if library is None:
+        raise UsageError(f"{information} loads no libmpi that can be found, so the ranks of {mpirun} cannot either")
+    return OpenMpi(mpirun, Path(library[1]))
 
 
 def ranks_per_node(world: int, nodes: int) -> int:
@@ -91,7 +121,9 @@ def out_of_sight(nodes: int) -> str | None:
 
 
 def _mpirun(launch: Launch) -> str:
-    """The mpirun beside the interpreter, whose ranks' library it is, else the one on the path."""
+    """The mpirun that the user has named, else the one beside the interpreter, whose ranks' library it is, else one on the path."""
+    if launch.mpi is not None:
+        return str(launch.mpi.mpirun)
     beside = launch.interpreter.parent / "mpirun"
     command = str(beside) if beside.exists() else shutil.which("mpirun")
     if command is None:

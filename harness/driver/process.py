@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -14,12 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from harness.worker.output import DONE, read_mark, records_path
+from harness.worker.output import DONE, Mark, read_mark, records_path
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
 _EXIT_S = 5.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
 _SHOWN_CHARACTERS = 300
+_SHOWN_RUNS = 4
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 
 
@@ -65,7 +67,7 @@ class Follower:
                 for line in whole.decode(errors="replace").splitlines():
                     self._on_line(rank, line)
 
-    def marks(self) -> list[tuple[int, int, str]]:
+    def marks(self) -> list[Mark]:
         """Each rank's mark."""
         return [read_mark(self._folder, rank) for rank in range(self._world)]
 
@@ -97,14 +99,14 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
     if hung and _all_done(marks):
         return Ending("", standing)
     if hung:
-        return Ending(f"no progress for {timeout_s:.0f} s, so the process was killed", standing)
+        return Ending(f"no progress for {timeout_s:.0f} s, so the process was killed{_side_by_side(marks)}", standing)
     if process.returncode == 0 and _all_done(marks):
         return Ending("", standing)
     oom = _oom_kills() > kills_before
     killed = _killed_rank(log)
     if killed is not None and killed[0] < world:
         rank, number = killed
-        return Ending(_describe_exit(128 + number, oom), Standing(rank, *marks[rank][1:]))
+        return Ending(_describe_exit(128 + number, oom), _standing(marks, rank))
     return Ending(_describe_exit(process.returncode, oom) + _last_words(log), standing)
 
 
@@ -146,8 +148,8 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
             return True
 
 
-def _all_done(marks: list[tuple[int, int, str]]) -> bool:
-    return all(phase == DONE for _, _, phase in marks)
+def _all_done(marks: list[Mark]) -> bool:
+    return all(mark.phase == DONE for mark in marks)
 
 
 def _members(process: subprocess.Popen[bytes]) -> set[psutil.Process]:
@@ -183,11 +185,38 @@ def _clear_shared_memory(processes: set[int]) -> None:
             segment.unlink(missing_ok=True)
 
 
-def _broken_rank(marks: list[tuple[int, int, str]]) -> Standing:
-    """The rank that broke is the one that came least far: the others wait for it."""
-    rank = min(range(len(marks)), key=lambda rank: (marks[rank][2] == DONE, marks[rank][0]))
-    _, task, phase = marks[rank]
-    return Standing(rank, task, phase)
+def _broken_rank(marks: list[Mark]) -> Standing:
+    """The rank that broke is the one that came least far: the others wait for it. Of several, it is the first."""
+    return _standing(marks, _hindmost(marks)[0])
+
+
+def _hindmost(marks: list[Mark]) -> list[int]:
+    """The ranks that came least far."""
+    come = [(mark.phase == DONE, mark.reached) for mark in marks]
+    return [rank for rank, far in enumerate(come) if far == min(come)]
+
+
+def _standing(marks: list[Mark], rank: int) -> Standing:
+    return Standing(rank, marks[rank].task, marks[rank].phase)
+
+
+def _side_by_side(marks: list[Mark]) -> str:
+    """Say where several ranks stood, none behind the others: they may have waited for each other, and nobody knows for whom."""
+    hindmost = _hindmost(marks)
+    if len(hindmost) == 1:
+        return ""
+    phases = dict.fromkeys(marks[rank].phase for rank in hindmost)
+    places = {phase: [rank for rank in hindmost if marks[rank].phase == phase] for phase in phases}
+    return "".join(f"; {_listed(ranks)} stood in {phase}" for phase, ranks in places.items())
+
+
+def _listed(ranks: list[int]) -> str:
+    """Name ranks, neighbours together: "rank 3", "ranks 0 to 3", "ranks 0, 2 to 5"."""
+    numbered = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])  # neighbours are as far from their places
+    runs = [[rank for _, rank in run] for _, run in numbered]
+    shown = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_SHOWN_RUNS]]
+    more = ["others"] * (len(runs) > _SHOWN_RUNS)
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown + more)}"
 
 
 def _describe_exit(code: int, out_of_memory: bool) -> str:

@@ -112,13 +112,9 @@ class Session:
         not_direct: str | None,
         timeout_s: float | None,
         on_event: Callable[[Event], None],
-        summary_above: int = 64,
     ) -> None:
-        """Take the run to fill, its arms by name ("" where it has one), and a scratch directory that is removed at the end.
-
-        In a world of more than `summary_above` ranks, one record stands for the samples of all.
-        """
-        self._summary_above = summary_above
+        """Take the run to fill, its arms by name ("" where it has one), and a scratch directory that is removed at the end."""
+        self._mpi = launch.open_mpi(Path(run.settings.mpirun)) if run.settings.mpirun else None
         self._run = run
         self._arms = dict(arms)
         self._scratch = scratch
@@ -269,7 +265,7 @@ class Session:
         arm = self._arms[case.arm]
         if job.tasks:
             packages, memory = self._packages[case.framework], self._memory_of(job)
-            job = replace(job, packages=packages, summary_above=self._summary_above, memory=memory)
+            job = replace(job, packages=packages, summary_above=self._run.settings.summary_above, memory=memory)
         interpreter = arm.environments.interpreter(case.framework)
         folder = self._run.jobs / job.name
         folder.mkdir(parents=True)
@@ -277,15 +273,17 @@ class Session:
         temporary.mkdir(parents=True, exist_ok=True)
         (folder / "job.json").write_text(job_to_json(job))
         nodes = job.tasks[0].case.nodes if job.tasks else 0
-        started = Launch(interpreter, folder / "job.json", folder, job.world, nodes)
+        started = Launch(interpreter, folder / "job.json", folder, job.world, nodes, self._mpi)
         command = launch.argv(job.tasks[0].case.launcher if job.world > 1 else "local", started, tracer or [])
         intake = _Intake(self, job)
         follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
         log = self._logs / f"{job.name}.log"
-        one_machine = job.world > 1 and job.tasks[0].case.launcher == "mpirun"
+        one_machine = job.world > 1 and nodes <= 1
         shared_memory = self._shared_memory.ranks if one_machine else None
-        variables = launch.environment(temporary, hash_seed=job.hash_seed, shared_memory=shared_memory, root=arm.checkout)
+        variables = launch.environment(
+            temporary, hash_seed=job.hash_seed, shared_memory=shared_memory, root=arm.checkout, mpi=self._mpi
+        )
         try:
             ending = process.run(command, variables, log, follower, job.world, timeout_s)
         finally:

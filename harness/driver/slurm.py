@@ -35,12 +35,21 @@ _AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_O
 _COMMANDS = ("sbatch", "scontrol", "scancel")
 _COMMAND_TIMEOUT_S = 120  # a controller under load answers late
 _END_TIMEOUT_S = 120  # between a job's first signal and its last: Slurm's KillWait, 30 s as it comes, and an epilog
+_CANCEL_AGAIN_S = 30.0
 _SLOWEST_LOOK_S = 10.0
 _SHOWN_LINES = 12
 
 
 class Refused(UsageError):
     """Slurm does not take the job."""
+
+
+class Unanswered(UsageError):
+    """Slurm has not said whether it takes the job."""
+
+
+class NotCancelled(UsageError):
+    """A job that was to end has not."""
 
 
 class Site(tables.Table):
@@ -104,10 +113,15 @@ class Job:
                 time.sleep(min(_SLOWEST_LOOK_S, 0.5 + (time.monotonic() - began) / 10))
         return state
 
-    def cancel(self) -> State:
-        """Cancel the job and return once it has ended, with everything that it had started."""
-        _run("scancel", self.id)
-        return self.watch(lambda state: None, _END_TIMEOUT_S)
+    def cancel(self) -> None:
+        """Cancel the job and return once it has ended, with everything that it had started. Raises NotCancelled."""
+        deadline, state = time.monotonic() + _END_TIMEOUT_S, State("PENDING")
+        with contextlib.suppress(KeyboardInterrupt):  # a second one: its user does not want to wait
+            while not state.ended and time.monotonic() < deadline:
+                _run("scancel", self.id)
+                state = self.watch(lambda state: None, _CANCEL_AGAIN_S)
+        if not state.ended:
+            raise NotCancelled(f"Slurm job {self.id} could not be cancelled and may go on: scancel {self.id}")
 
 
 @dataclass(frozen=True)
@@ -196,9 +210,17 @@ def spread(plan: Sequence[PlannedCase], nodes: int) -> list[PlannedCase]:
 
 
 def is_outside(plan: Sequence[PlannedCase]) -> bool:
-    """Whether the plan is to be measured in a Slurm job, and this is none. Raises UsageError in one that is too small."""
+    """Whether the plan is to be measured in a Slurm job, and this is none. Raises UsageError in one that is too small or elsewhere.
+
+    Under salloc the shell stays where it was: what is no rank of mpirun would be measured there, and not on the job's nodes.
+    """
     if "SLURM_JOB_ID" not in os.environ:
         return is_launcher(plan)
+    if "SLURMD_NODENAME" not in os.environ:
+        raise UsageError(
+            "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`, or in a script "
+            "for sbatch"
+        )
     wanted, held = _nodes(plan), int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if wanted > held:
         raise UsageError(f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}")
@@ -214,7 +236,7 @@ def require_commands() -> None:
 
 @contextlib.contextmanager
 def submitted(path: Path) -> Iterator[Job]:
-    """Submit a script, and cancel the job where the block is left by an exception. Raises Refused."""
+    """Submit a script, and cancel the job where the block is left by an exception. Raises Refused, Unanswered and NotCancelled."""
     with _interruptions_held() as interrupted:
         job = _submit(path)
     try:
@@ -243,6 +265,11 @@ def _last_words(output: Path) -> str:
 
 def _submit(path: Path) -> Job:
     done = _run("sbatch", "--parsable", str(path))
+    if done.returncode and "timed out" in done.stderr:  # sbatch says so of the controller, and `_run` of sbatch
+        raise Unanswered(
+            f"Slurm has not answered: the job may be in the queue (squeue --name={JOB_NAME} --me). If it is not, "
+            f"go on with: ckptbench run --resume {shlex.quote(path.parent.name)}"
+        )
     if done.returncode:
         lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
         raise Refused(f"Slurm refuses the job: {'; '.join(lines)}")

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -24,8 +24,25 @@ from harness.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
 LATEST = "latest"
 
 
+@dataclass(frozen=True)
+class Settings:
+    """What is said once for a whole run: it goes on with the same when it is resumed, and in a Slurm job.
+
+    In a world of more than `summary_above` ranks, one record stands for the samples of all. `mpirun` is that of the system's own
+    Open MPI, where the user has named one.
+    """
+
+    summary_above: int = 64
+    mpirun: str | None = None
+
+
 class Run(StoredRun):
     """A stored run, open for appending."""
+
+    @property
+    def settings(self) -> Settings:
+        """What was said for the whole run, where anything was."""
+        return Settings(**(self.header.get("settings") or {}))
 
     def _read(self) -> None:
         super()._read()
@@ -109,11 +126,13 @@ def create(
     python: Sequence[str] = (),
     arms: Mapping[str, Any] | None = None,
     goal: Mapping[str, float] | None = None,
+    settings: Settings | None = None,
 ) -> Run:
     """Make the folder of a new run. `manifest` is None where another machine is going to measure: see `Run.begin`.
 
     `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same. So it does with
-    `arms`, what the sides of a comparison are by name, and with `goal`, the precision asked for and the seconds it may take.
+    `arms`, what the sides of a comparison are by name, with `goal`, the precision asked for and the seconds it may take, and with
+    `settings`.
     """
     folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
@@ -124,6 +143,7 @@ def create(
         "python": list(python),
         "arms": dict(arms or {}),
         "goal": dict(goal or {}),
+        "settings": asdict(settings or Settings()),
         "cases": [asdict(item) for item in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")

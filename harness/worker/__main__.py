@@ -45,7 +45,7 @@ def main(job_file: str, folder: str) -> None:
     """Read the job, do it, and leave the mark that says it was done to the end."""
     job = job_from_json(Path(job_file).read_text())
     world = join(job.world)
-    output = Output(Path(folder), world.rank, job.process)
+    output = Output(Path(folder), world.rank, job.process, on_nodes=world.ranks_here < world.size)
     if job.role == "calibrate":
         run_calibration(job, output)
     else:

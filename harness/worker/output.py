@@ -8,11 +8,27 @@ from __future__ import annotations
 import mmap
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.record import FailureRecord, Record, Status, to_line
 
-_MARK = struct.Struct("<Qi20s")  # changes so far, index of the task (-1: none), phase
+# Changes, what of them was told, task and phase. The worker of another checkout may have one number of eight bytes at the front,
+# which reads as nothing told, and reads these two as one that grows as they do.
+_MARK = struct.Struct("<IIi20s")
 DONE = "done"
+
+
+class Mark(NamedTuple):
+    """Where a rank stands. What does not change hangs; the rank that has reached least is the one that others wait for.
+
+    `changes` counts phases. `reached` is as many, or, where ranks are on several nodes, as many as all nodes have been told of:
+    else the ranks whose every phase the driver sees would always seem to be ahead of the others.
+    """
+
+    changes: int = 0
+    task: int = -1  # its index in the job; -1 for none
+    phase: str = "launch"
+    reached: int = 0
 
 
 def records_path(folder: Path, rank: int) -> Path:
@@ -28,7 +44,9 @@ def mark_path(folder: Path, rank: int) -> Path:
 class Output:
     """A rank's records and mark."""
 
-    def __init__(self, folder: Path, rank: int, process: int) -> None:
+    def __init__(self, folder: Path, rank: int, process: int, on_nodes: bool = False) -> None:
+        """Open a rank's files in `folder`. `on_nodes` says that ranks are on several nodes, and the driver is on one of them."""
+        self._on_nodes = on_nodes
         self.rank = rank
         self.process = process
         self._records = records_path(folder, rank).open("a", buffering=1)
@@ -36,23 +54,38 @@ class Output:
         with mark_path(folder, rank).open("r+b") as file:
             self._mark = mmap.mmap(file.fileno(), _MARK.size)
         self._changes = 0
+        self._reached = 0
         self._task = -1
         self.phase = "start"
         self.enter("start")
+        self.task(-1)
 
     def task(self, index: int) -> None:
-        """Say which task the following phases belong to; -1 for none."""
+        """Say which task the following phases belong to; -1 for none. No clock runs here: a driver on another node is told too."""
         self._task = index
+        if self._on_nodes:
+            self._tell()
 
     def enter(self, phase: str) -> None:
         """Say which phase begins now."""
         self.phase = phase
         self._changes += 1
-        _MARK.pack_into(self._mark, 0, self._changes, self._task, phase.encode())
+        if not self._on_nodes:
+            self._reached = self._changes
+        self._put()
 
     def finish(self) -> None:
-        """Say that all work is done, to a driver on another host too: a network file system shows a mapped page once flushed."""
+        """Say that all work is done, to a driver on another node too."""
         self.enter(DONE)
+        self._tell()
+
+    def _put(self) -> None:
+        _MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
+
+    def _tell(self) -> None:
+        """Show the mark to all nodes: a network file system shows a mapped page once it is flushed, which takes a while."""
+        self._reached = self._changes
+        self._put()
         self._mark.flush()
 
     def write(self, record: Record) -> None:
@@ -64,10 +97,10 @@ class Output:
         self.write(FailureRecord("failure", case, self.process, self.rank, status, self.phase, reason))
 
 
-def read_mark(folder: Path, rank: int) -> tuple[int, int, str]:
-    """Return (changes, task index, phase) of a rank, also of one that is gone; (0, -1, "launch") before it began."""
+def read_mark(folder: Path, rank: int) -> Mark:
+    """Return the mark of a rank, also of one that is gone, or is still to come."""
     try:
-        changes, task, phase = _MARK.unpack(mark_path(folder, rank).read_bytes())
+        changes, told, task, phase = _MARK.unpack(mark_path(folder, rank).read_bytes())
     except (FileNotFoundError, struct.error):
-        return 0, -1, "launch"
-    return changes, task, phase.rstrip(b"\0").decode(errors="replace") or "launch"
+        return Mark()
+    return Mark(changes, task, phase.rstrip(b"\0").decode(errors="replace") or Mark().phase, told or changes)
