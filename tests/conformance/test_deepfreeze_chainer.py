@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("chainer")
 
+from safetensors import safe_open  # noqa: E402
 from test_chainer import role_bytes, saved_entries, trained  # noqa: E402
 
 import workloads  # noqa: E402
@@ -33,10 +34,9 @@ def test_the_entries_come_to_the_state(framework: Chainer, tmp_path: Path) -> No
 
 
 def test_the_library_finds_every_array(framework: Chainer, tmp_path: Path) -> None:
-    library = pytest.importorskip("safetensors")
     state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
     saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
-    with library.safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
+    with safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     leaves = {leaf.name: (leaf.dtype, tuple(leaf.shape), bytes(leaf.data)) for leaf in framework.leaves(state)}
     assert {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()} == leaves

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jax")
+jax = pytest.importorskip("jax")
 
 import numpy as np  # noqa: E402
 from deepfreeze_shards import indexed, save_shards  # noqa: E402
@@ -19,7 +19,6 @@ from test_jax import make, opened, trained  # noqa: E402
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
 from adapters.deepfreeze import reader  # noqa: E402
-from adapters.jax.deepfreeze import DeepFreeze  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
 
@@ -81,7 +80,7 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_pat
     method = make("deepfreeze", framework)
     with opened(method, state):
         method.save(state, tmp_path / "checkpoint").finished()
-        monkeypatch.setattr(DeepFreeze, "_array", fail)
+        monkeypatch.setattr(jax, "device_put", fail)
         with pytest.raises(RuntimeError, match="no memory") as kept:
             method.load(state, tmp_path / "checkpoint")
         assert kept.tb is not None, "which keeps the load's frame"

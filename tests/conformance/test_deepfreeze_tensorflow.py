@@ -11,6 +11,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from safetensors import safe_open  # noqa: E402
 from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
@@ -52,13 +53,12 @@ def test_sources_and_loaded_values_are_the_variables_memory(framework: TensorFlo
 
 
 def test_the_library_finds_every_variable(framework: TensorFlow, tmp_path: Path) -> None:
-    library = pytest.importorskip("safetensors")
     state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
     method = make("deepfreeze", framework)
     with opened(method, state):
         method.save(state, tmp_path / "checkpoint").finished()
     expected = {name: variable.numpy() for name, variable in state.plain_variables().items()}
-    with library.safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
+    with safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     assert found.keys() == expected.keys()
     assert all(found[name].dtype == value.dtype and np.array_equal(found[name], value) for name, value in expected.items())
