@@ -375,12 +375,16 @@ def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeyp
 
 @contextmanager
 def interrupted() -> Iterator[None]:
-    """Ctrl-C while what is done here waits."""
+    """Ctrl-C while what is done here waits, also where the tests run in a background that ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        yield
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def left_behind() -> list[str]:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from deepfreeze_victim import advance, opened
+from test_deepfreeze import interrupted
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import writer
@@ -280,9 +280,7 @@ def test_an_interrupted_synchronous_save_reads_the_state_no_more(
     store = Store(method, folder)
     with monkeypatch.context() as patch:
         patch.setattr(writer, "write_all", write_slowly)
-        timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted():
             store.save(state)
         advance(framework, state)
     method.close()
@@ -366,6 +364,7 @@ DYING_SNAPSHOT = """
 import os, signal, sys
 from pathlib import Path
 from deepfreeze_victim import advance, opened
+from test_deepfreeze import interrupted
 from adapters.deepfreeze.store import Store
 from adapters.deepfreeze.tensor import Tensor
 
