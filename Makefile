@@ -8,6 +8,7 @@ SELECT ?= not slow
 
 HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
+ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
 
 .PHONY: setup bench figures notebooks test test-slow test-fast test-frameworks check format regress clean
@@ -40,15 +41,15 @@ test-slow: test-fast test-frameworks
 	$(BIN)/ckptbench run parity --framework all --results build/tests
 
 test-fast: setup
-	$(BIN)/pytest --numprocesses 2 --dist loadfile -m '$(SELECT)' $(ARGS)
+	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
 
-# Two frameworks at a time: most of it compiles on one processor.
+# Two frameworks at a time, each on one processor: threads of two that want both take twice as long.
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
 	$(MAKE) --jobs 2 --output-sync=target --no-print-directory SELECT='$(SELECT)' $(addprefix conformance-,$(FRAMEWORKS))
 
 conformance-%:
-	.venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
+	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
 
 check: setup
 	$(BIN)/ruff check .

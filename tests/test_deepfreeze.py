@@ -666,6 +666,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "_LIVENESS_POLLS", 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [0, 1])
 def test_whenever_a_rank_is_killed_the_other_comes_to_an_end_and_what_is_visible_is_whole(
     folder: Path, killed: int, impatient: None

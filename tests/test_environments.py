@@ -55,6 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.slow
 def test_an_environment_is_really_made(managed: Environments) -> None:
     assert [environment.state for environment in managed.listing()] == ["missing"]
     python = managed.interpreter("toy")
@@ -146,6 +147,7 @@ def test_the_pins_hold_for_what_pip_builds_with_too(managed: Environments, monke
     assert seen == [("venv", None), ("pip", str(managed.adapters / "toy" / "requirements.txt"))]
 
 
+@pytest.mark.slow
 def test_several_processes_make_it_once(managed: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = tmp_path / "made"
     run = environments._run

@@ -164,6 +164,7 @@ def test_the_parts_of_an_overhead_are_the_rows(reference: list[ReadRun]) -> None
     assert "+57 %" in texts(drawn)
 
 
+@pytest.mark.slow
 def test_every_reference_figure_can_be_read(drawn_reference: list[Drawn]) -> None:
     """No text over another, none beyond the edge, every axis that has numbers with a unit, no panel empty."""
     assert {drawn.name.split("-")[0] for drawn in drawn_reference} >= {

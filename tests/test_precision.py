@@ -81,6 +81,7 @@ def test_two_arms_are_as_precise_as_their_ratio(tmp_path: Path) -> None:
     assert row.cases == tuple(item.case.id for item in plan)
 
 
+@pytest.mark.slow
 def test_processes_are_added_until_the_goal_is_reached(measure: Measure) -> None:
     plan = [planned("buffered", samples=1, warmups=0), planned("npz", samples=1, warmups=0)]
     asked: list[int] = []

@@ -26,7 +26,7 @@ SVG = (
     b'<defs><path id="m" d="M0 0L9 9" stroke="black"/></defs><use xlink:href="#m"/></svg>'
 )
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")]
 
 
 @pytest.fixture(scope="module")

@@ -121,6 +121,7 @@ def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path) -> None:  # noq
     assert (file.entries, file.stored_by_role, file.raw_by_role) == (2, {"weight": 4}, {"weight": 8})
 
 
+@pytest.mark.slow
 def test_an_interrupted_look_is_taken_again_from_its_beginning(measure: Measure) -> None:
     """The kept checkpoint went with the first attempt: the second process needs another one to compare with."""
     item = looked_at(planned("npz"))
