@@ -43,10 +43,11 @@ test-slow: test-fast test-frameworks
 test-fast: setup
 	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
 
-# Two frameworks at a time, each on one processor: threads of two that want both take twice as long.
+# Several frameworks at a time, each on one processor: threads of two that want both take twice as long. TensorFlow takes longest.
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
-	$(MAKE) --jobs 2 --output-sync=target --no-print-directory SELECT='$(SELECT)' $(addprefix conformance-,$(FRAMEWORKS))
+	$(MAKE) --jobs 3 --output-sync=target --no-print-directory SELECT='$(SELECT)' \
+	    $(addprefix conformance-,$(filter tensorflow,$(FRAMEWORKS)) $(filter-out tensorflow,$(FRAMEWORKS)))
 
 conformance-%:
 	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
