@@ -42,8 +42,14 @@ def job(results: Path, where: Path) -> subprocess.Popen[str]:
 
 def daemons_in(where: Path) -> list[psutil.Process]:
     """The daemons of a job: multiprocessing's children that are not its trackers of resources."""
-    spawned = [process for process in processes_in(where) if "--multiprocessing-fork" in process.cmdline()]
-    return [process for process in spawned if process.is_running()]
+    return [process for process in processes_in(where) if _is_daemon(process)]
+
+
+def _is_daemon(process: psutil.Process) -> bool:
+    try:
+        return "--multiprocessing-fork" in process.cmdline() and process.is_running()
+    except psutil.Error:  # it has ended since
+        return False
 
 
 def until_daemons_run(driver: subprocess.Popen[str], where: Path) -> list[psutil.Process]:
