@@ -294,9 +294,9 @@ def test_a_slow_method_that_shares_no_process_has_one(tmp_path: Path) -> None:
     assert counts == {"plain": (3, 2), "own": (1, 1)}
 
 
-def test_a_slow_method_takes_fewer_samples_and_no_warm_up(tmp_path: Path, toy: FrameworkEntry) -> None:
+def test_a_slow_method_takes_fewer_samples_and_nothing_twice(tmp_path: Path, toy: FrameworkEntry) -> None:
     plain, quick, slow = suite.plan(_suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy])
-    assert [(item.samples, item.warmups) for item in (plain, quick, slow)] == [(3, 1), (1, 0), (3, 1)]
+    assert [(item.samples, item.warmups, item.repeats) for item in (plain, quick, slow)] == [(3, 1, 2), (1, 0, 0), (3, 1, 2)]
 
 
 def test_a_failure_is_expected_where_it_is_declared(tmp_path: Path, toy: FrameworkEntry) -> None:

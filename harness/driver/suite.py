@@ -386,12 +386,12 @@ def _planned(
     )
     expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
     unsupported = "" if expected else _unsupported(cell)  # a framework's own reason says more
-    samples, warmups = _counts(cell.sweep, method)
+    samples, warmups, repeats = _counts(cell.sweep, method)
     return PlannedCase(
         case=case,
         samples=samples,
         warmups=warmups,
-        repeats=cell.sweep.repeats,
+        repeats=repeats,
         processes=experiment.processes or _processes(cell.sweep, method),
         own_process=method.own_process,
         expected_failure=expected.reason if expected else None,
@@ -413,11 +413,11 @@ def _unsupported(cell: _Cell) -> str:
     return ""
 
 
-def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int]:
-    """(samples, warm-ups) of a method in each process."""
+def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int, int]:
+    """(samples, warm-ups, repeats) of a method in each process. What disturbs two ceilings says little of seconds between them."""
     if method.slow and sweep.slow_samples is not None:
-        return sweep.slow_samples, 0
-    return sweep.samples, sweep.warmups
+        return sweep.slow_samples, 0, 0
+    return sweep.samples, sweep.warmups, sweep.repeats
 
 
 def _processes(sweep: Sweep, method: MethodEntry) -> int:
