@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import numpy as np  # noqa: E402
+from deepfreeze_loads import load_breaks_off, read_in_small_blocks  # noqa: E402
 from deepfreeze_shards import indexed, save_shards  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.flax import load_file  # noqa: E402
@@ -18,7 +18,6 @@ from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
-from adapters.deepfreeze import reader  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
 
@@ -72,16 +71,8 @@ def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_pa
 
 
 def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("no memory on the device")
-
-    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 14)  # for the first tensor to come before the last is read
+    read_in_small_blocks(monkeypatch)
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        method.save(state, tmp_path / "checkpoint").finished()
-        monkeypatch.setattr(jax, "device_put", fail)
-        with pytest.raises(RuntimeError, match="no memory") as kept:
-            method.load(state, tmp_path / "checkpoint")
-        assert kept.tb is not None, "which keeps the load's frame"
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]
+        load_breaks_off(method, state, tmp_path / "checkpoint", jax, "device_put", monkeypatch)

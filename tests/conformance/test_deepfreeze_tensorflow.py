@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
+from deepfreeze_loads import load_breaks_off, read_in_small_blocks  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
-from adapters.deepfreeze import reader  # noqa: E402
 from adapters.deepfreeze.tensor import Spec  # noqa: E402
 from adapters.tensorflow import deepfreeze  # noqa: E402
 from adapters.tensorflow.framework import TensorFlow  # noqa: E402
@@ -67,19 +66,11 @@ def test_the_library_finds_every_variable(framework: TensorFlow, tmp_path: Path)
 def test_a_load_that_breaks_off_leaves_no_thread_reading(
     framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*arguments: object) -> None:
-        raise RuntimeError("no memory on the device")
-
-    monkeypatch.setattr(reader, "_BLOCK_BYTES", 1 << 14)  # for the first tensor to come before the last is read
+    read_in_small_blocks(monkeypatch)
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        method.save(state, tmp_path / "checkpoint").finished()
-        monkeypatch.setattr(deepfreeze, "_tensor", fail)
-        with pytest.raises(RuntimeError, match="no memory") as kept:
-            method.load(state, tmp_path / "checkpoint")
-        assert kept.tb is not None, "which keeps the load's frame"
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]
+        load_breaks_off(method, state, tmp_path / "checkpoint", deepfreeze, "_tensor", monkeypatch)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,33 @@
+"""What every framework's load has to leave behind when it breaks off."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adapters.base import Method
+from adapters.deepfreeze import reader
+
+SMALL_BLOCK_BYTES = 1 << 14  # for the first tensor to come before the last is read
+
+
+def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load while the function `name` of `place` fails, and assert that nothing reads on though the error keeps the load's frame."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("no memory on the device")
+
+    method.save(state, path).finished()
+    monkeypatch.setattr(place, name, fail)
+    with pytest.raises(RuntimeError, match="no memory") as kept:
+        method.load(state, path)
+    assert kept.tb is not None
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]
+
+
+def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make methods that are opened from now on read so."""
+    monkeypatch.setattr(reader, "_BLOCK_BYTES", SMALL_BLOCK_BYTES)
