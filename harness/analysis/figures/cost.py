@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
@@ -137,13 +136,12 @@ def _times_legend(body: SubFigure) -> None:
 
 
 def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
-    step = min((cell.row.step_s.value for cell in cells if cell.row.step_s), default=None)
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"What training loses by checkpoints: {state_title(state)}{_ranks(world)}, a checkpoint {interval}"
     guide = (
         "Left is better. The overhead of a checkpoint (with its share of the training time) is what it adds to the steps: the "
         "stall, the slowdown of the steps while it is written, and the waiting for the checkpoint before. Flushing the files then "
-        f"still takes what the last column shows.{f' A step takes {step:.3g} s.' if step else ''}"
+        f"still takes what the last column shows. Each framework has a scale of its own.{_steps(cells)}"
     )
     frameworks = _sorted(cells, "overhead_s")
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
@@ -151,7 +149,7 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
         len(frameworks),
         len(_PARTS),
         squeeze=False,
-        sharex=True,
+        sharex="row",  # one framework's seconds would hide another's milliseconds
         gridspec_kw={
             "width_ratios": [1.5] + [1.0] * (len(_PARTS) - 1),
             "height_ratios": [len(rows) + 1 for rows in frameworks.values()],
@@ -159,7 +157,9 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
     )
     for (framework, rows), panels in zip(frameworks.items(), grid, strict=True):
         _parts(panels, framework, rows)
-    _finish_parts(grid, [cell.row for cell in cells])
+        _scale_parts(panels, rows)
+    for axes in grid[-1]:
+        axes.set_xlabel("s a checkpoint")
     what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
     return Drawn(
         slug("training", *state, f"every-{every}", _world_slug(world)),
@@ -192,17 +192,26 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
     beside(panels[-1], [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 
-def _finish_parts(grid: np.ndarray, rows: Sequence[TrainRow]) -> None:
-    """One scale for all parts, with room for the percentages; a column without visible bars says how little there is."""
+def _scale_parts(panels: Sequence[Axes], rows: Sequence[TrainRow]) -> None:
+    """One scale for all parts of a framework, with room for the percentages; one without visible bars says how little there is."""
     found = {name: [value for row in rows if (value := number(row, name))] for name, _, _ in _PARTS}
     every = [estimate for estimates in found.values() for estimate in estimates]
     high = _ROOM_FOR_PERCENTAGE * max((e.high for e in every), default=1.0)
-    grid[-1][0].set_xlim(min([-0.02 * high, *(1.1 * e.low for e in every)]), high)
-    for (name, _, _), column in zip(_PARTS, grid.T, strict=True):
-        column[-1].set_xlabel("s a checkpoint")
-        most = max((abs(limit) for e in found[name] for limit in (e.low, e.high)), default=0.0)
-        if found[name] and most < _VISIBLE_SHARE * high:
-            column[0].text(0.5, 0.5, f"at most\n{1e3 * most:.2g} ms", transform=column[0].transAxes, ha="center", color=GREY)
+    panels[0].set_xlim(min([-0.02 * high, *(1.1 * e.low for e in every)]), high)
+    for axes, estimates in zip(panels, found.values(), strict=True):
+        most = max((abs(limit) for e in estimates for limit in (e.low, e.high)), default=0.0)
+        if estimates and most < _VISIBLE_SHARE * high:
+            axes.text(0.5, 0.5, f"at most\n{1e3 * most:.3g} ms", transform=axes.transAxes, ha="center", color=GREY)
+
+
+def _steps(cells: Sequence[Cell[TrainRow]]) -> str:
+    """How long a step takes without checkpoints, in each framework."""
+    known: dict[str, list[float]] = {}
+    for cell in cells:
+        if cell.row.step_s:
+            known.setdefault(cell.row.framework, []).append(cell.row.step_s.value)
+    said = [f"{min(steps):.2f} s in {framework}" for framework, steps in sorted(known.items())]
+    return f" Without, a step takes {', '.join(said)}." if said else ""
 
 
 def _sorted(cells: Sequence[Cell[AnyRow]], name: str) -> dict[str, list[AnyRow]]:
