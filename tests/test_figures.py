@@ -127,6 +127,17 @@ def texts(drawn: Drawn) -> str:
     return "\n".join(text.get_text() for text in shown(drawn))
 
 
+def test_training_has_a_scale_and_a_step_for_each_framework(reference: list[ReadRun]) -> None:
+    runs = [run for run in reference if "-train-" in run.name]
+    drawn = next(it for it in figures.draw(runs) if it.name.startswith("training-") and it.name.endswith("every-4"))
+    told = " ".join(texts(drawn).split())
+    frameworks = {row.framework for run in runs for row in run.rows}
+    assert len(frameworks) == 4
+    assert [name for name in frameworks if not re.search(rf"0\.\d\d s in {name}", told)] == []
+    widths = {axes.get_xlim() for axes in drawn.figure.findobj(Axes)}
+    assert len(widths) == len(frameworks), "seconds of one do not hide milliseconds of another"
+
+
 def test_bars_and_points_are_the_rows_medians_with_their_intervals(reference: list[ReadRun]) -> None:
     run = next(run for run in reference if run.name.endswith("bench-pytorch"))
     drawn = only(figures.draw([run]), "cost-resnet50")
