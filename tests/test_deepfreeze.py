@@ -734,6 +734,26 @@ def test_no_rank_calls_durable_what_rank_0_could_not_make_so(folder: Path, monke
     assert [path.name for path in folder.iterdir()] == ["checkpoint"], "it is visible, and may not outlive a power loss"
 
 
+def test_ranks_that_hear_of_the_failure_while_rank_0_clears_up_leave_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, removed = os.rmdir, []
+
+    def rename_a_mark_before(path: str | Path, **options: int) -> None:
+        if not removed and str(path).endswith(commit.PARTIAL_SUFFIX):
+            removed.append(path)
+            (Path(path) / f"rank-1.{os.uname().nodename}.failed").touch()
+        remove(path, **options)
+
+    def fail(path: Path) -> None:
+        if path == folder:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "rmdir", rename_a_mark_before)
+    monkeypatch.setattr(commit, "sync_directory", fail)
+    save_together(folder / "checkpoint", 2, lambda rank: tensors(rank_state(rank)))
+    assert removed
+    assert [path.name for path in folder.iterdir()] == ["checkpoint"]
+
+
 def test_ranks_that_all_find_the_name_taken_do_not_wait_for_each_other(saved: Path) -> None:
     errors = save_together(saved, 2, lambda rank: tensors(rank_state(rank)))
     assert [type(error) for error in errors] == [FileExistsError, FileExistsError]

@@ -125,7 +125,7 @@ class CommonCommit(Commit):
         if self._rank == 0:
             with contextlib.suppress(OSError):
                 self._wait_until(self._all_have_said)
-            shutil.rmtree(self._meeting, ignore_errors=True)
+            self._clear_up()
         self._unlock()
 
     def _publish_all(self) -> None:
@@ -158,6 +158,11 @@ class CommonCommit(Commit):
             (self._meeting / self._mark.file).unlink()
             if self._marks().keys() == {0}:
                 shutil.rmtree(self._meeting)
+
+    def _clear_up(self) -> None:
+        """Remove the meeting, while each other rank may rename its mark once more, behind the back of the removal."""
+        for _ in range(self._world):
+            shutil.rmtree(self._meeting, ignore_errors=True)
 
     def _marks(self) -> dict[int, Mark]:
         """Return what the ranks that have come say. CommitFailed where rank 0 has cleared up already."""
