@@ -88,9 +88,16 @@ def test_no_example_is_all_zeros(small: Workload) -> None:
     assert inputs.reshape(len(inputs), -1).any(axis=1).all()
 
 
-def test_an_uneven_split_is_refused(small: Workload) -> None:
-    with pytest.raises(ValueError, match="evenly over 3 ranks"):
-        small.batch(0, 0, 3, seed=0)
+@pytest.mark.parametrize("world", [3, 16, 64])
+def test_a_world_that_the_batch_does_not_suit_has_a_larger_one(small: Workload, world: int) -> None:
+    parts = [small.batch(step, rank, world, seed=5) for step in (0, 1) for rank in range(world)]
+    shares = {len(part.inputs) for part in parts}
+    assert len(shares) == 1
+    share = shares.pop()
+    assert share >= small.least_share
+    assert share * world >= small.batch_size
+    whole = small.data.examples(0, 2 * share * world, 5)
+    assert np.array_equal(np.concatenate([part.inputs for part in parts]), whole.inputs), "no example twice, and none left out"
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ class Workload:
     model: Layer
     optimizer: Optimizer
     loss: Loss
-    batch_size: int  # examples in a step over all ranks
+    batch_size: int  # examples in a step over all ranks, as long as each of them has its least share
     data: Data
+    least_share: int = 1  # examples that every rank has to have in a step
 
     @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
@@ -88,13 +89,13 @@ class Workload:
     def batch(self, step: int, rank: int, world: int, seed: int = DATA_SEED) -> Batch:
         """Return a rank's part of a step's data: its contiguous share of one batch for all ranks, a pure function.
 
+        All shares are equal. Where the ranks cannot divide the batch into such, or are too many for it, it is larger.
+
         `seed` is the order of the data. A state built from any seed keeps the default, so that after a load into it training
         goes on with the batches that the saved state would have had.
         """
-        if self.batch_size % world:
-            raise ValueError(f"a batch of {self.batch_size} cannot be split evenly over {world} ranks")
-        share = self.batch_size // world
-        return self.data.examples(step * self.batch_size + rank * share, share, seed)
+        share = max(self.least_share, -(-self.batch_size // world))
+        return self.data.examples((step * world + rank) * share, share, seed)
 
     @functools.cached_property
     def _variables(self) -> dict[str, Variable]:
