@@ -23,4 +23,5 @@ class PlannedCase:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
+    copies: int = 1  # of the state that one checkpoint holds
     traced: bool = True  # one save is watched at the system calls, where the experiment has that

@@ -44,6 +44,11 @@ BACKED = Backing("backed", 1 << 28, 5e9, 1)
 USAGE = Usage(100 << 20, 8 << 20, 0, 40_000_000, 10_000_000, 1000, 0, 1 << 20)
 
 
+def worker(**changes: Any) -> WorkerRecord:
+    whole = WorkerRecord("worker", "001-save-0", 0, 0, "3.11.2", {"numpy": "2.4.6"}, "cpu", 4711, 3, 1.8e9, framework="raw")
+    return replace(whole, **changes)
+
+
 def ceilings(before_s: float = 0.1, after_s: float | None = None, direct: bool = True) -> Ceilings:
     return Ceilings(1 << 20, int(before_s * 1e9), int((before_s if after_s is None else after_s) * 1e9), direct)
 
@@ -221,7 +226,7 @@ def reshard(case: str = CASE, **changes: Any) -> ReshardRecord:
 def one_of_each() -> list[Record]:
     """A record of every type there is."""
     return [
-        WorkerRecord("worker", "001-save-0", 0, 0, "3.11.2", {"numpy": "2.4.6"}, "cpu", 4711, 3, 1.8e9),
+        worker(),
         CalibrationRecord("calibration", True, "", 1 << 24, 1 << 20, 2, 4 << 20, 1, True, (SweepPoint("write", 1, 2, 3e9),)),
         OverheadRecord("overhead", "001-save-0", 0, 0, (700, 600), 90 << 20),
         state(),

@@ -34,16 +34,6 @@ def test_a_case_that_cannot_be_measured_gets_its_row_at_once(measure: Measure) -
     assert (bad.status, bad.reason, good.status) == ("unsupported", "for two ranks alone", "ok")
 
 
-def test_what_another_number_of_ranks_has_loaded_is_counted() -> None:
-    case = replace(TWO, experiment="reshard", load_world=2)
-    loaded = [replace(records.reshard(rank=rank), case=case.id) for rank in (0, 1)]
-    (whole,) = rows([Wanted(case, 1, 1)], loaded)
-    assert isinstance(whole, ReshardRow)
-    assert (whole.status, whole.replicated_leaves, whole.sharded_leaves, whole.left_out) == ("ok", 8, 2, 3)
-    (part,) = rows([Wanted(case, 1, 1)], loaded[:1])
-    assert part.status == "skipped"
-
-
 def test_one_record_speaks_for_all_ranks() -> None:
     saves = [records.save(rank=rank, finished_ns=100_000_000 * (1 + rank), disturbed=rank == 1) for rank in range(5)]
     record = summed_up(saves)

@@ -12,6 +12,7 @@ from harness.driver import catalog, suite
 from harness.driver.catalog import FrameworkEntry
 from harness.driver.errors import UsageError
 from harness.driver.experiments import EXPERIMENTS
+from harness.driver.session import needed_disk_bytes, state_bytes
 from harness.driver.suite import Suite
 from harness.plan import PlannedCase
 
@@ -287,11 +288,12 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
 
 
-def test_a_slow_method_that_shares_no_process_has_one(tmp_path: Path) -> None:
-    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "own": "slow = true\nown_process = true"})
-    sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, "slow_samples": 1}))
+def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:
+    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "packed": "slow = true"})
+    slow = {"slow_samples": 2, "slow_processes": 1}
+    sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, **slow}))
     counts = {item.case.method: (item.samples, item.processes) for item in suite.plan(sweeps, [framework])}
-    assert counts == {"plain": (3, 2), "own": (1, 1)}
+    assert counts == {"plain": (3, 2), "packed": (2, 1)}
 
 
 def test_a_slow_method_takes_fewer_samples_and_nothing_twice(tmp_path: Path, toy: FrameworkEntry) -> None:
@@ -364,6 +366,18 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
     assert "no rank holds the whole" in named[0].unsupported, "the user's word gets an answer"
     with pytest.raises(UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"):
         suite.plan(both, [framework], strategies=["part"])
+
+
+def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(tmp_path: Path) -> None:
+    strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    methods = {"plain": "default = true", "each": "every_rank = true\ntakes_shards = true"}
+    framework = _framework(tmp_path / "adapters", "toy", methods, HEAD + strategies)
+    sweeps = _suite(tmp_path, _sweeps({"method": "all", "world": [4], "strategy": ["default", "sharded"]}))
+    plan = suite.plan(sweeps, [framework])
+    copies = {(item.case.method, item.case.strategy): item.copies for item in plan}
+    assert copies == {("plain", "one"): 1, ("each", "one"): 4, ("each", "parts"): 1}
+    of_one, of_each, _ = (needed_disk_bytes([item]) for item in plan)
+    assert of_each - of_one > 3 * state_bytes(plan[0].case), "a directory that is too small for it is refused"
 
 
 def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntry) -> None:

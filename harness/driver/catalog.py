@@ -57,6 +57,7 @@ class _MethodTable(tables.Table):
     fast: bool = False  # the framework's fastest known way
     min_world: int = Field(default=1, ge=1)  # on fewer ranks it is another method of the framework: taken there only when named
     experiments: tuple[str, ...] = Field(default=(), strict=False)  # in which it says something new; in others only when named
+    every_rank: bool = False  # every rank writes all that it holds, so of replicated state there are as many copies as ranks
     takes_shards: bool = False  # it can save a state of which no rank holds the whole
     reshards: bool = False  # another number of ranks can load what it wrote
     slow: bool = False  # it takes many times as long as the others: a suite may take fewer samples of it

@@ -379,9 +379,13 @@ def _state_bytes(workload: str, preset: str, precision: str, scale: int) -> int:
 
 def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
     """What a run takes at its fullest: a unit's kept checkpoints, one more under test, and the ceilings' two files."""
-    kept = max(sum(state_bytes(item.case) for item in unit.items) for unit in group(plan))
-    at_work = max(_states_at_work(item.case) * state_bytes(item.case) for item in plan)
+    kept = max(sum(_checkpoint_bytes(item) for item in unit.items) for unit in group(plan))
+    at_work = max(_states_at_work(item.case) * _checkpoint_bytes(item) for item in plan)
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
+
+
+def _checkpoint_bytes(item: PlannedCase) -> int:
+    return item.copies * state_bytes(item.case)
 
 
 def _states_at_work(case: Case) -> int:
@@ -392,7 +396,7 @@ def _states_at_work(case: Case) -> int:
 def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
     together: list[PlannedCase] = []
     for item in items:
-        if together and sum(state_bytes(other.case) for other in [*together, item]) > _KEPT_BYTES_AT_MOST:
+        if together and sum(map(_checkpoint_bytes, [*together, item])) > _KEPT_BYTES_AT_MOST:
             yield Unit(tuple(together))
             together = []
         together.append(item)

@@ -83,6 +83,7 @@ class Sweep(tables.Table):
     samples: int = Field(default=1, ge=1)  # undisturbed samples per process
     warmups: int = Field(default=1, ge=0)
     slow_samples: int | None = Field(default=None, ge=1)  # of a method that the catalog calls slow, which then has no warm-up
+    slow_processes: int | None = Field(default=None, ge=1)  # of such a method: each costs a start and one more slow save
     repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
     processes: int = Field(default=2, ge=1)
     traced: bool = True  # one save of each case is watched at the system calls, where its experiment has that
@@ -103,7 +104,7 @@ class Sweep(tables.Table):
             if "samples" not in self.model_fields_set:
                 raise ValueError(f"a sweep of experiment {experiment.name} says how many samples each process takes")
         else:
-            for name in ("samples", "warmups", "slow_samples", "repeats", "processes"):
+            for name in ("samples", "warmups", "slow_samples", "slow_processes", "repeats", "processes"):
                 if name in self.model_fields_set:
                     raise ValueError(f"experiment {self.experiment} takes no samples: {name} has no meaning there")
         return self
@@ -400,6 +401,7 @@ def _planned(
         default=method.default,
         asynchronous=method.asynchronous,
         sharded=method.sharded,
+        copies=shape.world if method.every_rank and not _is_sharded(cell.framework, cell.strategy) else 1,
         traced=cell.sweep.traced,
     )
 
@@ -421,8 +423,8 @@ def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int, int]:
 
 
 def _processes(sweep: Sweep, method: MethodEntry) -> int:
-    """How many processes measure a method: one where it is slow and shares none: each costs a start and two slow saves."""
-    return 1 if method.slow and method.own_process and sweep.slow_samples is not None else sweep.processes
+    """How many processes measure a method."""
+    return sweep.slow_processes if method.slow and sweep.slow_processes is not None else sweep.processes
 
 
 def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,18 +69,21 @@ def whole_digests(bench: Bench) -> Digests:
     digests = dict(bench.digests())
     for leaf in bench.framework.leaves(bench.state):
         if isinstance(leaf.placement, Shard):
-            whole = _whole(leaf, leaf.placement, bench.world)
+            whole = put_together(leaf, leaf.placement, bench.world)
             sha256 = bench.world.agreed(verify.sha256(whole) if whole is not None else "")
             digests[leaf.name] = replace(digests[leaf.name], sha256=sha256, shape=leaf.placement.global_shape)
     return digests
 
 
-def _whole(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
-    """Put the ranks' parts of a leaf together on rank 0."""
+def put_together(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
+    """Return the bytes of the whole leaf on rank 0, None on the others. Mismatch where the ranks' parts are not all of it."""
     parts = world.gather((shard.offset, tuple(leaf.shape), bytes(leaf.data)))
     if parts is None:
         return None
     item_bytes = max(len(data) // max(1, int(np.prod(shape))) for _, shape, data in parts)
+    held, wanted = sum(int(np.prod(shape)) for _, shape, _ in parts), int(np.prod(shard.global_shape))
+    if held != wanted:
+        raise verify.Mismatch(f"the ranks hold {held} elements of {leaf.name}, which has {wanted}")
     whole = np.zeros((*shard.global_shape, item_bytes), dtype=np.uint8)
     for offset, shape, data in parts:
         place = tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
