@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -62,10 +63,11 @@ def until_daemons_run(driver: subprocess.Popen[str], where: Path) -> list[psutil
     pytest.fail("no two daemons were seen")
 
 
-def status_of(results: Path) -> list[str]:
+def only_row_of(results: Path) -> dict[str, Any]:
     argv = [*CKPTBENCH, "show", "latest", "--results", str(results), "--format", "json"]
     shown = subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [row["status"] for row in json.loads(shown)]
+    (row,) = json.loads(shown)
+    return dict(row)
 
 
 def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
         until_daemons_run(driver, where)
         _, errors = driver.communicate(timeout=WAIT_S)
         assert driver.returncode == 0, errors
-    assert status_of(tmp_path) == ["ok"]
+    assert only_row_of(tmp_path)["status"] == "ok"
 
 
 def test_a_rank_that_is_killed_leaves_nothing(tmp_path: Path, where: Path) -> None:
@@ -85,7 +87,9 @@ def test_a_rank_that_is_killed_leaves_nothing(tmp_path: Path, where: Path) -> No
         rank.kill()
         _, errors = driver.communicate(timeout=WAIT_S)
         assert driver.returncode == 1, errors
-    assert status_of(tmp_path) == ["failed"]
+    row = only_row_of(tmp_path)
+    assert row["status"] == "failed"
+    assert "killed by SIGKILL" in row["reason"], "and not what its peers said when they lost it"
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:

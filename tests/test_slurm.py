@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -328,9 +328,9 @@ class Submitted:
         """Whether the job measures."""
         return bool(store.folders(self.results)) and any(isinstance(record, SaveRecord) for record in self.run.records)
 
-    def end(self) -> tuple[int, str]:
+    def end(self, timeout_s: float = 90) -> tuple[int, str]:
         """(exit status, what it said) once the driver has ended."""
-        _, text = self.driver.communicate(timeout=90)
+        _, text = self.driver.communicate(timeout=timeout_s)
         return self.driver.returncode, text
 
 
@@ -340,10 +340,10 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
     place = Path(tempfile.mkdtemp(dir=scratch))
     drivers = []
 
-    def start(*arguments: str) -> Submitted:
+    def start(*arguments: str, suite: Sequence[str] = SMOKE) -> Submitted:
         options = ["--nodes", "2", "--world", "2", "--dir", str(place), "--results", str(tmp_path / "results")]
         driver = subprocess.Popen(
-            command("run", *SMOKE, *options, *arguments),
+            command("run", *suite, *options, *arguments),
             cwd=ROOT,
             env=os.environ | cluster.environment | NO_EXPORT,
             preexec_fn=heed_ctrl_c,
@@ -396,6 +396,21 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
     assert submitted.watched.shared_memory, "two ranks of a node share memory: the watcher has seen nothing"
     assert left_behind(submitted, cluster) == []
     check_both_nodes_took_part(submitted.run)
+
+
+@pytest.mark.parametrize(("framework", "method"), [("pytorch", "dcp"), ("jax", "orbax")])
+def test_ranks_of_a_framework_find_each_other_over_two_nodes(
+    submit: Callable[..., Submitted], cluster: Cluster, framework: str, method: str
+) -> None:
+    if not (ROOT / ".venvs" / framework / "bin" / "python").exists():
+        pytest.skip(f"the environment of {framework} is not made")
+    submitted = submit(suite=(*SMOKE[:1], "--framework", framework, "--method", method, *SMOKE[5:]))
+    status, text = submitted.end(timeout_s=240)
+    assert status == 0, text
+    records = list(submitted.run.records)
+    assert {record.node for record in records if isinstance(record, WorkerRecord)} == set(NODES)
+    assert {record.rank for record in records if isinstance(record, SaveRecord)} == {0, 1}
+    assert left_behind(submitted, cluster) == []
 
 
 def check_both_nodes_took_part(run: store.Run) -> None:

@@ -92,6 +92,16 @@ def test_blocks_alternate_and_the_last_checkpoint_is_verified(measure: Measure) 
     assert not list(found.scratch.rglob("*"))
 
 
+@pytest.mark.slow
+def test_ranks_train_and_save_together(measure: Measure) -> None:
+    (found,) = measure([timed(planned("buffered", world=2, launcher="mpirun"))]).rows
+    assert (found.status, found.verified, found.oversubscribed) == ("ok", True, False), found.reason
+    assert isinstance(found, TrainRow)
+    assert found.overhead_s is not None
+    assert found.stall_s is not None
+    assert found.stall_s.value > 0
+
+
 @pytest.mark.parametrize(("fault", "reason"), [("alias", "leaves differ"), ("background-error", "background"), ("raises", "Error")])
 def test_wrong_bytes_yield_no_overhead(measure: Measure, fault: str, reason: str) -> None:
     found = measure([timed(faulty(fault)), timed(planned("buffered"))])
