@@ -19,6 +19,7 @@ verified, covered, flushed or bitwise and is not any more always counts, as do f
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.analysis import ratios
+from harness.analysis import ratios, selections
 from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
 from harness.analysis.parity import ParityRow
@@ -176,8 +177,8 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = _packages_remark(_packages(base, ""), _packages(head, ""))
-    same_suite = base.stored.header["suite"] == head.stored.header["suite"]
-    return _compared((base.name, _cells(base, "")), (head.name, _cells(head, "")), False, same_suite, remarks, confidence)
+    sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
+    return _compared(*sides, False, remarks, confidence)
 
 
 def of_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -192,9 +193,9 @@ def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
     """Compare the two arms of a run as far as they have been measured."""
     described = run.stored.header["arms"]
     names = [f"{arm} ({' '.join(described[arm]['asked']) or '.'})" if arm in described else arm for arm in ARMS]
-    cells = [_cells(run, arm) for arm in ARMS]
+    sides = [_Side(name, _cells(run, arm), run) for name, arm in zip(names, ARMS, strict=True)]
     remarks = _packages_remark(_packages(run, ARMS[0]), _packages(run, ARMS[1]))
-    return _compared((names[0], cells[0]), (names[1], cells[1]), True, True, remarks, confidence)
+    return _compared(*sides, True, remarks, confidence)
 
 
 def has_arms(run: ReadRun) -> bool:
@@ -225,28 +226,45 @@ def costs(run: ReadRun) -> list[tuple[Case, dict[str, Samples]]]:
     return [(cell.case, cell.costs()) for cell in cells]
 
 
-_Side = tuple[str, dict[str, _Cell]]
+@dataclass(frozen=True)
+class _Side:
+    """What is compared: its rows by what makes them the same on the other side, and the run that they are of."""
+
+    name: str
+    cells: dict[str, _Cell]
+    run: ReadRun
+
+    def lacking(self, other: _Side) -> tuple[list[_Cell], list[_Cell]]:
+        """The rows that the other side lacks: those that it ought to have, and those that it was not asked for."""
+        only = [cell for key, cell in self.cells.items() if key not in other.cells]
+        left_out = [selections.is_left_out(cell.case, self.run, other.run) for cell in only]
+        return [cell for cell, out in zip(only, left_out, strict=True) if not out], list(itertools.compress(only, left_out))
 
 
-def _compared(base: _Side, head: _Side, paired: bool, same_rows: bool, remarks: Sequence[str], confidence: float) -> Comparison:
-    (base_name, old), (head_name, new) = base, head
+def _compared(base: _Side, head: _Side, paired: bool, remarks: Sequence[str], confidence: float) -> Comparison:
+    old, new = base.cells, head.cells
     common = [key for key in old if key in new]
     if not common:
-        raise Unlike(f"{base_name} and {head_name} have no row in common")
+        raise Unlike(f"{base.name} and {head.name} have no row in common")
     measurements = {key: list(_measurements(old[key], new[key], paired)) for key in common}
     tests = sum(len(found) for found in measurements.values())
     level = simultaneous(confidence, tests)
     rows = [_compared_row(old[key], new[key], measurements[key], paired, level) for key in common]
-    lost = [cell for key, cell in old.items() if key not in new]
-    added = [cell for key, cell in new.items() if key not in old]
-    notes = list(remarks)
-    if same_rows:
-        rows += [_lost_row(cell) for cell in lost]
-    elif lost:
-        notes.append(f"{len(lost)} rows of {base_name} are not among those of {head_name}, which is of another suite: left out")
+    lost, not_asked_of_head = base.lacking(head)
+    added, not_asked_of_base = head.lacking(base)
+    rows += [_lost_row(cell) for cell in lost]
+    notes = [*remarks, *_left_out_remark(base, head, not_asked_of_head), *_left_out_remark(head, base, not_asked_of_base)]
     if added:
-        notes.append(f"new in {head_name}: {', '.join(_name(cell) for cell in added)}")
-    return Comparison(base_name, head_name, paired, tests, tuple(rows), tuple(notes))
+        notes.append(f"new in {head.name}: {', '.join(_name(cell) for cell in added)}")
+    return Comparison(base.name, head.name, paired, tests, tuple(rows), tuple(notes))
+
+
+def _left_out_remark(of: _Side, other: _Side, cells: Sequence[_Cell]) -> list[str]:
+    if not cells:
+        return []
+    suite, others = of.run.stored.header["suite"], other.run.stored.header["suite"]
+    why = f"which is of suite {others}, not {suite}" if suite != others else "which was not asked for them"
+    return [f"{len(cells)} rows of {of.name} are not among those of {other.name}, {why}: left out"]
 
 
 def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
