@@ -48,7 +48,9 @@ def make(tmp_path: Path, here: Manifest) -> Make:
         **machine: object,
     ) -> ReadRun:
         arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
-        stored = store.create(tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms, selection=selection)
+        stored = store.create(
+            tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms, selection=selection
+        )
         for record in found:
             stored.append(record)
         stored.close()

@@ -55,7 +55,7 @@ class CostRow(Row):
     @property
     def above_ceiling(self) -> bool:
         """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
-        return any(share is not None and share.low > 1.0 for share in (self.write_efficiency, self.read_efficiency))
+        return any(share is not None and share.is_above(1.0) for share in (self.write_efficiency, self.read_efficiency))
 
 
 def row(item: Wanted, found: Measured) -> CostRow:
