@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -169,6 +170,53 @@ def test_training_is_compared_as_time_with_over_time_without(make: Make) -> None
     found = compared(make, blocks(0.4), blocks(0.5), plan)  # overheads of 0 and of a quarter of the training
     assert figures(found)["training"].ratio.value == pytest.approx(1.25, rel=1e-6)
     assert found.regressed
+
+
+def trained(of: PlannedCase, overhead: float, wobble: float = 0.001, **changes: Any) -> list[Record]:
+    """Blocks with this overhead, a little more or less in each process; blocks without checkpoints take 0.4 s."""
+    found: list[Record] = []
+    for process, sign in zip(range(of.processes), (1, -1, 0, -1, 1, 0), strict=True):
+        block_ns = int(4e8 * (1 + overhead + sign * wobble))
+        found += [records.training(of.case.id, process=process, index=index, block_ns=block_ns) for index in range(2)]
+        found += [records.verified(of.case.id, process=process), records.state(of.case.id, process=process, **changes)]
+    return found
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(
+    ("base", "head", "wobble", "expected"),
+    [
+        (0.03, 0.06, 0.001, "slower"),  # twice the overhead, 2.9 % of the time with checkpoints
+        (0.06, 0.03, 0.001, "faster"),
+        (0.03, 0.06, 0.05, "inconclusive"),  # the interval decides first
+        (0.002, 0.008, 0.001, "same"),  # four times the overhead, and less than 1 % of the training
+        (0.03, 0.03, 0.001, "same"),
+        (1.0, 1.04, 0.001, "same"),  # 4 % of the training, and not 5 % of the overhead
+        (1.0, 1.07, 0.001, "slower"),
+        (-0.01, 0.005, 0.001, "slower"),
+        (0.03, 0.0385, 0.002, "inconclusive"),  # more for certain, and not for certain by as much as counts
+    ],
+)
+def test_an_overhead_counts_by_itself_and_by_the_training(
+    make: Make, paired: bool, base: float, head: float, wobble: float, expected: str
+) -> None:
+    plan = [item(experiment="train", every=2, arm=arm) for arm in (ARMS if paired else ("", ""))]
+    sides = [trained(of, overhead, wobble) for of, overhead in zip(plan, (base, head), strict=True)]
+    sides[1] = [replace(record, process=(record.process + 3) % PROCESSES) for record in sides[1]]
+    if paired:
+        found = comparison.of_arms(make(plan, [*sides[0], *sides[1]]))
+    else:
+        found = comparison.of_runs(*(make([of], side) for of, side in zip(plan, sides, strict=True)))
+    assert figures(found)["training"].verdict == expected
+    assert found.regressed == (expected == "slower")
+
+
+def test_an_overhead_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
+    plan = [item(experiment="train", every=2)]
+    base = trained(plan[0], 0.03)
+    assert figures(compared(make, base, trained(plan[0], 0.06), plan))["training"].verdict == "slower"
+    moved = trained(plan[0], 0.06, memory_copy_ns=12_000_000)
+    assert figures(compared(make, base, moved, plan))["training"].verdict == "inconclusive"
 
 
 # --- arms ---------------------------------------------------------------------------------------------------------------------

@@ -6,14 +6,19 @@ Every figure is a cost, so that a ratio of head over base above 1 is worse:
 - *stall*: seconds that training stands still; below a millisecond they count as one, which nobody's training notices;
 - *load*: the time of a load in units of the ceiling beside it;
 - *training*: the time of training with checkpoints over that without. An overhead may lie around zero, where a ratio of two of
-  them means nothing; that of two training times is what a user waits for, and its 5 % are 5 % of the training.
+  them means nothing; that of two training times is what a user waits for. Where both overheads are measured against the same
+  training without, this ratio excludes 1 exactly where the difference of the overheads excludes zero.
 
 Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
 runs were measured at different times. There the ceilings cancel what the disk did, and intervals of saves and loads are wider by
-what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too.
+what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too;
+and that of training by what the control's change does to the overhead.
 
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
-mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Correctness has no interval: what was
+mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
+that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
+checkpoints. That changes which differences are worth the name, not how certain they must be: the intervals are the same, and so is
+how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower. Correctness has no interval: what was
 verified, covered, flushed or bitwise and is not any more always counts, as do files that are larger by more than 0.1 %.
 """
 
@@ -43,6 +48,7 @@ from harness.machine import comparable
 
 CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
 TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
+OVERHEAD_FLOOR = 0.01  # of the training without checkpoints: what more is not worth the name of an overhead that was small
 BYTES_PER_THOUSAND = 1  # that files may grow or shrink
 STALL_FLOOR_S = 1e-3
 ARMS = ("a", "b")
@@ -160,6 +166,14 @@ class _Measurement:
     base: Samples
     head: Samples
     drift: float = 0.0
+
+    @property
+    def tolerance(self) -> float:
+        """The ratio up to which a difference is not worth the name."""
+        if self.name != "training":
+            return TOLERANCE
+        with_checkpoints = float(np.median(self.base.values))
+        return 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * (with_checkpoints - 1.0)) / with_checkpoints
 
 
 def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -297,16 +311,16 @@ def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:
     medians = float(np.median(base.values)), float(np.median(head.values))
     if ratio is None:  # no process number was measured on both sides
         ratio = Estimate(medians[1] / medians[0], 0.0, math.inf)
-    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio))
+    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio, measurement.tolerance))
 
 
-def verdict(ratio: Estimate) -> Verdict:
+def verdict(ratio: Estimate, tolerance: float = TOLERANCE) -> Verdict:
     """What a ratio of costs with its corrected interval says."""
-    if ratio.low > 1.0 and ratio.value > TOLERANCE:
+    if ratio.low > 1.0 and ratio.value > tolerance:
         return "slower"
-    if ratio.high < 1.0 and ratio.value < 1.0 / TOLERANCE:
+    if ratio.high < 1.0 and ratio.value < 1.0 / tolerance:
         return "faster"
-    return "same" if ratio.low > 1.0 / TOLERANCE and ratio.high < TOLERANCE else "inconclusive"
+    return "same" if ratio.low > 1.0 / tolerance and ratio.high < tolerance else "inconclusive"
 
 
 def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
@@ -320,12 +334,19 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
 
 def _drift(old: Row, new: Row, unit: str) -> float:
     """The logarithm of how far the machine moved between two runs: the copy in memory, and for seconds the write ceiling too."""
-    if not isinstance(old, CostRow) or not isinstance(new, CostRow):
-        return 0.0
-    controls = [(old.memory_copy_s, new.memory_copy_s)]
-    if unit == "s" and old.ceiling_write_s and new.ceiling_write_s:
-        controls.append((old.ceiling_write_s.value, new.ceiling_write_s.value))
-    return max((abs(math.log(after / before)) for before, after in controls if before and after), default=0.0)
+    match old, new:
+        case (CostRow(), CostRow()):
+            ceilings = [(old.ceiling_write_s, new.ceiling_write_s)] if unit == "s" else []
+            moved = [_moved(before.value, after.value) for before, after in ceilings if before and after]
+            return max([_moved(old.memory_copy_s, new.memory_copy_s), *moved])
+        case (TrainRow(), TrainRow()):
+            overhead = max(0.0, old.overhead_share.value) if old.overhead_share else 0.0
+            return math.log1p(overhead * math.expm1(_moved(old.memory_copy_s, new.memory_copy_s)) / (1.0 + overhead))
+    return 0.0
+
+
+def _moved(before: float | None, after: float | None) -> float:
+    return abs(math.log(after / before)) if before and after else 0.0
 
 
 def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:
