@@ -18,8 +18,10 @@ A row is *slower* where the interval, corrected for all figures tested, excludes
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
 that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
 checkpoints. That changes which differences are worth the name, not how certain they must be: the intervals are the same, and so is
-how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower. Correctness has no interval: what was
-verified, covered, flushed or bitwise and is not any more always counts, as do files that are larger by more than 0.1 %.
+how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower.
+
+Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
+larger by more than 0.1 %.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class CostRow(Row):
     file_bytes: int | None = None
     files: int | None = None
     peak_memory_bytes: int | None = None
+    cpu_s: float | None = None  # user and system time of a save until it is durable, all threads; not that of child processes
     load_cache: str | None = None
     backing: str | None = None
     ceiling_direct: bool | None = None
@@ -100,7 +101,7 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     used = usable(samples, wanted)
     row.samples, row.processes = len(used), used["process"].nunique()
     row.file_bytes, row.files = int(used["file_bytes"].median()), int(used["files"].median())
-    row.peak_memory_bytes = int(used["peak_bytes"].max())
+    row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
     row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
     if row.memory_copy_s:
