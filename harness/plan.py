@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from harness.case import Case
@@ -46,7 +46,7 @@ class Selection:
     devices: tuple[str, ...] | None = None
     launchers: tuple[str, ...] | None = None
     nodes: tuple[int, ...] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -82,5 +82,5 @@ class Selection:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The selection that `to_json` gave."""
-        named = {item.name: values[item.name] for item in fields(cls) if item.name in values}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in named.items()})
+        named: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**named)

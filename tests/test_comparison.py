@@ -211,6 +211,21 @@ def test_an_overhead_counts_by_itself_and_by_the_training(
     assert found.regressed == (expected == "slower")
 
 
+def test_the_same_seconds_of_a_faster_training_are_no_overhead_that_grew(make: Make) -> None:
+    plan = [item(experiment="train", every=2)]
+    base = trained(plan[0], 0.25)
+    faster, saved_ns = 36 * 10**7, 4 * 10**7  # of 0.4 s
+    same_seconds = [
+        replace(record, plain_before_ns=faster, plain_after_ns=faster, block_ns=record.block_ns - saved_ns)
+        if record.kind == "training"
+        else record
+        for record in base
+    ]
+    training = figures(compared(make, base, same_seconds, plan))["training"]
+    assert training.ratio.value == pytest.approx((1 + 0.1 / 0.36) / 1.25, rel=1e-3)
+    assert training.verdict == "same"
+
+
 def test_an_overhead_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
     plan = [item(experiment="train", every=2)]
     base = trained(plan[0], 0.03)

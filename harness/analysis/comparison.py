@@ -6,8 +6,8 @@ Every figure is a cost, so that a ratio of head over base above 1 is worse:
 - *stall*: seconds that training stands still; below a millisecond they count as one, which nobody's training notices;
 - *load*: the time of a load in units of the ceiling beside it;
 - *training*: the time of training with checkpoints over that without. An overhead may lie around zero, where a ratio of two of
-  them means nothing; that of two training times is what a user waits for. Where both overheads are measured against the same
-  training without, this ratio excludes 1 exactly where the difference of the overheads excludes zero.
+  them means nothing; that of two training times is what a user waits for, and is above 1 exactly where the head's overhead
+  is the larger one.
 
 Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
 runs were measured at different times. There the ceilings cancel what the disk did, and intervals of saves and loads are wider by
@@ -17,8 +17,9 @@ and that of training by what the control's change does to the overhead.
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
 that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
-checkpoints. That changes which differences are worth the name, not how certain they must be: the intervals are the same, and so is
-how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower.
+checkpoints, if the seconds of a checkpoint grew by more than 5 % too: where training without gets faster, the same seconds are a
+larger share of it. That changes which differences are worth the name, not how certain they must be: the intervals are the same,
+and so is how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower.
 
 Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
 larger by more than 0.1 %.
@@ -50,7 +51,7 @@ from harness.machine import comparable
 
 CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
 TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
-OVERHEAD_FLOOR = 0.01  # of the training without checkpoints: what more is not worth the name of an overhead that was small
+OVERHEAD_FLOOR = 0.01  # of the training without checkpoints: an overhead that differs by less is the same
 BYTES_PER_THOUSAND = 1  # that files may grow or shrink
 STALL_FLOOR_S = 1e-3
 ARMS = ("a", "b")
@@ -161,21 +162,14 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What is to be tested: one figure's samples on both sides, and how far its unit itself may have moved meanwhile."""
+    """What is to be tested: one figure's samples on both sides, how far its unit may have moved meanwhile, and what ratio counts."""
 
     name: str
     unit: str
     base: Samples
     head: Samples
     drift: float = 0.0
-
-    @property
-    def tolerance(self) -> float:
-        """The ratio up to which a difference is not worth the name."""
-        if self.name != "training":
-            return TOLERANCE
-        with_checkpoints = float(np.median(self.base.values))
-        return 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * (with_checkpoints - 1.0)) / with_checkpoints
+    tolerance: float = TOLERANCE
 
 
 def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -209,9 +203,9 @@ def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
     """Compare the two arms of a run as far as they have been measured."""
     described = run.stored.header["arms"]
     names = [f"{arm} ({' '.join(described[arm]['asked']) or '.'})" if arm in described else arm for arm in ARMS]
-    sides = [_Side(name, _cells(run, arm), run) for name, arm in zip(names, ARMS, strict=True)]
+    base, head = (_Side(name, _cells(run, arm), run) for name, arm in zip(names, ARMS, strict=True))
     remarks = _packages_remark(_packages(run, ARMS[0]), _packages(run, ARMS[1]))
-    return _compared(*sides, True, remarks, confidence)
+    return _compared(base, head, True, remarks, confidence)
 
 
 def has_arms(run: ReadRun) -> bool:
@@ -331,7 +325,21 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     for name in base:
         if name in head:
             moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
-            yield _Measurement(name, _UNITS[name], base[name], head[name], moved)
+            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _tolerance(old.row, new.row))
+
+
+def _tolerance(old: Row, new: Row) -> float:
+    """The ratio up to which a difference is not worth the name."""
+    if not isinstance(old, TrainRow) or not isinstance(new, TrainRow):
+        return TOLERANCE
+    if not (old.overhead_s and new.overhead_s and old.overhead_share and new.overhead_share):
+        return TOLERANCE
+    share = max(0.0, old.overhead_share.value)
+    in_share = new.overhead_share.value - old.overhead_share.value
+    in_seconds = new.overhead_s.value - old.overhead_s.value
+    if in_share * in_seconds <= 0 or abs(in_seconds) <= (TOLERANCE - 1.0) * abs(old.overhead_s.value):
+        return TOLERANCE
+    return 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
 
 
 def _drift(old: Row, new: Row, unit: str) -> float:
