@@ -162,7 +162,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What is to be tested: one figure's samples on both sides, how far its unit may have moved meanwhile, and what ratio counts."""
+    """One figure's samples on both sides, how far its unit may have moved meanwhile, and what ratio is worth the name."""
 
     name: str
     unit: str
