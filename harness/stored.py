@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.case import Case
 from harness.machine import Manifest
-from harness.plan import PlannedCase
+from harness.plan import PlannedCase, Selection
 from harness.reading import Damage, read
 from harness.record import Record
 
@@ -48,6 +48,12 @@ class StoredRun:
     def plan(self) -> list[PlannedCase]:
         """What the run is to measure."""
         return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in self.header["cases"]]
+
+    @functools.cached_property
+    def selection(self) -> Selection | None:
+        """What the run was asked for; None for one of before that was kept."""
+        found = self.header.get("selection")
+        return Selection.from_json(found) if found else None
 
     @functools.cached_property
     def header(self) -> dict[str, Any]:

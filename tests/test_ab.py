@@ -20,6 +20,7 @@ from harness.driver import arms, catalog, launch, pins, store, suite
 from harness.driver.environments import Environments
 from harness.driver.errors import UsageError
 from harness.driver.session import group
+from harness.plan import Selection
 from harness.record import SCHEMA
 from harness.stored import folders
 
@@ -253,8 +254,9 @@ def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Command, check
     assert done.returncode == 1, done.stderr
     row = json.loads(done.stdout)["rows"][0]
     assert row["faults"][0].startswith("failed in load: EOFError: the file ends at byte")
-    header = store.Run(store.find(tmp_path / "results", "latest")).header
-    assert header["arms"]["b"]["checkout"] == str(checkout)
+    run = store.Run(store.find(tmp_path / "results", "latest"))
+    assert run.header["arms"]["b"]["checkout"] == str(checkout)
+    assert run.selection == Selection.of(["raw"])
 
 
 def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> None:

@@ -107,6 +107,25 @@ def test_another_order_of_the_same_bytes_is_recognized(tmp_path: Path) -> None:
     assert causes(tmp_path, b"".join(parts), b"".join(reversed(parts))) == (ORDER,)
 
 
+def test_random_content_is_no_order_of_other_random_content(tmp_path: Path) -> None:
+    """Of so many bytes, each value is about as frequent in one as in the other."""
+    first, second = (np.random.default_rng(seed).bytes(1 << 20) for seed in range(2))
+    assert compare._same_bytes(first, second, 1 << 20)
+    assert causes(tmp_path, first, second) == (UNEXPLAINED,)
+
+
+@pytest.mark.parametrize("entry_bytes", [1 << 18, 1000, 40])
+def test_another_order_of_many_bytes_is_recognized(tmp_path: Path, entry_bytes: int) -> None:
+    content = np.random.default_rng(1).bytes(1 << 20)
+    entries = [content[start : start + entry_bytes] for start in range(0, len(content), entry_bytes)]
+    assert causes(tmp_path, content, b"".join(reversed(entries))) == (ORDER,)
+
+
+def test_a_larger_file_is_no_order_of_a_smaller_one(tmp_path: Path) -> None:
+    content = np.random.default_rng(1).bytes(1000)
+    assert causes(tmp_path, content, content + content) == (UNEXPLAINED,)
+
+
 def test_other_content_is_unexplained(tmp_path: Path) -> None:
     first, second = (np.random.default_rng(seed).bytes(1000) for seed in range(2))
     assert causes(tmp_path, first, second) == (UNEXPLAINED,)

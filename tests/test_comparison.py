@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,11 +23,12 @@ from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import Estimate, Samples
 from harness.driver import manifest, store
 from harness.machine import Manifest
-from harness.plan import PlannedCase
+from harness.plan import PlannedCase, Selection
 from harness.record import Record
 
 Make = Callable[..., ReadRun]
 PROCESSES = 6
+WHOLE = Selection.of(["raw"])
 NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
 
 
@@ -39,9 +41,17 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 def make(tmp_path: Path, here: Manifest) -> Make:
     """Store a run made up of records and read it again."""
 
-    def run(plan: Sequence[PlannedCase], found: Sequence[Record], suite: str = "gate", **machine: object) -> ReadRun:
+    def run(
+        plan: Sequence[PlannedCase],
+        found: Sequence[Record],
+        suite: str = "gate",
+        selection: Selection | None = WHOLE,
+        **machine: object,
+    ) -> ReadRun:
         arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
-        stored = store.create(tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms)
+        stored = store.create(
+            tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms, selection=selection
+        )
         for record in found:
             stored.append(record)
         stored.close()
@@ -162,6 +172,68 @@ def test_training_is_compared_as_time_with_over_time_without(make: Make) -> None
     assert found.regressed
 
 
+def trained(of: PlannedCase, overhead: float, wobble: float = 0.001, **changes: Any) -> list[Record]:
+    """Blocks with this overhead, a little more or less in each process; blocks without checkpoints take 0.4 s."""
+    found: list[Record] = []
+    for process, sign in zip(range(of.processes), (1, -1, 0, -1, 1, 0), strict=True):
+        block_ns = int(4e8 * (1 + overhead + sign * wobble))
+        found += [records.training(of.case.id, process=process, index=index, block_ns=block_ns) for index in range(2)]
+        found += [records.verified(of.case.id, process=process), records.state(of.case.id, process=process, **changes)]
+    return found
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize(
+    ("base", "head", "wobble", "expected"),
+    [
+        (0.03, 0.06, 0.001, "slower"),  # twice the overhead, 2.9 % of the time with checkpoints
+        (0.06, 0.03, 0.001, "faster"),
+        (0.03, 0.06, 0.05, "inconclusive"),  # the interval decides first
+        (0.002, 0.008, 0.001, "same"),  # four times the overhead, and less than 1 % of the training
+        (0.03, 0.03, 0.001, "same"),
+        (1.0, 1.04, 0.001, "same"),  # 4 % of the training, and not 5 % of the overhead
+        (1.0, 1.07, 0.001, "slower"),
+        (-0.01, 0.005, 0.001, "slower"),
+        (0.03, 0.0385, 0.002, "inconclusive"),  # more for certain, and not for certain by as much as counts
+    ],
+)
+def test_an_overhead_counts_by_itself_and_by_the_training(
+    make: Make, paired: bool, base: float, head: float, wobble: float, expected: str
+) -> None:
+    plan = [item(experiment="train", every=2, arm=arm) for arm in (ARMS if paired else ("", ""))]
+    sides = [trained(of, overhead, wobble) for of, overhead in zip(plan, (base, head), strict=True)]
+    sides[1] = [replace(record, process=(record.process + 3) % PROCESSES) for record in sides[1]]
+    if paired:
+        found = comparison.of_arms(make(plan, [*sides[0], *sides[1]]))
+    else:
+        found = comparison.of_runs(*(make([of], side) for of, side in zip(plan, sides, strict=True)))
+    assert figures(found)["training"].verdict == expected
+    assert found.regressed == (expected == "slower")
+
+
+def test_the_same_seconds_of_a_faster_training_are_no_overhead_that_grew(make: Make) -> None:
+    plan = [item(experiment="train", every=2)]
+    base = trained(plan[0], 0.25)
+    faster, saved_ns = 36 * 10**7, 4 * 10**7  # of 0.4 s
+    same_seconds = [
+        replace(record, plain_before_ns=faster, plain_after_ns=faster, block_ns=record.block_ns - saved_ns)
+        if record.kind == "training"
+        else record
+        for record in base
+    ]
+    training = figures(compared(make, base, same_seconds, plan))["training"]
+    assert training.ratio.value == pytest.approx((1 + 0.1 / 0.36) / 1.25, rel=1e-3)
+    assert training.verdict == "same"
+
+
+def test_an_overhead_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
+    plan = [item(experiment="train", every=2)]
+    base = trained(plan[0], 0.03)
+    assert figures(compared(make, base, trained(plan[0], 0.06), plan))["training"].verdict == "slower"
+    moved = trained(plan[0], 0.06, memory_copy_ns=12_000_000)
+    assert figures(compared(make, base, moved, plan))["training"].verdict == "inconclusive"
+
+
 # --- arms ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +346,70 @@ def test_rows_of_another_suite_are_left_out_and_that_is_said(make: Make) -> None
     found = comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0]), suite="other"))
     assert compared_rows(found) == [("raw buffered", ())]
     assert any("left out" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        (WHOLE, Selection.of(["raw"], methods=["buffered"])),
+        (WHOLE, Selection.of(["raw"], methods=["buffered", "fast"])),
+        (Selection.of(["raw"], methods=["buffered", "npz"]), WHOLE),  # a suite need not list what was asked for by name
+        (Selection.of(["raw"], worlds=[1, 2]), Selection.of(["raw"], methods=["buffered"])),
+        (None, Selection.of(["raw"], methods=["buffered"])),
+        (WHOLE, None),
+        (None, None),
+    ],
+    ids=["narrower", "a trait", "a name", "two ways", "of before", "none of npz", "both of before"],
+)
+def test_a_row_that_a_run_was_not_asked_for_is_left_out(make: Make, base: Selection | None, head: Selection | None) -> None:
+    plan = [item(), item("npz")]
+    both = [record for of in plan for record in cost(of)]
+    found = comparison.of_runs(make(plan, both, selection=base), make(plan[:1], cost(plan[0]), selection=head))
+    assert compared_rows(found) == [("raw buffered", ())]
+    assert not found.regressed
+    assert [remark for remark in found.remarks if "which was not asked for them: left out" in remark]
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        (WHOLE, Selection.of(["raw"], methods=["buffered", "npz"])),
+        (Selection.of(["raw"], methods=["npz", "buffered"]), Selection.of(["raw"], methods=["buffered", "npz", "direct"])),
+        (Selection.of(["raw"], methods=["fast"]), Selection.of(["raw"], methods=["fast"])),
+        (WHOLE, Selection.of(["raw"], workloads=["resnet50"])),
+        (WHOLE, Selection.of(["raw", "jax"])),
+        (None, WHOLE),
+    ],
+    ids=["by name", "by both", "by the same trait", "another choice", "more frameworks", "a base of before"],
+)
+def test_a_row_that_both_runs_were_asked_for_is_missed(make: Make, base: Selection | None, head: Selection | None) -> None:
+    plan = [item(), item("npz")]
+    both = [record for of in plan for record in cost(of)]
+    found = comparison.of_runs(make(plan, both, selection=base), make(plan[:1], cost(plan[0]), selection=head))
+    assert compared_rows(found)[1:] == [("raw npz", ("the row is gone",))]
+
+
+def test_a_row_under_another_option_is_left_out(make: Make) -> None:
+    plain, double = item(), item("double")
+    changed = replace(double, case=replace(double.case, method="double[slowdown=2.0]"))
+    base = make([plain, double], [*cost(plain), *cost(double)])
+    head = make([plain, changed], [*cost(plain), *cost(changed)], selection=Selection.of(["raw"], options={"slowdown": 2.0}))
+    found = comparison.of_runs(base, head)
+    assert compared_rows(found) == [("raw buffered", ())]
+    assert len(found.remarks) == 2, "on either side"
+
+
+def test_a_run_of_before_selections_were_kept_misses_what_its_parts_make_up(make: Make) -> None:
+    plan = [item(), item("npz"), item(workload="candle-mlp"), item("npz", workload="candle-mlp")]
+    all_of_it, but_one = ([record for of in some for record in cost(of)] for some in (plan, plan[:3]))
+    found = comparison.of_runs(make(plan, all_of_it), make(plan[:3], but_one, selection=None))
+    assert [row.faults for row in found.rows] == [(), (), (), ("the row is gone",)]
+
+
+def test_an_arm_that_lacks_a_row_of_the_other_has_lost_it(make: Make) -> None:
+    plan = [item(arm="a"), item(arm="b"), item("npz", arm="a")]
+    found = comparison.of_arms(make(plan, [record for of in plan for record in cost(of)], selection=None))
+    assert compared_rows(found) == [("raw buffered", ()), ("raw npz", ("the row is gone",))]
 
 
 def test_a_new_row_is_named_and_no_regression(make: Make) -> None:

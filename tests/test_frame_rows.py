@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -312,6 +312,14 @@ def test_a_json_row_has_the_promised_keys_whatever_its_status(found: list[Record
     assert json.loads(json.dumps(flat, allow_nan=False)) == flat, "flat values that JSON takes, and no NaN"
     known = {name for name in intervals if flat[name] is not None}
     assert known == (set(intervals) if flat["status"] == "ok" else set())
+
+
+def test_processor_time_is_the_median_of_user_and_system_of_a_save() -> None:
+    used = [replace(records.USAGE, cpu_user_ns=user, cpu_system_ns=200_000_000) for user in (10**9, 3 * 10**9, 2 * 10**9)]
+    found = row(ONE, [records.save(ONE.id, index=index, usage=usage) for index, usage in enumerate(used)])
+    assert found.cpu_s == pytest.approx(2.2)
+    assert found.to_json()["cpu_s"] == found.cpu_s
+    assert row(ONE, [records.failure(ONE.id)]).to_json()["cpu_s"] is None
 
 
 def test_an_interval_in_json_holds_its_value() -> None:

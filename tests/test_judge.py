@@ -48,6 +48,13 @@ def test_one_row_that_is_not_as_expected_is_enough() -> None:
     assert verdict([None, "broken", None], [Row("failed", "is broken"), Row("ok"), Row("ok")]) == 1, "in the plan's order"
 
 
+@pytest.mark.parametrize(("a", "b", "code"), [("failed", "ok", 0), ("ok", "failed", 1), ("failed", "failed", 1), ("ok", "ok", 0)])
+def test_of_two_arms_the_head_is_judged(a: str, b: str, code: int) -> None:
+    plan = [planned(), planned()]
+    plan = [replace(item, case=replace(item.case, arm=arm)) for item, arm in zip(plan, "ab", strict=True)]
+    assert judge.exit_code(plan, [Row(a), Row(b)]) == code
+
+
 def test_nothing_planned_is_as_expected() -> None:
     assert verdict([], []) == 0
 

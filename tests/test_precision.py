@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import records
 from conftest import Measure, planned
 
-from harness.analysis import precision
+from harness.analysis import comparison_output, precision
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
+from harness.cli.compare import compared
 from harness.driver import manifest, store
 from harness.driver.errors import UsageError
 from harness.driver.session import Goal
@@ -79,6 +82,24 @@ def test_two_arms_are_as_precise_as_their_ratio(tmp_path: Path) -> None:
     (row,) = precision.of_run(read_run(made.folder))
     assert row.half_width < 0.01
     assert row.cases == tuple(item.case.id for item in plan)
+
+
+def test_a_comparison_says_which_of_its_rows_are_precise(tmp_path: Path) -> None:
+    wild = (1.0, 1.5, 0.7, 1.2)
+    plan = [planned(method, processes=4) for method in ("buffered", "npz")]
+    plan = [replace(item, case=replace(item.case, arm=arm)) for item in plan for arm in ("a", "b")]
+    noises = [wild, wild, wild, tuple(reversed(wild))]
+    asked: dict[str, Any] = {"arms": {arm: {"asked": ["."]} for arm in "ab"}, "goal": {"precision": 0.05, "budget_s": 90.0}}
+    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path), **asked)
+    for item, noise in zip(plan, noises, strict=True):
+        for record in cost(item, noise):
+            made.append(record)
+    found = compared(read_run(made.folder))
+    reached, missed = found.remarks
+    assert reached == "±5 % was asked for and reached by raw buffered on resnet50 small on cpu."
+    assert "and not reached when the time of 1.5 min was over by raw npz on resnet50 small on cpu (" in missed
+    assert json.loads(comparison_output.to_json(found))["remarks"] == [reached, missed]
+    assert reached in comparison_output.to_markdown(found)
 
 
 @pytest.mark.slow

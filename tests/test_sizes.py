@@ -189,6 +189,14 @@ def test_a_sentence_names_what_differs_and_why() -> None:
     assert tables.table([row])["same files"].tolist() == ["no, no"]
 
 
+def test_of_several_frameworks_it_is_said_whose_files_and_weights_are_meant() -> None:
+    different = [replace(record, identical=False, differences=(records.difference(),)) for record in REPEATS]
+    row = made(records.payload(), records.inventory(), *different)
+    said = summary.meaning([row, replace(row, framework="jax")])
+    assert said.startswith("Deflate leaves 0.900 of raw's trained weights ")
+    assert "gives other files with raw buffered (time stamp) and jax buffered (time stamp)." in said
+
+
 def test_two_records_of_one_comparison_do_not_stand_for_another() -> None:
     row = made(records.inventory(), REPEATS[0], *REPEATS[:-1])
     assert row.status == "skipped"

@@ -49,9 +49,23 @@ def test_the_same_samples_give_the_same_interval_at_every_reading() -> None:
     assert statistics.ratio(found, other) == statistics.ratio(found, other)
 
 
-def test_one_sample_has_no_width_to_show() -> None:
-    assert statistics.median(samples([3])) == Estimate(3, 3, 3)
-    assert statistics.ratio(samples([3]), samples([2])) == Estimate(1.5, 1.5, 1.5)
+def test_one_sample_has_no_interval() -> None:
+    for found in (statistics.median(samples([3])), statistics.location(samples([3]))):
+        assert found == Estimate(3, 3, 3, single=True)
+        assert (found.half_width, found.is_above(1)) == (float("inf"), False)
+
+
+@pytest.mark.parametrize(("numerator", "denominator"), [([3], [2]), ([3], [2, 2, 2]), ([3, 3], [2])])
+def test_a_ratio_has_no_interval_where_one_side_has_none(numerator: list[float], denominator: list[float]) -> None:
+    assert statistics.ratio(samples(numerator), samples(denominator)) == Estimate(1.5, 1.5, 1.5, single=True)
+
+
+def test_two_samples_of_one_process_have_the_interval_of_that_process() -> None:
+    assert statistics.median(samples([1, 3])) == Estimate(2, 1, 3)
+
+
+def test_an_interval_is_above_what_lies_below_all_of_it() -> None:
+    assert [Estimate(2, 1.5, 3).is_above(limit) for limit in (1, 1.5, 2)] == [True, False, False]
 
 
 def test_equal_samples_have_no_width() -> None:
@@ -80,7 +94,7 @@ def test_samples_without_a_value_or_a_process_for_each_are_refused(values: list[
 def test_processes_that_differ_widen_the_interval() -> None:
     found = drawn(np.random.default_rng(3), processes=6, each=5, between=3)
     assert width(statistics.median(found)) > 1.5 * width(statistics.median(pooled(found)))
-    other = samples([1.0])
+    other = samples([1.0, 1.0])
     assert width(statistics.ratio(found, other)) > 1.5 * width(statistics.ratio(pooled(found), other))
 
 

@@ -7,16 +7,20 @@ import io
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import records
+import reported
 
 from harness.analysis import statistics, summary, tables
 from harness.analysis.cost import CostRow as Row
 from harness.analysis.frame import Measured, measured
 from harness.analysis.statistics import Estimate, Samples
+from harness.cli.show import show
+from harness.driver import store
 
 
 def exactly(value: float) -> Estimate:
@@ -217,6 +221,30 @@ def test_json_is_an_object_a_row() -> None:
     assert (read[0]["durable_s"], read[1]["durable_s"], read[1]["reason"]) == (pytest.approx(1.0), None, AWKWARD)
 
 
+def single(value: float) -> Estimate:
+    return statistics.median(Samples(np.array([value]), np.array([0])))
+
+
+def test_a_single_sample_is_shown_and_stored_without_an_interval() -> None:
+    found = row(durable=(1.0,), write_efficiency=single(0.01))
+    assert cells(found)["share of ceiling"] == "0.01 [–]"
+    assert tables.spread_duration(single(0.01)) == "10 ms [–]"
+    fields = json.loads(tables.to_json([found]))[0]
+    assert [fields[f"write_efficiency{end}"] for end in ("", "_low", "_high")] == [0.01, None, None]
+
+
+def test_a_single_sample_above_the_ceiling_puts_nothing_in_doubt() -> None:
+    assert not row(write_efficiency=single(1.3)).above_ceiling
+    assert row(write_efficiency=Estimate(1.3, 1.1, 1.5)).above_ceiling
+
+
+@pytest.mark.parametrize(("default", "other"), [((4.0,), (1.0, 1.1)), ((4.0, 4.1), (1.0,))])
+def test_a_single_sample_is_not_held_against_the_default(default: tuple[float, ...], other: tuple[float, ...]) -> None:
+    found = [row("slow", default, default=True), row("fast", other)]
+    assert summary.compared_with_default(found[1], found) is None
+    assert re.match(r"fast makes a verified full checkpoint durable fastest, in 1.0\d s\. ", summary.meaning(found))
+
+
 def test_no_rows_are_an_empty_list() -> None:
     assert json.loads(tables.to_json([])) == []
     assert tables.to_markdown([]).strip() == ""
@@ -319,6 +347,53 @@ def test_a_default_of_another_framework_is_not_compared_with() -> None:
     found = [row("one"), row("two", framework="jax", default=True)]
     assert summary.compared_with_default(found[0], found) is None
     assert summary.compared_with_default(found[1], found) is None, "nor the default with itself"
+
+
+# Several frameworks
+
+
+def both(**changes: Any) -> list[Row]:
+    """The same two methods in two frameworks, the second one's faster."""
+    slow = [row("save", (4.0, 4.1), default=True), row("deepfreeze", (3.0, 3.1))]
+    fast = [replace(one, framework="jax") for one in (row("save", (2.0, 2.1), default=True), row("deepfreeze", (0.1, 0.11), 0.01))]
+    return [replace(one, **changes) for one in (*slow, *fast)]
+
+
+def test_of_several_frameworks_every_method_is_named_with_its_own() -> None:
+    text = summary.meaning(both())
+    assert text.startswith("jax deepfreeze makes a verified full checkpoint durable fastest, in 105 ms: ")
+    assert "as fast as jax's default. Training stands still least with jax deepfreeze: 10.0 ms" in text
+    never = summary.meaning(both(durability="never", data_durability="never"))
+    assert "nothing that raw save, raw deepfreeze, jax save and jax deepfreeze wrote is certain" in never
+    names = summary.meaning(both(durability="never", data_durability="at return"))
+    assert "raw save, raw deepfreeze, jax save and jax deepfreeze flush the data" in names
+    failed = summary.meaning([*both(), replace(FAILED, framework="jax")])
+    assert failed.endswith("jax bad failed: see the reasons below.")
+
+
+def test_the_default_of_several_is_named_as_its_frameworks() -> None:
+    found = both()
+    assert "in 2.05 s, and it is jax's default." in summary.meaning([found[0], found[2]])
+    found = [row("partial", (0.1, 0.11, 0.1), covers="weights", default=True), row("whole", (1.0, 1.1, 1.0))]
+    said = summary.meaning([*found, row("slow", (9.0, 9.1), framework="jax")])
+    assert "raw's default, partial, is faster and covers less (weights)." in said
+
+
+def test_one_good_framework_is_named_too_where_the_table_has_another() -> None:
+    assert summary.meaning([row(), replace(FAILED, framework="jax")]).startswith("raw one makes a verified")
+
+
+def test_whose_ceiling_is_in_doubt_is_said() -> None:
+    assert "* raw save, raw deepfreeze, jax save and" in notes(*both(write_efficiency=Estimate(1.2, 1.1, 1.3)))
+
+
+def test_a_reason_is_said_of_a_framework_where_a_table_has_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = [reported.item("buffered", framework=framework) for framework in ("raw", "jax")]
+    found = [records.failure(item.case.id, reason=f"{item.case.framework} broke") for item in plan]
+    show(store.Run(reported.store_run(tmp_path, plan, found)), "table")
+    said = capsys.readouterr().out
+    assert "raw buffered: failed in save: raw broke" in said
+    assert "jax buffered: failed in save: jax broke" in said
 
 
 # Circumstances

@@ -6,19 +6,28 @@ Every figure is a cost, so that a ratio of head over base above 1 is worse:
 - *stall*: seconds that training stands still; below a millisecond they count as one, which nobody's training notices;
 - *load*: the time of a load in units of the ceiling beside it;
 - *training*: the time of training with checkpoints over that without. An overhead may lie around zero, where a ratio of two of
-  them means nothing; that of two training times is what a user waits for, and its 5 % are 5 % of the training.
+  them means nothing; that of two training times is what a user waits for, and is above 1 exactly where the head's overhead
+  is the larger one.
 
 Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
 runs were measured at different times. There the ceilings cancel what the disk did, and intervals of saves and loads are wider by
-what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too.
+what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too;
+and that of training by what the control's change does to the overhead.
 
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
-mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Correctness has no interval: what was
-verified, covered, flushed or bitwise and is not any more always counts, as do files that are larger by more than 0.1 %.
+mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
+that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
+checkpoints, if the seconds of a checkpoint grew by more than 5 % too: where training without gets faster, the same seconds are a
+larger share of it. That changes which differences are worth the name, not how certain they must be: the intervals are the same,
+and so is how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower.
+
+Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
+larger by more than 0.1 %.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +36,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.analysis import ratios
+from harness.analysis import ratios, selections
 from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
 from harness.analysis.parity import ParityRow
@@ -42,6 +51,7 @@ from harness.machine import comparable
 
 CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
 TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
+OVERHEAD_FLOOR = 0.01  # of the training without checkpoints: an overhead that differs by less is the same
 BYTES_PER_THOUSAND = 1  # that files may grow or shrink
 STALL_FLOOR_S = 1e-3
 ARMS = ("a", "b")
@@ -152,13 +162,14 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Measurement:
-    """What is to be tested: one figure's samples on both sides, and how far its unit itself may have moved meanwhile."""
+    """One figure's samples on both sides, how far its unit may have moved meanwhile, and what ratio is worth the name."""
 
     name: str
     unit: str
     base: Samples
     head: Samples
     drift: float = 0.0
+    tolerance: float = TOLERANCE
 
 
 def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -176,8 +187,8 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = _packages_remark(_packages(base, ""), _packages(head, ""))
-    same_suite = base.stored.header["suite"] == head.stored.header["suite"]
-    return _compared((base.name, _cells(base, "")), (head.name, _cells(head, "")), False, same_suite, remarks, confidence)
+    sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
+    return _compared(*sides, False, remarks, confidence)
 
 
 def of_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -192,9 +203,9 @@ def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
     """Compare the two arms of a run as far as they have been measured."""
     described = run.stored.header["arms"]
     names = [f"{arm} ({' '.join(described[arm]['asked']) or '.'})" if arm in described else arm for arm in ARMS]
-    cells = [_cells(run, arm) for arm in ARMS]
+    base, head = (_Side(name, _cells(run, arm), run) for name, arm in zip(names, ARMS, strict=True))
     remarks = _packages_remark(_packages(run, ARMS[0]), _packages(run, ARMS[1]))
-    return _compared((names[0], cells[0]), (names[1], cells[1]), True, True, remarks, confidence)
+    return _compared(base, head, True, remarks, confidence)
 
 
 def has_arms(run: ReadRun) -> bool:
@@ -225,28 +236,45 @@ def costs(run: ReadRun) -> list[tuple[Case, dict[str, Samples]]]:
     return [(cell.case, cell.costs()) for cell in cells]
 
 
-_Side = tuple[str, dict[str, _Cell]]
+@dataclass(frozen=True)
+class _Side:
+    """What is compared: its rows by what makes them the same on the other side, and the run that they are of."""
+
+    name: str
+    cells: dict[str, _Cell]
+    run: ReadRun
+
+    def lacking(self, other: _Side) -> tuple[list[_Cell], list[_Cell]]:
+        """The rows that the other side lacks: those that it ought to have, and those that it was not asked for."""
+        only = [cell for key, cell in self.cells.items() if key not in other.cells]
+        left_out = [selections.is_left_out(cell.case, self.run, other.run) for cell in only]
+        return [cell for cell, out in zip(only, left_out, strict=True) if not out], list(itertools.compress(only, left_out))
 
 
-def _compared(base: _Side, head: _Side, paired: bool, same_rows: bool, remarks: Sequence[str], confidence: float) -> Comparison:
-    (base_name, old), (head_name, new) = base, head
+def _compared(base: _Side, head: _Side, paired: bool, remarks: Sequence[str], confidence: float) -> Comparison:
+    old, new = base.cells, head.cells
     common = [key for key in old if key in new]
     if not common:
-        raise Unlike(f"{base_name} and {head_name} have no row in common")
+        raise Unlike(f"{base.name} and {head.name} have no row in common")
     measurements = {key: list(_measurements(old[key], new[key], paired)) for key in common}
     tests = sum(len(found) for found in measurements.values())
     level = simultaneous(confidence, tests)
     rows = [_compared_row(old[key], new[key], measurements[key], paired, level) for key in common]
-    lost = [cell for key, cell in old.items() if key not in new]
-    added = [cell for key, cell in new.items() if key not in old]
-    notes = list(remarks)
-    if same_rows:
-        rows += [_lost_row(cell) for cell in lost]
-    elif lost:
-        notes.append(f"{len(lost)} rows of {base_name} are not among those of {head_name}, which is of another suite: left out")
+    lost, not_asked_of_head = base.lacking(head)
+    added, not_asked_of_base = head.lacking(base)
+    rows += [_lost_row(cell) for cell in lost]
+    notes = [*remarks, *_left_out_remark(base, head, not_asked_of_head), *_left_out_remark(head, base, not_asked_of_base)]
     if added:
-        notes.append(f"new in {head_name}: {', '.join(_name(cell) for cell in added)}")
-    return Comparison(base_name, head_name, paired, tests, tuple(rows), tuple(notes))
+        notes.append(f"new in {head.name}: {', '.join(_name(cell) for cell in added)}")
+    return Comparison(base.name, head.name, paired, tests, tuple(rows), tuple(notes))
+
+
+def _left_out_remark(of: _Side, other: _Side, cells: Sequence[_Cell]) -> list[str]:
+    if not cells:
+        return []
+    suite, others = of.run.stored.header["suite"], other.run.stored.header["suite"]
+    why = f"which is of suite {others}, not {suite}" if suite != others else "which was not asked for them"
+    return [f"{len(cells)} rows of {of.name} are not among those of {other.name}, {why}: left out"]
 
 
 def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
@@ -279,16 +307,16 @@ def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:
     medians = float(np.median(base.values)), float(np.median(head.values))
     if ratio is None:  # no process number was measured on both sides
         ratio = Estimate(medians[1] / medians[0], 0.0, math.inf)
-    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio))
+    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio, measurement.tolerance))
 
 
-def verdict(ratio: Estimate) -> Verdict:
+def verdict(ratio: Estimate, tolerance: float = TOLERANCE) -> Verdict:
     """What a ratio of costs with its corrected interval says."""
-    if ratio.low > 1.0 and ratio.value > TOLERANCE:
+    if ratio.low > 1.0 and ratio.value > tolerance:
         return "slower"
-    if ratio.high < 1.0 and ratio.value < 1.0 / TOLERANCE:
+    if ratio.high < 1.0 and ratio.value < 1.0 / tolerance:
         return "faster"
-    return "same" if ratio.low > 1.0 / TOLERANCE and ratio.high < TOLERANCE else "inconclusive"
+    return "same" if ratio.low > 1.0 / tolerance and ratio.high < tolerance else "inconclusive"
 
 
 def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
@@ -297,17 +325,38 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     for name in base:
         if name in head:
             moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
-            yield _Measurement(name, _UNITS[name], base[name], head[name], moved)
+            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _tolerance(old.row, new.row))
+
+
+def _tolerance(old: Row, new: Row) -> float:
+    """The ratio up to which a difference is not worth the name."""
+    if not isinstance(old, TrainRow) or not isinstance(new, TrainRow):
+        return TOLERANCE
+    if not (old.overhead_s and new.overhead_s and old.overhead_share and new.overhead_share):
+        return TOLERANCE
+    share = max(0.0, old.overhead_share.value)
+    in_share = new.overhead_share.value - old.overhead_share.value
+    in_seconds = new.overhead_s.value - old.overhead_s.value
+    if in_share * in_seconds <= 0 or abs(in_seconds) <= (TOLERANCE - 1.0) * abs(old.overhead_s.value):
+        return TOLERANCE
+    return 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
 
 
 def _drift(old: Row, new: Row, unit: str) -> float:
     """The logarithm of how far the machine moved between two runs: the copy in memory, and for seconds the write ceiling too."""
-    if not isinstance(old, CostRow) or not isinstance(new, CostRow):
-        return 0.0
-    controls = [(old.memory_copy_s, new.memory_copy_s)]
-    if unit == "s" and old.ceiling_write_s and new.ceiling_write_s:
-        controls.append((old.ceiling_write_s.value, new.ceiling_write_s.value))
-    return max((abs(math.log(after / before)) for before, after in controls if before and after), default=0.0)
+    match old, new:
+        case (CostRow(), CostRow()):
+            ceilings = [(old.ceiling_write_s, new.ceiling_write_s)] if unit == "s" else []
+            moved = [_moved(before.value, after.value) for before, after in ceilings if before and after]
+            return max([_moved(old.memory_copy_s, new.memory_copy_s), *moved])
+        case (TrainRow(), TrainRow()):
+            overhead = max(0.0, old.overhead_share.value) if old.overhead_share else 0.0
+            return math.log1p(overhead * math.expm1(_moved(old.memory_copy_s, new.memory_copy_s)) / (1.0 + overhead))
+    return 0.0
+
+
+def _moved(before: float | None, after: float | None) -> float:
+    return abs(math.log(after / before)) if before and after else 0.0
 
 
 def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:

@@ -25,6 +25,7 @@ class CostRow(Row):
     file_bytes: int | None = None
     files: int | None = None
     peak_memory_bytes: int | None = None
+    cpu_s: float | None = None  # user and system time of a save until it is durable, all threads; not that of child processes
     load_cache: str | None = None
     backing: str | None = None
     ceiling_direct: bool | None = None
@@ -55,7 +56,7 @@ class CostRow(Row):
     @property
     def above_ceiling(self) -> bool:
         """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
-        return any(share is not None and share.low > 1.0 for share in (self.write_efficiency, self.read_efficiency))
+        return any(share is not None and share.is_above(1.0) for share in (self.write_efficiency, self.read_efficiency))
 
 
 def row(item: Wanted, found: Measured) -> CostRow:
@@ -100,7 +101,7 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     used = usable(samples, wanted)
     row.samples, row.processes = len(used), used["process"].nunique()
     row.file_bytes, row.files = int(used["file_bytes"].median()), int(used["files"].median())
-    row.peak_memory_bytes = int(used["peak_bytes"].max())
+    row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
     row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
     if row.memory_copy_s:

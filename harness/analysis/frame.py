@@ -126,6 +126,7 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "written_bytes": record.usage.written_bytes,
             "spread_straggler": _spread_straggler(record),
             "backing": record.backing.state,
+            "cpu_s": (record.usage.cpu_user_ns + record.usage.cpu_system_ns) / 1e9,
             "peak_bytes": record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
         }
         for record in records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from harness.analysis.statistics import Estimate
@@ -60,7 +60,10 @@ class Row:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high. Raw samples stay out."""
+        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high. Raw samples stay out.
+
+        A single sample has no interval: its ends are null.
+        """
         flat: dict[str, Any] = {"schema": SCHEMA}
         for item in fields(self):
             if item.type == "Estimate | None":
@@ -114,6 +117,26 @@ def group_title(row: Row) -> str:
     return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}{arm}"
 
 
+@dataclass(frozen=True)
+class Naming:
+    """How sentences name the rows of one table: methods of several frameworks may have the same name."""
+
+    several_frameworks: bool
+
+    @classmethod
+    def among(cls, rows: Iterable[Row]) -> Self:
+        """The way to name rows of this table."""
+        return cls(len({row.framework for row in rows}) > 1)
+
+    def name(self, row: Row) -> str:
+        """The method, after the framework where there are several."""
+        return f"{row.framework} {row.method}".strip() if self.several_frameworks else row.method or row.framework
+
+    def whose(self, row: Row) -> str:
+        """What stands before something that the row shares with others of its framework."""
+        return f"{row.framework}'s" if self.several_frameworks else "the"
+
+
 def listed(names: Sequence[str]) -> str:
     """Each name once, as a sentence has them."""
     unique = list(dict.fromkeys(names))
@@ -121,5 +144,5 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    values = asdict(estimate) if estimate else {"value": None, "low": None, "high": None}
-    return {name: values["value"], f"{name}_low": values["low"], f"{name}_high": values["high"]}
+    low, high = (estimate.low, estimate.high) if estimate and not estimate.single else (None, None)
+    return {name: estimate.value if estimate else None, f"{name}_low": low, f"{name}_high": high}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.analysis import statistics
 from harness.analysis.cost import CostRow
@@ -58,4 +58,4 @@ def _slowdown(row: CostRow, first: CostRow, comparisons: int) -> Estimate | None
         return None
     ratio = statistics.ratio(row.durable_samples, first.durable_samples, comparisons)
     growth = row.state_bytes / first.state_bytes if row.scale else 1.0
-    return Estimate(ratio.value / growth, ratio.low / growth, ratio.high / growth)
+    return replace(ratio, value=ratio.value / growth, low=ratio.low / growth, high=ratio.high / growth)

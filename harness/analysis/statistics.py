@@ -12,6 +12,7 @@ Above `_FEW` samples nobody draws them one by one: see `_divided_medians`.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,16 +31,24 @@ Counts = NDArray[np.int32]  # a row for each bootstrap sample, a column for each
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, or a ratio of two, with its interval."""
+    """A median, or a ratio of two, with its interval.
+
+    A `single` sample tells nothing about its spread: there is no interval then, and `low` and `high` are no more than the value.
+    """
 
     value: float
     low: float
     high: float
+    single: bool = False
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's width, relative to the value."""
-        return 0.5 * (self.high - self.low) / self.value
+        """Half of the interval's width, relative to the value; infinite where there is no interval."""
+        return math.inf if self.single else 0.5 * (self.high - self.low) / self.value
+
+    def is_above(self, limit: float) -> bool:
+        """Whether the whole interval is; never where there is none."""
+        return not self.single and self.low > limit
 
     def overlaps(self, other: Estimate) -> bool:
         """Whether the two intervals have a point in common."""
@@ -61,21 +70,30 @@ class Samples:
 def median(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
     """The median of the samples with its interval."""
     resampled = _seeded_medians(samples, logarithmic=True)
-    return _estimate(float(np.median(samples.values)), resampled, confidence)
+    return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
 
 
 def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
     """The median of samples that may lie around zero, with its interval, spread on their own scale."""
     resampled = _seeded_medians(samples, logarithmic=False)
-    return _estimate(float(np.median(samples.values)), resampled, confidence)
+    return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
 
 
 def ratio(numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE) -> Estimate:
-    """The ratio of two medians with an interval that holds for all of `comparisons` such ratios together."""
+    """The ratio of two medians with an interval that holds for all of `comparisons` such ratios together.
+
+    It has none where either median is of a single sample: the other one's spread is not the ratio's.
+    """
     generator = np.random.default_rng(_SEED)
     resampled = resampled_medians(numerator, generator) / resampled_medians(denominator, generator)
     value = float(np.median(numerator.values) / np.median(denominator.values))
-    return _estimate(value, resampled, simultaneous(confidence, comparisons))
+    single = is_single(numerator) or is_single(denominator)
+    return _estimate(value, resampled, simultaneous(confidence, comparisons), single)
+
+
+def is_single(samples: Samples) -> bool:
+    """Whether there is one sample alone, which has no spread. Two of one process have that of the process."""
+    return len(samples.values) == 1
 
 
 def simultaneous(confidence: float, comparisons: int) -> float:
@@ -180,7 +198,9 @@ def _below(of_process: Sequence[NDArray[np.intp]], limits: NDArray[np.int64]) ->
     return np.stack([np.searchsorted(places, limits) for places in of_process], axis=1)
 
 
-def _estimate(value: float, resampled: Values, confidence: float) -> Estimate:
+def _estimate(value: float, resampled: Values, confidence: float, single: bool) -> Estimate:
+    if single:
+        return Estimate(value, value, value, single=True)
     tail = 0.5 * (1.0 - confidence)
     low, high = np.quantile(resampled, [tail, 1.0 - tail])
     return Estimate(value, float(low), float(high))

@@ -19,6 +19,7 @@ from harness.analysis.train import TrainRow
 
 _ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
 OVERSUBSCRIBED = " +"  # more ranks than processors
+NO_INTERVAL = "[–]"  # of a single sample
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -72,12 +73,16 @@ def spread_duration(estimate: Estimate | None) -> str:
     """A duration around zero with its interval, in milliseconds."""
     if estimate is None:
         return "–"
-    return f"{1e3 * estimate.value:.0f} ms [{1e3 * estimate.low:.0f}–{1e3 * estimate.high:.0f}]"
+    interval = NO_INTERVAL if estimate.single else f"[{1e3 * estimate.low:.0f}–{1e3 * estimate.high:.0f}]"
+    return f"{1e3 * estimate.value:.0f} ms {interval}"
 
 
 def share(estimate: Estimate | None) -> str:
-    """A share of a ceiling with its interval."""
-    return "–" if estimate is None else f"{estimate.value:.2f} [{estimate.low:.2f}–{estimate.high:.2f}]"
+    """A share of a ceiling, or another ratio, with its interval."""
+    if estimate is None:
+        return "–"
+    interval = NO_INTERVAL if estimate.single else f"[{estimate.low:.2f}–{estimate.high:.2f}]"
+    return f"{estimate.value:.2f} {interval}"
 
 
 def size(count: float) -> str:
@@ -142,7 +147,7 @@ def _scaled_line(member: Scaled, several_frameworks: bool) -> dict[str, str]:
         "ranks": f"{row.world}{OVERSUBSCRIBED * bool(row.oversubscribed)}",
         "stall": duration(row.stall_s),
         "durable": duration(row.durable_s),
-        "for each byte, to one rank's" if row.scale else "to one rank's": _times(member.slowdown),
+        "for each byte, to one rank's" if row.scale else "to one rank's": share(member.slowdown),
         "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
         "n": str(row.samples) if row.samples else "–",
         **_ranks(row),
@@ -150,10 +155,6 @@ def _scaled_line(member: Scaled, several_frameworks: bool) -> dict[str, str]:
         "bytes": _ratio(row.file_bytes, row.state_bytes),
         "verified": "yes" if row.verified else _why(row),
     }
-
-
-def _times(ratio: Estimate | None) -> str:
-    return "–" if ratio is None else f"{ratio.value:.2f} [{ratio.low:.2f}–{ratio.high:.2f}]"
 
 
 def _sizes_line(row: SizesRow, several_frameworks: bool) -> dict[str, str]:
@@ -203,7 +204,8 @@ def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
 def _percent(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
-    return f"{100 * estimate.value:+.1f} % [{100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}]"
+    interval = NO_INTERVAL if estimate.single else f"[{100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}]"
+    return f"{100 * estimate.value:+.1f} % {interval}"
 
 
 def _resume_line(row: ResumeRow, several_frameworks: bool) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from harness.cli.measuring import BudgetOption, PrecisionOption
 from harness.driver import arms, catalog, judge, pins, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.driver.errors import UsageError
+from harness.plan import AB, Selection
 
 _HELP = (
     "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this project, a method's option "
@@ -53,12 +54,13 @@ def ab_command(
     arms.require_pins(described, frameworks)
     goal = measuring.goal_of(precision, budget)
     scratch = scratch_directory(directory)
-    wishes = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
+    wishes: dict[str, Any] = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
     plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
     measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
     measuring.make_environments(sides, plan)
-    run = measuring.new_run(plan, f"ab-{suite_name}", results, directory, described=described, goal=goal)
+    selection = Selection.of(frameworks, **wishes)
+    run = measuring.new_run(plan, f"{AB}{suite_name}", results, selection, directory, described=described, goal=goal)
     measuring.measure_here(run, sides, scratch, timeout)
     read = read_run(run)
     found = compared(read)

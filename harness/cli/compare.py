@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.analysis import comparison, comparison_output
+from harness.analysis import comparison, comparison_output, precision
 from harness.analysis.comparison import Comparison
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
@@ -20,6 +21,7 @@ from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app
 from harness.driver import catalog, judge, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import UsageError, nearest
+from harness.plan import Selection
 from harness.stored import folders
 
 BASELINES = "baseline"
@@ -80,9 +82,12 @@ def regress_command(
 def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
     """Compare two runs, or the arms of one. Raises UsageError with the reason where they are unlike."""
     try:
-        return comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
+        found = comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
     except comparison.Unlike as error:
         raise UsageError(str(error)) from error
+    of_each = ((f"{run.name}: " * (head is not None), run) for run in (base, head) if run is not None)
+    reached = [f"{whose}{note}" for whose, run in of_each for note in precision.notes(run)]
+    return replace(found, remarks=(*found.remarks, *reached))
 
 
 def present(found: Comparison, form: str, folder: Path | None) -> None:
@@ -120,7 +125,7 @@ def _measured(
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments({"": Arm(environments)}, plan)
-    run = measuring.new_run(plan, suite_name, results, directory, python)
+    run = measuring.new_run(plan, suite_name, results, Selection.of(frameworks), directory, python)
     measuring.measure_here(run, {"": Arm(environments)}, scratch)
     return run
 

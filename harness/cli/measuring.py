@@ -23,7 +23,7 @@ from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
 from harness.driver.session import Event, Goal, Session, needed_disk_bytes, state_bytes
 from harness.machine import comparable
-from harness.plan import PlannedCase
+from harness.plan import PlannedCase, Selection
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PRECISION_HELP = (
@@ -40,6 +40,7 @@ def new_run(
     plan: Sequence[PlannedCase],
     suite_name: str,
     results: Path,
+    selection: Selection,
     directory: Path | None = None,
     python: Sequence[str] = (),
     described: Mapping[str, arms.Described] | None = None,
@@ -49,7 +50,7 @@ def new_run(
     """Make the folder of a new run for a plan that fits, on whatever machine is going to measure it."""
     command = ["ckptbench", *sys.argv[1:]]
     sides = {name: arm.to_json() for name, arm in (described or {}).items()}
-    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings)
+    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings, selection)
 
 
 def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,7 +19,7 @@ from harness.driver import catalog, judge, launch, progress, slurm, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
-from harness.plan import PlannedCase
+from harness.plan import PlannedCase, Selection
 
 
 @app.command("run")
@@ -56,22 +56,21 @@ def run_command(
         python = python or run.header["python"]
     scratch = scratch_directory(directory)
     environments = environments_of(python)
+    known = catalog.frameworks()
+    frameworks = measuring.chosen_frameworks(framework, known)
+    wishes: dict[str, Any] = {
+        "workloads": workload,
+        "methods": method,
+        "worlds": measuring.worlds(world),
+        "strategies": strategy,
+        "device": device,
+        "launcher": launcher,
+        "options": suite.parse_options(option or ()),
+    }
     if run is not None:
         plan = run.plan
     else:
-        known = catalog.frameworks()
-        plan = suite.plan(
-            suite.load(suite_name),
-            catalog.select(known, measuring.chosen_frameworks(framework, known)),
-            workloads=workload,
-            methods=method,
-            worlds=measuring.worlds(world),
-            strategies=strategy,
-            device=device,
-            launcher=launcher,
-            options=suite.parse_options(option or ()),
-        )
-        plan = slurm.spread(plan, nodes or 1)
+        plan = slurm.spread(suite.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes), nodes or 1)
     _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
     goal = measuring.goal_of(precision, budget)
     if run is not None:
@@ -89,7 +88,8 @@ def run_command(
         launch.open_mpi(mpirun.absolute())  # refused before anything is stored; of a job, only its nodes can say
     if run is None:
         measuring.make_environments({"": Arm(environments)}, plan)
-        run = measuring.new_run(plan, suite_name, results, directory, python or (), goal=goal, settings=settings)
+        selection = Selection.of(frameworks, nodes=nodes, **wishes)
+        run = measuring.new_run(plan, suite_name, results, selection, directory, python or (), goal=goal, settings=settings)
     if request is not None:
         run = _measured_by_slurm(run, request)
     else:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.analysis import precision, summary, tables
-from harness.analysis.row import Row
+from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
 from harness.driver import store
@@ -55,9 +55,10 @@ def _print_tables(run: ReadRun) -> None:
             shown.add_row(*(escape(cell) for cell in line))
         out.print(shown)
         out.print(escape(summary.meaning(members)), highlight=False)
+        naming = Naming.among(members)
         for row in members:
             if row.reason:
-                name = escape(row.method or row.framework)
+                name = escape(naming.name(row))
                 out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
         out.print()
     for name, arm in run.stored.header.get("arms", {}).items():

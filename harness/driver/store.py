@@ -16,7 +16,7 @@ from typing import Any
 
 from harness.driver.errors import UsageError, nearest
 from harness.machine import Manifest
-from harness.plan import PlannedCase
+from harness.plan import PlannedCase, Selection
 from harness.reading import InvalidLine, parse
 from harness.record import Record, to_line
 from harness.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
@@ -127,12 +127,13 @@ def create(
     arms: Mapping[str, Any] | None = None,
     goal: Mapping[str, float] | None = None,
     settings: Settings | None = None,
+    selection: Selection | None = None,
 ) -> Run:
     """Make the folder of a new run. `manifest` is None where another machine is going to measure: see `Run.begin`.
 
     `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same. So it does with
     `arms`, what the sides of a comparison are by name, with `goal`, the precision asked for and the seconds it may take, and with
-    `settings`.
+    `settings`. `selection` is to what the suite was narrowed: without it, nobody knows why a row is not in the run.
     """
     folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
@@ -144,6 +145,7 @@ def create(
         "arms": dict(arms or {}),
         "goal": dict(goal or {}),
         "settings": asdict(settings or Settings()),
+        "selection": selection.to_json() if selection else None,
         "cases": [asdict(item) for item in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")

@@ -1,7 +1,8 @@
 """Whether two checkpoints are the same files, and if not: where they differ, and what lies there. Standard library and numpy.
 
 A cause is named only where the bytes show it: both files have a moment of the run in that place, or a random identifier, or a
-running number, or all the same bytes in another order. What is left is called unexplained.
+running number, or the same content in another order: each byte as often, and pieces of the one found again in the other. What is
+left is called unexplained.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ _NAMES_KEPT = 8
 _CONTEXT_BYTES = 64
 _CLOCK_SLACK_S = 60.0
 _ORDER_TOLERANCE = 0.02  # of the differing bytes: addresses and checksums change with the order
+
+_PIECE_BYTES = 16  # too long to be found by chance, and short enough to lie within one entry of an index
+_PIECES = 32
+_PIECES_FOUND = 0.5  # of them: some lie across the border of what was moved
 
 _IDENTIFIER = re.compile(rb"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[0-9a-fA-F]{16,}")
 _DATE = re.compile(rb"\d{4}-\d{2}-\d{2}[T@ ]?[\d:.]*")
@@ -164,7 +169,7 @@ def _causes(
 ) -> tuple[str, ...]:
     stamps, checksums = _zip_fields(files[0])
     found = {_cause(place, contents, stamps, checksums, window) for place in ranges}
-    if UNEXPLAINED in found and (_same_members(*files) or _same_bytes(*contents, differing)):
+    if UNEXPLAINED in found and (_same_members(*files) or _reordered(contents, ranges, differing)):
         found = (found - {UNEXPLAINED, CHECKSUM}) | {ORDER}
     return tuple(sorted(found))
 
@@ -241,6 +246,30 @@ def _same_members(first: Path, second: Path) -> bool:
         return False
     ours, theirs = ([(info.filename, info.CRC) for info in zipfile.ZipFile(file).infolist()] for file in (first, second))
     return ours != theirs and sorted(ours) == sorted(theirs)
+
+
+def _reordered(contents: tuple[Content, Content], ranges: list[Range], differing: int) -> bool:
+    return _same_bytes(*contents, differing) and _same_pieces(*contents, ranges)
+
+
+def _same_pieces(ours: Content, theirs: Content, ranges: list[Range]) -> bool:
+    """Whether what differs is found elsewhere in the other content: unrelated content has each byte about as often too."""
+    pieces = list(_pieces(ours, ranges))
+    missing = 0
+    for piece in pieces:  # a piece that is not there costs a search of everything, so the first half decides
+        missing += theirs.find(piece) < 0
+        if missing > (1.0 - _PIECES_FOUND) * len(pieces):
+            return False
+    return bool(pieces)
+
+
+def _pieces(content: Content, ranges: list[Range]) -> Iterator[bytes]:
+    """Pieces at even distances of what lies in the ranges; a shorter range is a piece of its own."""
+    total = sum(stop - start for start, stop in ranges)
+    step = max(_PIECE_BYTES, total // _PIECES)
+    for start, stop in ranges:
+        for place in range(start, min(stop, len(content)), step):
+            yield content[place : min(place + _PIECE_BYTES, stop)]
 
 
 def _same_bytes(ours: Content, theirs: Content, differing: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.case import Case
+from harness.plan import AB
 
 _LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
 _COMPARED = "parity"  # an experiment whose rows mean something only beside those of the other frameworks
@@ -19,13 +21,31 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     A suite that has the case in several shapes (steps between checkpoints, parts left out) measures those too.
     """
     frameworks = dict.fromkeys(other.framework for other in cases) if case.experiment == _COMPARED else (case.framework,)
-    words = ["ckptbench", "run", header["suite"]]
+    arms: Mapping[str, Mapping[str, Any]] = header.get("arms") or {}
+    words = ["ckptbench", "ab", header["suite"].removeprefix(AB), *_sides(arms)] if arms else ["ckptbench", "run", header["suite"]]
     words += [word for name in frameworks for word in ("--framework", name)]
-    words += ["--workload", case.workload, *_method(case), *_ranks(case, cases)]
+    words += ["--workload", case.workload, *_method(case), *_world(case, cases)]
+    words += [] if arms else _launch(case)
     words += ["--device", case.device] if case.device != "cpu" else []
     words += ["--dir", header["directory"]] if header.get("directory") else []
     words += [word for pair in header.get("python") or () for word in ("--python", pair)]
-    return shlex.join(words)
+    return shlex.join(words + _goal(header.get("goal") or {}))
+
+
+def _sides(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Both sides, with absolute paths where they were given as seen from wherever the command was typed."""
+    return [word for name, arm in arms.items() for asked in _asked(arm) for word in (f"--{name}", asked)]
+
+
+def _asked(arm: Mapping[str, Any]) -> list[str]:
+    pins = list((arm.get("pins") or {}).values())
+    options = [f"{key}={json.dumps(value)}" for key, value in (arm.get("options") or {}).items()]
+    places = [place for place in (arm.get("python"), arm.get("checkout")) if place]
+    return [*pins, *options, *places] or ["."]
+
+
+def _goal(goal: Mapping[str, float]) -> list[str]:
+    return ["--precision", f"{goal['precision']:g}", "--budget", f"{goal['budget_s']:g}s"] if goal else []
 
 
 def _method(case: Case) -> list[str]:
@@ -37,8 +57,11 @@ def _method(case: Case) -> list[str]:
     return ["--method", found["method"], *(word for option in options for word in ("--option", option))]
 
 
-def _ranks(case: Case, cases: Sequence[Case]) -> list[str]:
-    words = ["--world", str(case.world)] if any(other.world != 1 for other in cases) else []
-    words += ["--strategy", case.strategy] if case.strategy else []
+def _world(case: Case, cases: Sequence[Case]) -> list[str]:
+    return ["--world", str(case.world)] if any(other.world != 1 for other in cases) else []
+
+
+def _launch(case: Case) -> list[str]:
+    words = ["--strategy", case.strategy] if case.strategy else []
     words += ["--launcher", case.launcher] if case.launcher != ("local" if case.world == 1 else "mpirun") else []
     return words + (["--nodes", str(case.nodes)] if case.nodes else [])

@@ -1,0 +1,66 @@
+"""The command that measures a row again: the commands that the harness has understand it."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+import typer
+from conftest import ROOT, planned
+
+from harness.analysis.report import again
+from harness.case import Case
+from harness.cli.app import app
+from harness.driver import arms
+
+HEADER: dict[str, Any] = {"suite": "gate", "directory": None, "python": []}
+
+
+def parsed(command: str) -> tuple[str, dict[str, Any]]:
+    """The command's name and what the command line makes of its words; it fails where they are none that it takes."""
+    program, name, *words = shlex.split(command)
+    assert program == "ckptbench"
+    found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    return name, found.make_context(name, words).params
+
+
+def case(**changes: Any) -> Case:
+    return replace(planned().case, **changes)
+
+
+def sides(a: list[str], b: list[str]) -> dict[str, Any]:
+    return {name: asdict(arms.describe(asked)) for name, asked in zip(arms.ARMS, (a, b), strict=True)}
+
+
+def test_a_row_of_a_run_is_measured_by_run() -> None:
+    row = case(method="double[fault=none]", world=2, launcher="mpirun", strategy="ddp")
+    name, found = parsed(again.command(row, HEADER, [row]))
+    assert (name, found["suite_name"], found["framework"], found["world"]) == ("run", "gate", ["raw"], "2")
+    assert (found["method"], found["option"], found["strategy"]) == (["double"], ["fault=none"], ["ddp"])
+
+
+def test_a_row_of_two_arms_is_measured_by_ab_with_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    described = sides(["numpy==2.4.*", "slowdown=2.0", "fault=none"], ["."])
+    row = case(method="double", arm="b", world=2, launcher="mpirun")
+    command = again.command(row, HEADER | {"suite": "ab-gate", "arms": described}, [row])
+    name, found = parsed(command)
+    assert (name, found["suite_name"], found["framework"], found["method"]) == ("ab", "gate", ["raw"], ["double"])
+    assert (found["b"], found["world"]) == (["."], "2")
+    assert asdict(arms.describe(found["a"])) == described["a"] | {"asked": tuple(found["a"])}
+
+
+def test_places_do_not_depend_on_where_the_command_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "tests")
+    described = sides([".."], [sys.executable])
+    _, found = parsed(again.command(case(arm="a"), HEADER | {"suite": "ab-gate", "arms": described}, [case(arm="a")]))
+    assert (found["a"], found["b"]) == ([str(ROOT)], [sys.executable])
+
+
+def test_the_precision_that_was_asked_for_is_asked_for_again() -> None:
+    header = HEADER | {"goal": {"precision": 0.05, "budget_s": 5400.0}, "arms": {}}
+    _, found = parsed(again.command(case(), header, [case()]))
+    assert (found["precision"], found["budget"]) == (0.05, "5400s")
