@@ -17,8 +17,10 @@ from harness.analysis.figures.cells import (
     Pool,
     State,
     caption,
+    chosen,
     footer,
     grouped,
+    hollow,
     missing,
     number,
     slug,
@@ -38,6 +40,7 @@ _LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
 _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
 _ROOM_FOR_PERCENTAGE = 1.3
 _NARROW_NOTE_LENGTH = 48
+_SCALE_INCHES = 0.2  # the name of an axis
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
@@ -49,7 +52,7 @@ _PARTS = (
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of saves for each state, on as few ranks as it was saved from, and of training for each interval."""
-    saves = [cell for cell in pool.of(CostRow) if cell.row.scale <= 1]
+    saves = chosen((cell for cell in pool.every(CostRow) if cell.row.scale <= 1), lambda cell: cell.panel)
     for state, cells in grouped(saves, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         yield _saves(state, world, [cell for cell in cells if cell.row.world == world], pool)
@@ -65,7 +68,7 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
     guide = (
         "Left is better. Training stands still for the stall; after the durable time the files are flushed, whatever the method "
         "itself did; the ceiling is a raw write of the same bytes just before and after. Right: ceiling over durable time, 1 is "
-        "as fast as the disk."
+        f"as fast as the disk.{hollow(cells)}"
     )
     frameworks = _sorted(cells, "durable_s")
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
@@ -141,10 +144,11 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
     guide = (
         "Left is better. The overhead of a checkpoint (with its share of the training time) is what it adds to the steps: the "
         "stall, the slowdown of the steps while it is written, and the waiting for the checkpoint before. Flushing the files then "
-        f"still takes what the last column shows. Each framework has a scale of its own.{_steps(cells)}"
+        f"still takes what the last column shows. Each framework has a scale of its own.{_steps(cells)}{hollow(cells)}"
     )
     frameworks = _sorted(cells, "overhead_s")
-    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
+    height = _height(frameworks) + _SCALE_INCHES * len(frameworks) - 0.2
+    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, height)
     grid = body.subplots(
         len(frameworks),
         len(_PARTS),
@@ -158,8 +162,8 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
     for (framework, rows), panels in zip(frameworks.items(), grid, strict=True):
         _parts(panels, framework, rows)
         _scale_parts(panels, rows)
-    for axes in grid[-1]:
-        axes.set_xlabel("s a checkpoint")
+        for axes in panels:
+            axes.set_xlabel("s a checkpoint")
     what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
     return Drawn(
         slug("training", *state, f"every-{every}", _world_slug(world)),
