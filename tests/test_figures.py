@@ -260,16 +260,26 @@ def test_runs_of_nothing_but_failures_are_drawn_with_their_reasons(tmp_path: Pat
     assert figures.save(drawn, tmp_path)[0].exists()
 
 
-def test_of_runs_that_measured_as_much_the_newest_counts_and_the_other_fills_its_gaps(tmp_path: Path, here: Manifest) -> None:
+def test_of_runs_that_measured_as_much_the_newest_counts_and_what_it_lacks_is_told(tmp_path: Path, here: Manifest) -> None:
     one, two, three = item("one"), item("two"), item("three")
     old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
-    content = [(one, cost(one, (0.7,) * 3)), (two, []), (three, cost(three, (0.8,) * 3))]
-    new = stored(tmp_path, here, "20260102-000000-b", content)
-    drawn = only(figures.draw([new, old]), "cost")
+    new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (three, cost(three, (0.8,) * 3))])
+    found = figures.draw([new, old])
+    drawn = only(found, "cost")
     durable = points_of(drawn.figure.axes[0], "durable_s")
-    assert [durable[line][0] for line in range(3)] == pytest.approx([0.4, 0.8, 0.9])  # a save has 0.1 s in each other phase
-    assert "20260102-000000-b (raw one and three)" in drawn.caption
-    assert "20260101-000000-a (raw two)" in drawn.caption
+    assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.8, 0.9])  # a save has 0.1 s in each other phase
+    assert drawn.caption.endswith("Run 20260102-000000-b.")
+    assert drawn.missing == ("raw two, resnet50 small on cpu: not drawn, for only run 20260101-000000-a has measured it.",)
+    lines = only(found, "durability").figure.axes[0].get_yticklabels()
+    assert {text.get_text() for text in lines} == {"one", "two", "three"}, "a verdict is the same at every moment"
+
+
+def test_a_run_that_was_broken_off_takes_no_place_of_a_whole_one(tmp_path: Path, here: Manifest) -> None:
+    one, two = item("one"), item("two")
+    old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
+    new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (two, [])])
+    drawn = only(figures.draw([new, old]), "cost")
+    assert [point[0] for point in points_of(drawn.figure.axes[0], "durable_s").values()] == pytest.approx([0.4, 0.4])
     assert drawn.missing == ()
 
 

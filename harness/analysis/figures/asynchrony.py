@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -16,14 +17,15 @@ from harness.analysis.figures.cells import (
     Pool,
     State,
     caption,
-    chosen,
     footer,
     grouped,
     hollow,
     is_single,
     label,
+    left_out,
     missing,
     number,
+    of_one_run,
     slug,
     state_title,
 )
@@ -53,12 +55,13 @@ _GAP = 1.0  # between numbers of ranks, in bars
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure for each framework, state and interval that training was measured with."""
-    saves = chosen((cell for cell in pool.every(CostRow) if cell.row.scale <= 1), lambda cell: cell.panel)
-    once = chosen(pool.every(TrainRow), _family)
-    for (framework, state, every), trained in grouped(once, _family).items():
+    saves = of_one_run(cell for cell in pool.every(CostRow) if cell.row.scale <= 1)
+    for (framework, state, every), measured in grouped(pool.every(TrainRow), _family).items():
+        trained = of_one_run(measured)
         wanted = {_place(cell.row) for cell in trained}
         own = [cell for cell in saves if cell.state == state and _place(cell.row) in wanted]
-        yield _figure(framework, state, every, trained, own, pool)
+        drawn = _figure(framework, state, every, trained, own, pool)
+        yield replace(drawn, missing=drawn.missing + left_out(measured, trained))
 
 
 def _family(cell: Cell[TrainRow]) -> tuple[str, State, int]:
@@ -74,7 +77,7 @@ def _figure(
     guide = f"{_BOTH if saves else _OVERHEAD_ALONE} {_NUMBERS}{hollow(cells)}"
     slots = _slots([cell.row for cell in trained])
     figure, body = frame(
-        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
+        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 5.4 if saves else 3.6
     )
     panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     if saves:
@@ -143,8 +146,8 @@ def _bar(axes: Axes, place: float, estimate: Estimate, look: Look, single: bool)
     reach = spans([estimate], [single])
     axes.bar(place, estimate.value, 0.8, color=face, hatch=look.hatch, edgecolor=edge, yerr=reach, error_kw={"elinewidth": 1.0})
     top = max(0.0, estimate.value if single else estimate.high)
-    number_above = axes.annotate(_milliseconds(estimate.value), (place, top), (0, 2), textcoords="offset points", ha="center")
-    number_above.set(fontsize=6.5, bbox=GROUND)
+    number_above = axes.annotate(_milliseconds(estimate.value), (place, top), (0, 3), textcoords="offset points", ha="center")
+    number_above.set_fontsize(6.5)
 
 
 def _milliseconds(seconds: float) -> str:

@@ -91,10 +91,7 @@ def chosen(
     panel: Callable[[Cell[AnyRow]], Hashable],
     tells: Callable[[Cell[AnyRow]], bool] = is_measured,
 ) -> list[Cell[AnyRow]]:
-    """Each case once: of the run that `tells` most cases of the panel, the newest of several; what it does not tell, of the next.
-
-    Two runs' times are taken at different moments, so a panel is of one run as far as that reaches.
-    """
+    """Each case once: of the run that `tells` most of the panel, the newest of several; what it does not tell, of the next."""
     found: list[Cell[AnyRow]] = []
     for members in grouped(cells, panel).values():
         told = Counter(cell.run.name for cell in members if tells(cell))
@@ -104,6 +101,26 @@ def chosen(
 
         found += [max(alike, key=rank) for alike in grouped(members, lambda cell: _key(cell.row)).values()]
     return found
+
+
+def of_one_run(cells: Iterable[Cell[AnyRow]]) -> list[Cell[AnyRow]]:
+    """Each case of a panel once, all of the run that measured most of them, the newest of several.
+
+    For times: those of two runs are taken at different moments, and are not held against each other. See `left_out`.
+    """
+    found: list[Cell[AnyRow]] = []
+    for members in grouped(cells, lambda cell: cell.panel).values():
+        by_run = grouped(members, lambda cell: cell.run.name)
+        fullest = max(by_run, key=lambda name: (sum(is_measured(cell) for cell in by_run[name]), name))
+        found += chosen(by_run[fullest], lambda cell: cell.panel)
+    return found
+
+
+def left_out(cells: Iterable[Cell[AnyRow]], shown: Iterable[Cell[AnyRow]]) -> tuple[str, ...]:
+    """A sentence for every case that none but a run beside those `shown` has measured."""
+    known = {_key(cell.row) for cell in shown}
+    others = [cell for cell in cells if cell.row.status == "ok" and _key(cell.row) not in known]
+    return tuple(dict.fromkeys(lack(cell.row, f"not drawn, for only run {cell.run.name} has measured it") for cell in others))
 
 
 def _key(row: Row) -> str:

@@ -17,12 +17,13 @@ from harness.analysis.figures.cells import (
     Pool,
     State,
     caption,
-    chosen,
     footer,
     grouped,
     hollow,
+    left_out,
     missing,
     number,
+    of_one_run,
     slug,
     state_title,
 )
@@ -39,7 +40,7 @@ SHARE = Look(BLUE)
 _LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
 _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
 _ROOM_FOR_PERCENTAGE = 1.3
-_NARROW_NOTE_LENGTH = 48
+_WIDE_NOTE_LENGTH = 120
 _SCALE_INCHES = 0.2  # the name of an axis
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
@@ -52,17 +53,18 @@ _PARTS = (
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of saves for each state, on as few ranks as it was saved from, and of training for each interval."""
-    saves = chosen((cell for cell in pool.every(CostRow) if cell.row.scale <= 1), lambda cell: cell.panel)
+    saves = [cell for cell in pool.every(CostRow) if cell.row.scale <= 1]
     for state, cells in grouped(saves, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         yield _saves(state, world, [cell for cell in cells if cell.row.world == world], pool)
     for (state, every, world), trained in grouped(
-        pool.of(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
+        pool.every(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
     ).items():
         yield _training(state, every, world, trained, pool)
 
 
-def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+    cells = of_one_run(measured)
     bytes_ = max((cell.row.state_bytes or 0 for cell in cells), default=0)
     title = f"What a checkpoint costs: {state_title(state)}{_ranks(world)}, {size(bytes_)} of state"
     guide = (
@@ -90,7 +92,8 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
     _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
-    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), missing(cells), figure)
+    lacks = missing(cells) + left_out(measured, cells)
+    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), lacks, figure)
 
 
 def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
@@ -138,7 +141,8 @@ def _times_legend(body: SubFigure) -> None:
     body.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
 
 
-def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+def _training(state: State, every: int, world: int, measured: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+    cells = of_one_run(measured)
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"What training loses by checkpoints: {state_title(state)}{_ranks(world)}, a checkpoint {interval}"
     guide = (
@@ -169,7 +173,7 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
         slug("training", *state, f"every-{every}", _world_slug(world)),
         title,
         caption(what, INTERVALS, cells, pool),
-        missing(cells),
+        missing(cells) + left_out(measured, cells),
         figure,
     )
 
@@ -192,7 +196,9 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
                 va="center",
                 fontsize=7,
             )
-    notes(panels[0], rows, _NARROW_NOTE_LENGTH)
+    notes(panels[0], rows, _WIDE_NOTE_LENGTH)
+    panels[0].set_zorder(1)  # a note runs on over the panels beside, which are empty on its line
+    panels[0].patch.set_visible(False)
     beside(panels[-1], [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 
