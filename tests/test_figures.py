@@ -362,6 +362,7 @@ def test_a_reason_is_told_by_its_cause(tmp_path: Path, here: Manifest, stated: s
     note = next(text for text in drawn.figure.axes[0].texts if text.get_text().startswith("failed"))
     assert note.get_text() == f"failed in save: {told}"
     assert note.get_bbox_patch().get_facecolor() == to_rgba("white"), "no line of the panel runs through a letter"
+    assert drawn.figure.axes[0].get_zorder() > drawn.figure.axes[1].get_zorder(), "the panel beside hides none of it"
     assert drawn.missing[0].endswith(f": failed in save: {told.rstrip('.')}.")
 
 

@@ -28,7 +28,7 @@ from harness.analysis.figures.cells import (
     state_title,
 )
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.panels import bars, beside, method_lines, notes, points
+from harness.analysis.figures.panels import NOTE_LENGTH, bars, beside, method_lines, notes, points
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, Look, frame, logarithmic_seconds
 from harness.analysis.tables import size
 from harness.analysis.train import TrainRow
@@ -40,7 +40,8 @@ SHARE = Look(BLUE)
 _LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
 _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
 _ROOM_FOR_PERCENTAGE = 1.3
-_WIDE_NOTE_LENGTH = 120
+_TIMES_NOTE_LENGTH = 100
+_OVERHEAD_NOTE_LENGTH = 120
 _SCALE_INCHES = 0.2  # the name of an axis
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
@@ -112,7 +113,7 @@ def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
     )
     points(axes, rows, "durable_s", DURABLE, 0.12)
     points(axes, rows, "stall_s", STALL, -0.12)
-    notes(axes, rows)
+    notes(axes, rows, _TIMES_NOTE_LENGTH if any(row.status == "ok" for row in rows) else NOTE_LENGTH)
 
 
 def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
@@ -196,9 +197,7 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
                 va="center",
                 fontsize=7,
             )
-    notes(panels[0], rows, _WIDE_NOTE_LENGTH)
-    panels[0].set_zorder(1)  # a note runs on over the panels beside, which are empty on its line
-    panels[0].patch.set_visible(False)
+    notes(panels[0], rows, _OVERHEAD_NOTE_LENGTH)
     beside(panels[-1], [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 

@@ -84,7 +84,9 @@ def spans(estimates: Sequence[Estimate], single: Sequence[bool]) -> np.ndarray:
 
 
 def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
-    """Why the rows without a number have none, on their lines."""
+    """Why the rows without a number have none, on their lines: over the panels to the right too, which are empty there."""
+    axes.set_zorder(1)
+    axes.patch.set_visible(False)
     for line, row in enumerate(rows):
         if row.status != "ok":
             text = reason(row, length)
