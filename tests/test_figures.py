@@ -296,6 +296,8 @@ def test_a_part_measured_again_takes_no_place_in_the_panel_of_a_fuller_run(tmp_p
     scaled = only(found, "scale")
     assert curve(scaled.figure.axes[0], "one, flat")[0] == pytest.approx(0.8), "one rank of the run that has two as well"
     assert scaled.caption.endswith("Run 20260102-000000-b.")
+    (pool,) = figures.pools([full, part])
+    assert {cell.run.name for cell in figures.scaled(pool)} == {part.name}
 
 
 def test_no_untraced_save_takes_a_verdict_away(tmp_path: Path, here: Manifest) -> None:

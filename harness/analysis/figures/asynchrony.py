@@ -85,7 +85,6 @@ def _figure(
         panels[0].set_ylabel("checkpoint until\ndurable (s)")
     _bars(panels[-1], slots, [cell.row for cell in trained], "overhead_s")
     panels[-1].set_ylabel("overhead of a\ncheckpoint (s)")
-    panels[-1].margins(y=_ROOM_FOR_NUMBERS)
     _ranks(panels[0], slots)
     _names(panels[-1], slots, [cell.row for cell in trained])
     present = {(cell.row.asynchronous, cell.row.sharded) for cell in trained}
@@ -128,6 +127,7 @@ def _overhead(row: TrainRow) -> float:
 
 
 def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
+    axes.margins(y=_ROOM_FOR_NUMBERS)
     axes.axhline(0.0, color=BLACK, lw=0.8)
     axes.grid(axis="y")
     axes.grid(visible=False, axis="x")

@@ -62,9 +62,28 @@ class Line:
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of strong and one of weak scaling for each state that was saved from several numbers of ranks."""
-    for (state, weak), cells in grouped(pool.every(CostRow), lambda cell: (cell.state, cell.row.scale > 0)).items():
-        if shown := _of_runs_that_scale(cells):
-            yield _figure(state, weak, shown, pool)
+    for (state, weak), cells in grouped(scaled(pool), _kind).items():
+        yield _figure(state, weak, cells, pool)
+
+
+def scaled(pool: Pool) -> list[Cell[CostRow]]:
+    """The saves of methods in several worlds, each case once.
+
+    They are of the run that measured most of a framework's methods in several worlds, as far as it reaches: what more ranks change
+    must not be what another day changes.
+    """
+    return [cell for cells in grouped(pool.every(CostRow), _kind).values() for cell in _of_runs_that_scale(cells)]
+
+
+def _of_runs_that_scale(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
+    by_run = grouped(cells, lambda cell: cell.run.name).values()
+    within_one = {id(cell) for own in by_run for cell in _in_several_worlds(own) if is_measured(cell)}
+    return chosen(_in_several_worlds(cells), lambda cell: cell.row.framework, lambda cell: id(cell) in within_one)
+
+
+def _kind(cell: Cell[CostRow]) -> tuple[State, bool]:
+    """The state, and whether it grows with the ranks."""
+    return (cell.state, cell.row.scale > 0)
 
 
 def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
@@ -173,15 +192,6 @@ def _stragglers(axes: Axes, lines: Sequence[Line]) -> None:
 def _has_stragglers(row: CostRow) -> bool:
     """Whether all ranks have the same to do: where one writes, the others are not waited for, but idle."""
     return row.world > 1 and row.status == "ok" and row.writers in (None, row.world)
-
-
-def _of_runs_that_scale(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
-    """A line is of one run where one has measured the method in several worlds: what ranks change must be no other day's change."""
-    by_run = grouped(cells, lambda cell: cell.run.name).values()
-    scaling = {id(cell) for own in by_run for cell in _in_several_worlds(own)}
-    return chosen(
-        _in_several_worlds(cells), lambda cell: cell.row.framework, lambda cell: id(cell) in scaling and is_measured(cell)
-    )
 
 
 def _in_several_worlds(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
