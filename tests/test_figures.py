@@ -269,7 +269,10 @@ def test_of_runs_that_measured_as_much_the_newest_counts_and_what_it_lacks_is_to
     durable = points_of(drawn.figure.axes[0], "durable_s")
     assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.8, 0.9])  # a save has 0.1 s in each other phase
     assert drawn.caption.endswith("Run 20260102-000000-b.")
-    assert drawn.missing == ("raw two, resnet50 small on cpu: not drawn, for only run 20260101-000000-a has measured it.",)
+    (lack,) = drawn.missing
+    assert (
+        lack == "raw two, resnet50 small on cpu: not drawn beside these, for run 20260101-000000-a measured it at another moment."
+    )
     lines = only(found, "durability").figure.axes[0].get_yticklabels()
     assert {text.get_text() for text in lines} == {"one", "two", "three"}, "a verdict is the same at every moment"
 

@@ -23,7 +23,7 @@ WIDTHS = (360, 1440)
 TEXT_CONTRAST = 4.5  # WCAG 2.2, level AA
 LANDSCAPE_PIXELS = 1062  # A4 on its side between margins of 8 mm
 FIGURE_POINTS = 8.0  # the words of a figure as it is drawn
-LEAST_POINTS = 5.0
+LEAST_POINTS = 4.5  # what the largest figures have on a sheet of A4
 SVG = (
     b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="800" height="400">'
     b'<defs><path id="m" d="M0 0L9 9" stroke="black"/></defs><use xlink:href="#m"/></svg>'

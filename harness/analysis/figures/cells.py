@@ -117,10 +117,14 @@ def of_one_run(cells: Iterable[Cell[AnyRow]]) -> list[Cell[AnyRow]]:
 
 
 def left_out(cells: Iterable[Cell[AnyRow]], shown: Iterable[Cell[AnyRow]]) -> tuple[str, ...]:
-    """A sentence for every case that none but a run beside those `shown` has measured."""
+    """A sentence for every case that another run measured than those `shown`."""
     known = {_key(cell.row) for cell in shown}
     others = [cell for cell in cells if cell.row.status == "ok" and _key(cell.row) not in known]
-    return tuple(dict.fromkeys(lack(cell.row, f"not drawn, for only run {cell.run.name} has measured it") for cell in others))
+    return tuple(
+        dict.fromkeys(
+            lack(cell.row, f"not drawn beside these, for run {cell.run.name} measured it at another moment") for cell in others
+        )
+    )
 
 
 def _key(row: Row) -> str:
