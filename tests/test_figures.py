@@ -9,11 +9,14 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import records
 from conftest import planned
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.text import Text
 from typer.testing import CliRunner
 
@@ -21,7 +24,7 @@ from harness.analysis import figures
 from harness.analysis.cost import CostRow
 from harness.analysis.figures import Drawn, panels
 from harness.analysis.figures.determinism import BEFORE, IDENTICAL, LATER, NOT_RESTORED
-from harness.analysis.runs import ReadRun, read_run, reference_runs
+from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.analysis.train import TrainRow
 from harness.cli.app import app
 from harness.driver import manifest, store
@@ -69,7 +72,7 @@ def item(method: str = "buffered", default: bool = False, **changes: Any) -> Pla
 def cost(planned_case: PlannedCase, durable_s: Sequence[float] = (0.3, 0.4, 0.5), ranks: int = 1) -> list[Record]:
     """Saves with these durable times in each of two processes, cold loads, a verdict and a traced save."""
     case, found = planned_case.case.id, []
-    for process in range(2):
+    for process in range(planned_case.processes):
         for rank in range(ranks):
             found += [records.state(case, process=process, rank=rank), records.verified(case, process=process, rank=rank)]
             for index, seconds in enumerate(durable_s):
@@ -136,6 +139,7 @@ def test_training_has_a_scale_and_a_step_for_each_framework(reference: list[Read
     assert [name for name in frameworks if not re.search(rf"0\.\d\d s in {name}", told)] == []
     widths = {axes.get_xlim() for axes in drawn.figure.findobj(Axes)}
     assert len(widths) == len(frameworks), "seconds of one do not hide milliseconds of another"
+    assert {axes.get_xlabel() for axes in drawn.figure.findobj(Axes)} == {"s a checkpoint"}
 
 
 def test_bars_and_points_are_the_rows_medians_with_their_intervals(reference: list[ReadRun]) -> None:
@@ -217,9 +221,8 @@ def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Dr
         assert part in drawn.caption
     assert re.search(r"n = \d+ to \d+", drawn.caption)
     newest = {name: max(run.name for run in reference if run.name.endswith(name)) for name in ("bench-jax", "bench-pytorch")}
-    assert f"{newest['bench-jax']} (jax)" in drawn.caption  # all of JAX comes from that run, which has nothing else
-    assert f"{newest['bench-pytorch']} (pytorch)" not in drawn.caption  # a later run has measured some of PyTorch's methods anew
-    assert re.search(rf"{newest['bench-pytorch']} \(pytorch [^)]*torch-save-no-crc[^)]*\)", drawn.caption)
+    assert f"{newest['bench-jax']} (jax)" in drawn.caption
+    assert f"{newest['bench-pytorch']} (pytorch)" in drawn.caption  # though a later run has measured some of its methods anew
 
 
 def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
@@ -257,15 +260,115 @@ def test_runs_of_nothing_but_failures_are_drawn_with_their_reasons(tmp_path: Pat
     assert figures.save(drawn, tmp_path)[0].exists()
 
 
-def test_the_newest_row_counts_but_one_that_was_never_measured_replaces_none(tmp_path: Path, here: Manifest) -> None:
+def test_of_runs_that_measured_as_much_the_newest_counts_and_what_it_lacks_is_told(tmp_path: Path, here: Manifest) -> None:
+    one, two, three = item("one"), item("two"), item("three")
+    old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
+    new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (three, cost(three, (0.8,) * 3))])
+    found = figures.draw([new, old])
+    drawn = only(found, "cost")
+    durable = points_of(drawn.figure.axes[0], "durable_s")
+    assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.8, 0.9])  # a save has 0.1 s in each other phase
+    assert drawn.caption.endswith("Run 20260102-000000-b.")
+    (lack,) = drawn.missing
+    assert (
+        lack == "raw two, resnet50 small on cpu: not drawn beside these, for run 20260101-000000-a measured it at another moment."
+    )
+    lines = only(found, "durability").figure.axes[0].get_yticklabels()
+    assert {text.get_text() for text in lines} == {"one", "two", "three"}, "a verdict is the same at every moment"
+
+
+def test_a_run_that_was_broken_off_takes_no_place_of_a_whole_one(tmp_path: Path, here: Manifest) -> None:
     one, two = item("one"), item("two")
     old = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
     new = stored(tmp_path, here, "20260102-000000-b", [(one, cost(one, (0.7,) * 3)), (two, [])])
     drawn = only(figures.draw([new, old]), "cost")
-    durable = points_of(drawn.figure.axes[0], "durable_s")
-    assert [durable[line][0] for line in (0, 1)] == pytest.approx([0.4, 0.8])  # two, then one; a save has 0.1 s in each other phase
-    assert "20260102-000000-b (raw one)" in drawn.caption
-    assert "20260101-000000-a (raw two)" in drawn.caption
+    assert [point[0] for point in points_of(drawn.figure.axes[0], "durable_s").values()] == pytest.approx([0.4, 0.4])
+    assert drawn.missing == ()
+
+
+def test_a_part_measured_again_takes_no_place_in_the_panel_of_a_fuller_run(tmp_path: Path, here: Manifest) -> None:
+    one, two = item("one"), item("two")
+    ranks = item("one", world=2, strategy="flat", launcher="mpirun")
+    full = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,) * 3)), (two, cost(two, (0.3,) * 3))])
+    untraced = [(one, cost(one, (0.7,) * 3)[:-1]), (ranks, cost(ranks, (0.7,) * 3, ranks=2)[:-1])]
+    part = stored(tmp_path, here, "20260102-000000-b", untraced)
+    found = figures.draw([full, part])
+    drawn = only(found, "cost")
+    assert [point[0] for point in points_of(drawn.figure.axes[0], "durable_s").values()] == pytest.approx([0.4, 0.4])
+    assert drawn.caption.endswith("Run 20260101-000000-a.")
+    scaled = only(found, "scale")
+    assert curve(scaled.figure.axes[0], "one, flat")[0] == pytest.approx(0.8), "one rank of the run that has two as well"
+    assert scaled.caption.endswith("Run 20260102-000000-b.")
+    (pool,) = figures.pools([full, part])
+    assert {cell.run.name for cell in figures.scaled(pool)} == {part.name}
+
+
+def test_no_untraced_save_takes_a_verdict_away(tmp_path: Path, here: Manifest) -> None:
+    one, two, ranks = item("one"), item("two"), item("one", world=2, strategy="flat", launcher="mpirun")
+    traced = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one))])
+    content = [(one, cost(one)[:-1]), (two, cost(two)[:-1]), (ranks, cost(ranks, ranks=2)[:-1])]
+    drawn = only(figures.draw([traced, stored(tmp_path, here, "20260102-000000-b", content)]), "durability")
+    (axes,) = drawn.figure.axes
+    assert [text.get_text() for text in axes.texts] == ["at return", "unknown"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["resnet50 small on cpu"], "no column of nothing known"
+    assert drawn.missing == (
+        "raw two, resnet50 small on cpu: not known: the run traced no save of it.",
+        "raw one (flat), resnet50 small on cpu on 2 ranks: not known: the run traced no save of it.",
+    )
+    assert "Empty: no run here has measured" in drawn.caption
+
+
+def test_a_single_sample_has_no_interval_and_is_hollow(tmp_path: Path, here: Manifest) -> None:
+    one, many = replace(item("one"), samples=1, processes=1), item("many")
+    run = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, (0.3,))), (many, cost(many))])
+    drawn = only(figures.draw([run]), "cost")
+    times, shares = drawn.figure.axes
+    assert [text.get_text() for text in times.get_yticklabels()] == ["one", "many"]
+    intervals = [it for it in (*times.containers, *shares.containers) if isinstance(it, ErrorbarContainer)]
+    assert len(intervals) == 3
+    for series in intervals:
+        alone, known = series.lines[2][0].get_segments()
+        assert not np.isfinite(alone).any()
+        assert known[0][0] < known[1][0]
+    assert [patch.get_facecolor() == to_rgba("white") for patch in shares.patches] == [True, False]
+    assert [line.get_markerfacecolor() for line in times.lines].count("white") == 2
+    assert "n = 1 to 6 (where n = 1 there is no interval)" in drawn.caption
+    assert "Hollow: one sample" in " ".join(texts(drawn).split())
+    several = only(figures.draw([stored(tmp_path, here, "20260102-000000-b", [(many, cost(many))])]), "cost")
+    assert "Hollow" not in texts(several)
+
+
+def test_a_single_block_of_training_is_hollow_too(tmp_path: Path, here: Manifest) -> None:
+    one = replace(item("one", experiment="train", every=2), samples=1, processes=1)
+    found = figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, trained(one, 0.25, blocks=1))])])
+    for name in ("training", "asynchrony"):
+        drawn = only(found, name)
+        assert {patch.get_facecolor() for patch in drawn.figure.axes[0].patches} == {to_rgba("white")}
+        assert "Hollow: one sample" in " ".join(texts(drawn).split())
+        assert "n = 1 (where n = 1 there is no interval)" in drawn.caption
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        (
+            'ValueError: in user code: File "a.py", line 1, in f ** x = [y] ValueError: only one. See z.',
+            "ValueError: only one. See z.",
+        ),
+        ('rank 1: a.BError: File "a.py", line 1, in f g() File "b.py", line 2, in g jax.CError: last', "rank 1: jax.CError: last"),
+        ("RuntimeError: TypeError on rank 0: finfo()", "RuntimeError: TypeError on rank 0: finfo()"),
+        ('OSError: File "a", line 2 is damaged', 'OSError: File "a", line 2 is damaged'),
+    ],
+)
+def test_a_reason_is_told_by_its_cause(tmp_path: Path, here: Manifest, stated: str, told: str) -> None:
+    one, good = item("one"), item("good")
+    content = [(one, [records.failure(one.case.id, reason=stated)]), (good, cost(good))]
+    drawn = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", content)]), "cost")
+    note = next(text for text in drawn.figure.axes[0].texts if text.get_text().startswith("failed"))
+    assert note.get_text() == f"failed in save: {told}"
+    assert note.get_bbox_patch().get_facecolor() == to_rgba("white"), "no line of the panel runs through a letter"
+    assert drawn.figure.axes[0].get_zorder() > drawn.figure.axes[1].get_zorder(), "the panel beside hides none of it"
+    assert drawn.missing[0].endswith(f": failed in save: {told.rstrip('.')}.")
 
 
 def test_unlike_machines_get_figures_of_their_own(tmp_path: Path, here: Manifest) -> None:
@@ -398,18 +501,19 @@ def test_untraced_saves_make_no_durability_matrix(tmp_path: Path, here: Manifest
     assert not any(drawn.name == "durability" for drawn in found)
 
 
-def test_duration_and_overhead_stand_over_each_other_by_ranks(tmp_path: Path, here: Manifest) -> None:
-    def trained(planned_case: PlannedCase, seconds: float) -> list[Record]:
-        case = planned_case.case.id
-        blocks = [
-            records.training(case, process=process, index=index, rank=rank, block_ns=int(4 * TENTH + 2e9 * seconds))
-            for process in range(2)
-            for index in range(3)
-            for rank in range(planned_case.case.world)
-        ]
-        checked = [records.verified(case, process=p, rank=r) for p in range(2) for r in range(planned_case.case.world)]
-        return [records.state(case), *blocks, *checked]
+def trained(planned_case: PlannedCase, seconds: float, blocks: int = 3) -> list[Record]:
+    """Blocks of training in each process whose checkpoints add these seconds, and a verdict."""
+    case = planned_case.case.id
+    ranks = [(process, rank) for process in range(planned_case.processes) for rank in range(planned_case.case.world)]
+    timed = [
+        records.training(case, process=process, index=index, rank=rank, block_ns=int(4 * TENTH + 2e9 * seconds))
+        for index in range(blocks)
+        for process, rank in ranks
+    ]
+    return [records.state(case), *timed, *(records.verified(case, process=process, rank=rank) for process, rank in ranks)]
 
+
+def test_duration_and_overhead_stand_over_each_other_by_ranks(tmp_path: Path, here: Manifest) -> None:
     one = item("one", experiment="train", every=2)
     two = item("one", experiment="train", every=2, world=2, strategy="flat")
     saved = item("one")
@@ -425,6 +529,8 @@ def test_duration_and_overhead_stand_over_each_other_by_ranks(tmp_path: Path, he
     assert [patch.get_height() for c in overhead.containers if isinstance(c, BarContainer) for patch in c] == pytest.approx(
         [0.05, 0.25]
     )
+    numbers = [[text.get_text() for text in axes.texts if text.get_text().isdigit()] for axes in (duration, overhead)]
+    assert numbers == [["400"], ["50", "250"]], "a bar too short to be seen is read"
     assert any("one on 2" in lack for lack in drawn.missing)
     assert "(s)" in duration.get_ylabel()
     assert "(s)" in overhead.get_ylabel()
@@ -456,7 +562,26 @@ def test_the_command_draws_a_run_and_says_what_is_missing(tmp_path: Path, here: 
     assert done.exit_code == 0, done.output
     assert "wrong, resnet50 small on cpu: failed in save: wrong bytes." in done.output
     assert "damaged record" in done.output
-    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".svg", ".png"}
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} == {".svg", ".png", ".md"}
+    listed = (tmp_path / "out" / "README.md").read_text()
+    assert all(f"]({svg.name}): " in listed for svg in (tmp_path / "out").glob("*.svg"))
+
+
+def test_the_index_replaces_its_like_and_nothing_that_others_wrote(tmp_path: Path) -> None:
+    drawn = Drawn("cost", "What it costs", "", (), Figure())
+    (tmp_path / "README.md").write_text("mine")
+    assert figures.write_index([drawn], tmp_path) is None
+    assert (tmp_path / "README.md").read_text() == "mine"
+    (tmp_path / "README.md").unlink()
+    index = figures.write_index([drawn], tmp_path)
+    assert figures.write_index([replace(drawn, title="Another")], tmp_path) == index
+    assert index.read_text().endswith("- [cost](cost.svg): Another.\n")
+
+
+def test_the_index_of_the_reference_figures_lists_every_one() -> None:
+    folder = REFERENCE / "figures"
+    listed = re.findall(r"^- \[.*?\]\((.*?)\): .+\.$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in folder.glob("*.svg"))
 
 
 def test_the_command_refuses_a_run_that_is_not_there(tmp_path: Path) -> None:

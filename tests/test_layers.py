@@ -62,7 +62,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
     ),
     "harness/analysis": rule(
         "harness.record harness.case harness.machine harness.plan harness.reading harness.stored harness.analysis",
-        "pandas numpy scipy matplotlib jinja2",
+        "pandas numpy scipy matplotlib PIL jinja2",
     ),
     "notebooks": rule("harness.analysis", "pandas"),
     "workloads": rule("workloads", "numpy"),

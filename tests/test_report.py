@@ -157,6 +157,31 @@ def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path)
     assert "--world 2 --strategy flat" in html
 
 
+def test_a_heading_stands_over_its_numbers(tmp_path: Path) -> None:
+    one, two = item("direct"), item("direct", world=2, strategy="flat", launcher="mpirun")
+    found = [*measured(one.case.id, 0.1)]
+    found += [replace(record, rank=rank) for rank in range(2) for record in measured(two.case.id, 0.3) if hasattr(record, "rank")]
+    html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
+    heads = re.findall(r'<th scope="col"( class="number")?>(.*?)</th>', html)
+    cells = re.findall(r'<t[hd] (?:scope="row"|class="(number|text)[^"]*")', html[html.index("<tr id=") :])
+    assert "to one rank's" in [unescape(name) for _, name in heads]
+    assert [bool(number) for number, _ in heads] == [kind == "number" for kind in cells[: len(heads)]]
+
+
+@pytest.mark.parametrize(
+    ("size", "wide"),
+    [
+        ('width="684pt" height="1096.56pt"', False),
+        ('width="1252.8pt" height="761pt"', True),
+        ('width="684pt" height="300pt"', False),
+        ("", False),
+    ],
+)
+def test_a_wide_picture_lies_on_its_side_on_paper(hostile: ReadRun, size: str, wide: bool) -> None:
+    picture = Picture("A", "of a", (), f'<svg xmlns:xlink="x" {size} viewBox="0 0 1 1"/>'.encode())
+    assert ('<figure class="wide">' in page([Machine([hostile], [picture])])) == wide
+
+
 def test_a_figure_says_what_it_lacks(hostile: ReadRun) -> None:
     seen = text_of(page([Machine([hostile], [Picture("Stall", "Shorter is better.", ("jax: not measured",), SVG)])]))
     assert "Shorter is better." in seen
@@ -177,12 +202,21 @@ def test_the_answer_is_three_sentences_whatever_was_measured(references: list[Re
         assert all(re.fullmatch(r"[A-Z0-9].*\.", sentence) for sentence in said), said
 
 
-def test_the_answer_of_two_runs_holds_no_seconds_of_one_against_the_other(tmp_path: Path) -> None:
-    case = item("direct"), item("buffered")
-    older = read_run(store_run(tmp_path, case, [*measured(case[0].case.id, 0.01), *measured(case[1].case.id, 0.05)]))
-    newer = read_run(store_run(tmp_path, case[1:], measured(case[1].case.id, 0.02)))
-    assert answer([older.rows])[0].endswith("is durable soonest with direct in raw (10.0 ms).")
-    assert answer([older.rows, newer.rows])[0].endswith("is durable soonest with buffered in raw (20.0 ms).")
+def test_the_answer_of_several_runs_is_of_the_fullest_and_of_the_newest_of_these(tmp_path: Path) -> None:
+    direct, buffered = item("direct"), item("buffered")
+    full = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.03), *measured(buffered.case.id, 0.05)]))
+    part = read_run(store_run(tmp_path, [buffered], measured(buffered.case.id, 0.02)))
+    again = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.04), *measured(buffered.case.id, 0.05)]))
+    assert answer([full.rows, part.rows])[0].endswith("is durable soonest with direct in raw (30.0 ms).")
+    assert answer([full.rows, again.rows, part.rows])[0].endswith("is durable soonest with direct in raw (40.0 ms).")
+    assert answer([again.rows, full.rows])[0].endswith("is durable soonest with direct in raw (30.0 ms).")
+
+
+def test_a_method_that_has_failed_since_is_no_longer_the_answer(tmp_path: Path) -> None:
+    direct, buffered = item("direct"), item("buffered")
+    old = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.01), *measured(buffered.case.id, 0.05)]))
+    new = read_run(store_run(tmp_path, [direct, buffered], [records.failure(direct.case.id), *measured(buffered.case.id, 0.05)]))
+    assert answer([old.rows, new.rows])[0].endswith("is durable soonest with buffered in raw (50.0 ms).")
 
 
 def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:

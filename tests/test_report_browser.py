@@ -21,6 +21,9 @@ from harness.analysis.runs import read_run, reference_runs
 CHROMIUM = shutil.which("chromium")
 WIDTHS = (360, 1440)
 TEXT_CONTRAST = 4.5  # WCAG 2.2, level AA
+LANDSCAPE_PIXELS = 1062  # A4 on its side between margins of 8 mm
+FIGURE_POINTS = 8.0  # the words of a figure as it is drawn
+LEAST_POINTS = 4.5  # what the largest figures have on a sheet of A4
 SVG = (
     b'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="800" height="400">'
     b'<defs><path id="m" d="M0 0L9 9" stroke="black"/></defs><use xlink:href="#m"/></svg>'
@@ -47,10 +50,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All reference runs, with the figures of those that trained."""
+    """All reference runs, with the figures that are widest and highest, and those of training."""
     folder = tmp_path_factory.mktemp("reference")
     runs = reference_runs()
-    drawn = figures.draw([run for run in runs if "-train-" in run.name])
+    drawn = [it for it in figures.draw(runs) if it.name.startswith(("training-", "cost-resnet50", "determinism-resnet50"))]
     pictures = [Picture(it.title, it.caption, it.missing, figures.save(it, folder)[0].read_bytes()) for it in drawn]
     return written(folder, Machine(runs, pictures))
 
@@ -109,6 +112,22 @@ def test_it_loads_without_errors_and_nothing_overflows(
     assert opened.page.evaluate(outside, width) == []
     broken = "Array.from(document.images).filter((image) => !image.complete || image.naturalWidth === 0).length"
     assert opened.page.evaluate(broken) == 0
+
+
+SHOWN = "Array.from(document.images, (it) => [it.alt, it.getBoundingClientRect().width, it.naturalWidth])"
+LARGEST = {"What a checkpoint costs": 900, "Does a killed run go on": 1600}  # CSS pixels across, as drawn
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_figures_are_as_large_as_they_were_drawn_and_scroll(browser: Browser, reference: Path, width: int) -> None:
+    page = open_page(browser, reference, width).page
+    shown = page.evaluate(SHOWN)
+    assert [alt for alt, across, natural in shown if abs(across - natural) > 1] == []
+    for title, least in LARGEST.items():
+        assert [across for alt, across, _ in shown if alt.startswith(title) and across >= least], title
+    cut = """Array.from(document.querySelectorAll("figure .scroll"))
+        .filter((box) => box.scrollWidth + 1 < box.querySelector("img").naturalWidth).length"""
+    assert page.evaluate(cut) == 0
 
 
 def test_markup_from_a_record_stays_text(browser: Browser, hostile: Path) -> None:
@@ -220,6 +239,18 @@ def test_print_has_every_row_and_every_command(browser: Browser, hostile: Path, 
     pages = printed(page, tmp_path / "report.pdf")
     assert len(pages) >= 2
     assert all(method in "".join(pages) for method in SPEEDS_S)
+
+
+def test_words_in_printed_figures_can_be_read(browser: Browser, reference: Path, tmp_path: Path) -> None:
+    page = open_page(browser, reference, LANDSCAPE_PIXELS).page
+    page.emulate_media(media="print")
+    shown = page.evaluate(SHOWN)
+    for title in LARGEST:
+        points = [FIGURE_POINTS * across / natural for alt, across, natural in shown if alt.startswith(title)]
+        assert min(points) >= LEAST_POINTS, title
+    page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
+    sheets = PdfReader(tmp_path / "report.pdf").pages
+    assert {float(sheet.mediabox.width) > float(sheet.mediabox.height) for sheet in sheets} == {True, False}
 
 
 def test_every_printed_page_of_a_table_has_its_headings(browser: Browser, reference: Path, tmp_path: Path) -> None:

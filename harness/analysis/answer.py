@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeGuard, TypeVar
+from typing import TypeVar
 
 from harness.analysis.cost import CostRow
 from harness.analysis.parity import ParityRow
@@ -17,20 +17,21 @@ from harness.analysis.train import TrainRow
 
 FLOOR = "raw"  # no framework: what the others are measured against
 _Kind = TypeVar("_Kind", bound=Row)
+_Timed = TypeVar("_Timed", CostRow, TrainRow)
 
 
 def answer(runs: Sequence[Sequence[Row]]) -> list[str]:
     """Return what is fast, what training loses and what can be trusted, a sentence each.
 
     `runs` has the rows of each run, oldest first. Times of two runs are not held against each other: every framework has its own
-    answer, from the newest run that measured it.
+    answer, from the run that tried most of its methods, the newest of several.
     """
     everything = [row for rows in runs for row in rows]
     return [_answer_on_speed(runs), _answer_on_training(runs), _answer_on_trust(everything)]
 
 
 def _answer_on_speed(runs: Sequence[Sequence[Row]]) -> str:
-    fields = _newest_by_framework([[row for row in rows if _is_good(row)] for rows in runs])
+    fields = _good_by_framework(_costs(runs))
     if not fields:
         return "No run here shows how fast a checkpoint is."
     best = {framework: min(_whole(rows), key=_durable) for framework, rows in fields.items()}
@@ -44,13 +45,12 @@ def _answer_on_speed(runs: Sequence[Sequence[Row]]) -> str:
 
 def _answer_on_training(runs: Sequence[Sequence[Row]]) -> str:
     said = []
-    still = _newest_by_framework([[row for row in rows if _is_good(row)] for rows in runs])
+    still = _good_by_framework(_costs(runs))
     if still:
         best = {framework: min(_whole(rows), key=_stall) for framework, rows in still.items()}
         told = [(row.method, framework, duration(row.stall_s)) for framework, row in best.items()]
         said.append(f"a checkpoint stops training least with {_by_method(told)}")
-    timed = [[row for row in rows if isinstance(row, TrainRow) and row.status == "ok" and row.overhead_s] for rows in runs]
-    loops = _newest_by_framework(timed)
+    loops = _good_by_framework([[row for row in rows if isinstance(row, TrainRow)] for rows in runs])
     if loops:
         least = {framework: min(_whole(rows), key=_overhead) for framework, rows in loops.items()}
         told = [(f"{row.method} every {row.every} steps", framework, _added(row)) for framework, row in least.items()]
@@ -105,21 +105,37 @@ def _spared(rows: Sequence[CostRow]) -> str:
     return f"only with {_by_method(told)} is a checkpoint certain to outlive a power loss"
 
 
-def _is_good(row: Row) -> TypeGuard[CostRow]:
-    return isinstance(row, CostRow) and row.status == "ok" and row.verified and row.durable_s is not None
+def _costs(runs: Sequence[Sequence[Row]]) -> list[list[CostRow]]:
+    return [[row for row in rows if isinstance(row, CostRow)] for rows in runs]
 
 
-def _newest_by_framework(runs: Sequence[Sequence[_Kind]]) -> dict[str, list[_Kind]]:
-    """The rows of each framework from the newest run that has any, of the state and ranks that most rows are about."""
-    settings = [_setting(row) for rows in runs for row in rows]
+def _is_good(row: CostRow | TrainRow) -> bool:
+    number = row.durable_s if isinstance(row, CostRow) else row.overhead_s
+    return row.status == "ok" and row.verified and number is not None
+
+
+def _good_by_framework(runs: Sequence[Sequence[_Timed]]) -> dict[str, list[_Timed]]:
+    """The good rows of each framework from one run, of the state and ranks that most good rows are about.
+
+    It is the run that tried most methods, so that one of a few methods takes no answer from one of all, and a method that has
+    failed since is no longer praised; the newest where several tried as many.
+    """
+    settings = [_setting(row) for rows in runs for row in rows if _is_good(row)]
     if not settings:
         return {}
     common = max(dict.fromkeys(settings), key=settings.count)
-    found: dict[str, list[_Kind]] = {}
-    for rows in runs:
-        of_state = [row for row in rows if _setting(row) == common]
-        found |= {name: [row for row in of_state if row.framework == name] for name in sorted({row.framework for row in of_state})}
-    return {name: found[name] for name in sorted(found) if name != FLOOR or len(found) == 1}
+    found: dict[str, list[_Timed]] = {}
+    for name in sorted({row.framework for rows in runs for row in rows}):
+        own = [[row for row in rows if row.framework == name and _setting(row) == common] for rows in runs]
+        telling = [rows for rows in reversed(own) if any(_is_good(row) for row in rows)]
+        if telling:
+            found[name] = [row for row in max(telling, key=_tried) if _is_good(row)]
+    return {name: rows for name, rows in found.items() if name != FLOOR or len(found) == 1}
+
+
+def _tried(rows: Sequence[Row]) -> int:
+    """How many methods were tried to the end."""
+    return len({row.method for row in rows if row.status in ("ok", "failed")})
 
 
 def _setting(row: Row) -> tuple[str, int]:

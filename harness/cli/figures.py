@@ -34,6 +34,7 @@ def figures_command(
         out.print(escape(f"{svg}, {png.name}: {figure.title}"), highlight=False, soft_wrap=True)
         for lack in figure.missing:
             out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)
+    figures.write_index(drawn, folder)
 
 
 def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:

@@ -10,10 +10,12 @@ import matplotlib as mpl
 from harness.analysis.figures import asynchrony, cost, determinism, durability, scale, size
 from harness.analysis.figures.cells import Pool, pools
 from harness.analysis.figures.drawn import Drawn, save
+from harness.analysis.figures.index import write_index
+from harness.analysis.figures.scale import scaled
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 
-__all__ = ["Drawn", "Pool", "draw", "pools", "save"]
+__all__ = ["Drawn", "Pool", "draw", "pools", "save", "scaled", "write_index"]
 
 _FAMILIES: tuple[Callable[[Pool], Iterator[Drawn]], ...] = (
     cost.draw,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -18,16 +19,21 @@ from harness.analysis.figures.cells import (
     caption,
     footer,
     grouped,
+    hollow,
+    is_single,
     label,
+    left_out,
     missing,
     number,
+    of_one_run,
     slug,
     state_title,
 )
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.panels import spans
+from harness.analysis.figures.panels import GROUND, bar_inks, spans
 from harness.analysis.figures.style import BLACK, BLUE, LIGHT, ORANGE, SKY, Look, frame
 from harness.analysis.row import Row, listed
+from harness.analysis.statistics import Estimate
 from harness.analysis.train import TrainRow
 
 KINDS = {  # asynchronous, sharded
@@ -41,19 +47,25 @@ _BOTH = (
     "An asynchronous method pays where its bar below is far shorter than its bar above."
 )
 _OVERHEAD_ALONE = "Lower is better. What a checkpoint adds to the training; nobody has timed it outside of training."
-_BAR_INCHES = 0.26
+_NUMBERS = "Numbers on the bars: milliseconds."
+_BAR_INCHES = 0.3
+_ROOM_FOR_NUMBERS = 0.16  # of what the bars span
 _GAP = 1.0  # between numbers of ranks, in bars
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure for each framework, state and interval that training was measured with."""
-    saves = pool.of(CostRow)
-    for (framework, state, every), trained in grouped(
-        pool.of(TrainRow), lambda cell: (cell.row.framework, cell.state, cell.row.every)
-    ).items():
+    saves = of_one_run(cell for cell in pool.every(CostRow) if cell.row.scale <= 1)
+    for (framework, state, every), measured in grouped(pool.every(TrainRow), _family).items():
+        trained = of_one_run(measured)
         wanted = {_place(cell.row) for cell in trained}
-        own = [cell for cell in saves if cell.state == state and cell.row.scale <= 1 and _place(cell.row) in wanted]
-        yield _figure(framework, state, every, trained, own, pool)
+        own = [cell for cell in saves if cell.state == state and _place(cell.row) in wanted]
+        drawn = _figure(framework, state, every, trained, own, pool)
+        yield replace(drawn, missing=drawn.missing + left_out(measured, trained))
+
+
+def _family(cell: Cell[TrainRow]) -> tuple[str, State, int]:
+    return (cell.row.framework, cell.state, cell.row.every)
 
 
 def _figure(
@@ -61,11 +73,11 @@ def _figure(
 ) -> Drawn:
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"Synchronous, asynchronous, sharded: {framework}, {state_title(state)}, a checkpoint {interval}"
-    guide = _BOTH if saves else _OVERHEAD_ALONE
     cells: list[Cell[Row]] = [*_as_rows(trained), *_as_rows(saves)]
+    guide = f"{_BOTH if saves else _OVERHEAD_ALONE} {_NUMBERS}{hollow(cells)}"
     slots = _slots([cell.row for cell in trained])
     figure, body = frame(
-        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 4.6 if saves else 3.2
+        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 5.4 if saves else 3.6
     )
     panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     if saves:
@@ -115,6 +127,7 @@ def _overhead(row: TrainRow) -> float:
 
 
 def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
+    axes.margins(y=_ROOM_FOR_NUMBERS)
     axes.axhline(0.0, color=BLACK, lw=0.8)
     axes.grid(axis="y")
     axes.grid(visible=False, axis="x")
@@ -122,20 +135,25 @@ def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Seque
         estimate, look = number(row, name), KINDS[row.asynchronous, row.sharded][1]
         place = slots[_place(row)]
         if estimate:
-            axes.bar(
-                place,
-                estimate.value,
-                width=0.8,
-                color=look.colour,
-                hatch=look.hatch,
-                edgecolor="white",
-                yerr=spans([estimate]),
-                error_kw={"elinewidth": 1.0},
-            )
+            _bar(axes, place, estimate, look, is_single(row))
         else:
-            axes.text(
-                place, 0.02, row.status, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom", fontsize=6.5
-            )
+            said = axes.text(place, 0.04, row.status, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom")
+            said.set(fontsize=6.5, bbox=GROUND)
+
+
+def _bar(axes: Axes, place: float, estimate: Estimate, look: Look, single: bool) -> None:
+    face, edge = bar_inks(look, single)
+    reach = spans([estimate], [single])
+    axes.bar(place, estimate.value, 0.8, color=face, hatch=look.hatch, edgecolor=edge, yerr=reach, error_kw={"elinewidth": 1.0})
+    top = max(0.0, estimate.value if single else estimate.high)
+    number_above = axes.annotate(_milliseconds(estimate.value), (place, top), (0, 3), textcoords="offset points", ha="center")
+    number_above.set_fontsize(6.5)
+
+
+def _milliseconds(seconds: float) -> str:
+    """To three digits, where there are no more before the point."""
+    found = 1e3 * seconds
+    return f"{found:.0f}" if abs(found) >= 100 else f"{found:.3g}"
 
 
 def _ranks(axes: Axes, slots: dict[tuple[int, str, str, str], float]) -> None:

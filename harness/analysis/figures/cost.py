@@ -19,13 +19,16 @@ from harness.analysis.figures.cells import (
     caption,
     footer,
     grouped,
+    hollow,
+    left_out,
     missing,
     number,
+    of_one_run,
     slug,
     state_title,
 )
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.panels import bars, beside, method_lines, notes, points
+from harness.analysis.figures.panels import NOTE_LENGTH, bars, beside, method_lines, notes, points
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, Look, frame, logarithmic_seconds
 from harness.analysis.tables import size
 from harness.analysis.train import TrainRow
@@ -37,7 +40,9 @@ SHARE = Look(BLUE)
 _LEAST_SHARE = 1.1  # the axis goes beyond the ceiling
 _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in words
 _ROOM_FOR_PERCENTAGE = 1.3
-_NARROW_NOTE_LENGTH = 48
+_TIMES_NOTE_LENGTH = 100
+_OVERHEAD_NOTE_LENGTH = 120
+_SCALE_INCHES = 0.2  # the name of an axis
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
     ("stall_s", "= stall", Look(ORANGE, hatch="////")),
@@ -49,23 +54,24 @@ _PARTS = (
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of saves for each state, on as few ranks as it was saved from, and of training for each interval."""
-    saves = [cell for cell in pool.of(CostRow) if cell.row.scale <= 1]
+    saves = [cell for cell in pool.every(CostRow) if cell.row.scale <= 1]
     for state, cells in grouped(saves, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         yield _saves(state, world, [cell for cell in cells if cell.row.world == world], pool)
     for (state, every, world), trained in grouped(
-        pool.of(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
+        pool.every(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
     ).items():
         yield _training(state, every, world, trained, pool)
 
 
-def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+    cells = of_one_run(measured)
     bytes_ = max((cell.row.state_bytes or 0 for cell in cells), default=0)
     title = f"What a checkpoint costs: {state_title(state)}{_ranks(world)}, {size(bytes_)} of state"
     guide = (
         "Left is better. Training stands still for the stall; after the durable time the files are flushed, whatever the method "
         "itself did; the ceiling is a raw write of the same bytes just before and after. Right: ceiling over durable time, 1 is "
-        "as fast as the disk."
+        f"as fast as the disk.{hollow(cells)}"
     )
     frameworks = _sorted(cells, "durable_s")
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 9.5, _height(frameworks))
@@ -87,7 +93,8 @@ def _saves(state: State, world: int, cells: Sequence[Cell[CostRow]], pool: Pool)
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
     _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
-    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), missing(cells), figure)
+    lacks = missing(cells) + left_out(measured, cells)
+    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), lacks, figure)
 
 
 def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
@@ -106,7 +113,7 @@ def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
     )
     points(axes, rows, "durable_s", DURABLE, 0.12)
     points(axes, rows, "stall_s", STALL, -0.12)
-    notes(axes, rows)
+    notes(axes, rows, _TIMES_NOTE_LENGTH if any(row.status == "ok" for row in rows) else NOTE_LENGTH)
 
 
 def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
@@ -135,16 +142,18 @@ def _times_legend(body: SubFigure) -> None:
     body.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
 
 
-def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+def _training(state: State, every: int, world: int, measured: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+    cells = of_one_run(measured)
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"What training loses by checkpoints: {state_title(state)}{_ranks(world)}, a checkpoint {interval}"
     guide = (
         "Left is better. The overhead of a checkpoint (with its share of the training time) is what it adds to the steps: the "
         "stall, the slowdown of the steps while it is written, and the waiting for the checkpoint before. Flushing the files then "
-        f"still takes what the last column shows. Each framework has a scale of its own.{_steps(cells)}"
+        f"still takes what the last column shows. Each framework has a scale of its own.{_steps(cells)}{hollow(cells)}"
     )
     frameworks = _sorted(cells, "overhead_s")
-    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, _height(frameworks) - 0.2)
+    height = _height(frameworks) + _SCALE_INCHES * len(frameworks) - 0.2
+    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), 11.0, height)
     grid = body.subplots(
         len(frameworks),
         len(_PARTS),
@@ -158,14 +167,14 @@ def _training(state: State, every: int, world: int, cells: Sequence[Cell[TrainRo
     for (framework, rows), panels in zip(frameworks.items(), grid, strict=True):
         _parts(panels, framework, rows)
         _scale_parts(panels, rows)
-    for axes in grid[-1]:
-        axes.set_xlabel("s a checkpoint")
+        for axes in panels:
+            axes.set_xlabel("s a checkpoint")
     what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
     return Drawn(
         slug("training", *state, f"every-{every}", _world_slug(world)),
         title,
         caption(what, INTERVALS, cells, pool),
-        missing(cells),
+        missing(cells) + left_out(measured, cells),
         figure,
     )
 
@@ -188,7 +197,7 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
                 va="center",
                 fontsize=7,
             )
-    notes(panels[0], rows, _NARROW_NOTE_LENGTH)
+    notes(panels[0], rows, _OVERHEAD_NOTE_LENGTH)
     beside(panels[-1], [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
 
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from harness.analysis.figures.cells import Cell, Pool, State, caption, footer, grouped, label, missing, slug, state_title
+from harness.analysis.figures.cells import Cell, Pool, State, caption, chosen, footer, grouped, label, missing, slug, state_title
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import FAILED, GOOD, UNSUPPORTED, Mark, Verdict, matrix, matrix_legend
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, RED, ROW_INCHES, SKY, frame
@@ -38,7 +38,8 @@ _ROOM_FOR_WORDS = 0.35  # of the losses' span
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """For each state a matrix, and the losses of the frameworks' own first choices."""
-    for state, cells in grouped(pool.of(ResumeRow), lambda cell: cell.state).items():
+    once = chosen(pool.every(ResumeRow), lambda cell: (cell.row.framework, cell.state))
+    for state, cells in grouped(once, lambda cell: cell.state).items():
         yield _matrix(state, cells, pool)
         traced = _traced(cells)
         if traced:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from matplotlib.axes import Axes
 
 from harness.analysis.cost import CostRow
-from harness.analysis.figures.cells import Cell, Pool, caption, footer, grouped, label, missing, state_title
+from harness.analysis.figures.cells import Cell, Pool, caption, chosen, footer, grouped, label, lack, missing, state_title
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import FAILED, GOOD, UNSUPPORTED, Mark, Verdict, matrix, matrix_legend, wrapped
 from harness.analysis.figures.style import BLUE, GREY, ORANGE, ROW_INCHES, SKY, frame
@@ -17,20 +17,23 @@ AT_RETURN = Verdict("intact as soon as save has returned", GOOD)
 AT_FINISHED = Verdict("intact once the method says that it is finished", SKY)
 DATA_ONLY = Verdict("contents flushed, a file's name is not: it may be gone", ORANGE, "//")
 NEVER = Verdict("never certain: contents are not all flushed", BLUE, "", "white")
-UNKNOWN = Verdict("not known: the save could not be traced", "white", "||", GREY)
+UNKNOWN = Verdict("not known: no save was traced", "white", "||", GREY)
+_EMPTY = "Empty: no run here has measured the method with that state."
 _COLUMN_INCHES = 1.45
 _LEAST_COLUMNS = 3
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """One matrix of all saves."""
-    cells = [cell for cell in pool.of(CostRow) if cell.row.scale <= 1]
-    if not any(_is_known(cell.row) for cell in cells):
+    everything = chosen((cell for cell in pool.every(CostRow) if cell.row.scale <= 1), lambda cell: cell.panel, _tells)
+    known = {_column(cell) for cell in everything if cell.row.status == "ok" and _is_known(cell.row)}
+    cells = [cell for cell in everything if _column(cell) in known]
+    if not cells:
         return
     title = "Which checkpoints survive a power loss"
     guide = (
         "Lighter is better. A checkpoint is safe once its files' contents and their names have been flushed to the device; "
-        "otherwise a power loss can take it, even long after save has returned."
+        f"otherwise a power loss can take it, even long after save has returned. {_EMPTY}"
     )
     columns = list(dict.fromkeys(_column(cell) for cell in cells))
     frameworks = dict(sorted(grouped(cells, lambda cell: cell.row.framework).items()))
@@ -44,8 +47,9 @@ def draw(pool: Pool) -> Iterator[Drawn]:
         _panel(axes, frameworks[name], lines[name], columns, headed=place == 0)
         axes.set_title(name)
     matrix_legend(body, (AT_RETURN, AT_FINISHED, DATA_ONLY, NEVER, UNKNOWN), (_mark(cell.row).verdict for cell in cells))
-    what = "After which instant a power loss leaves the checkpoint intact, by method and state."
-    yield Drawn("durability", title, caption(what, TRACED, cells, pool, counted=False), missing(cells), figure)
+    what = f"After which instant a power loss leaves the checkpoint intact, by method and state. {_EMPTY}"
+    lacks = missing(everything) + _untraced(everything)
+    yield Drawn("durability", title, caption(what, TRACED, cells, pool, counted=False), lacks, figure)
 
 
 def _panel(axes: Axes, cells: Sequence[Cell[CostRow]], lines: Sequence[str], columns: Sequence[str], headed: bool) -> None:
@@ -61,6 +65,16 @@ def _column(cell: Cell[CostRow]) -> str:
 
 def _is_known(row: CostRow) -> bool:
     return row.durability != "unknown"
+
+
+def _tells(cell: Cell[CostRow]) -> bool:
+    """Whether there is a verdict: a run that traced nothing takes none from one that did."""
+    return cell.row.status == "failed" or (cell.row.status == "ok" and _is_known(cell.row))
+
+
+def _untraced(cells: Sequence[Cell[CostRow]]) -> tuple[str, ...]:
+    rows = [cell.row for cell in cells if cell.row.status == "ok" and not _is_known(cell.row)]
+    return tuple(dict.fromkeys(lack(row, f"not known: {row.durability_reason or 'the run traced no save of it'}") for row in rows))
 
 
 def _mark(row: CostRow) -> Mark:

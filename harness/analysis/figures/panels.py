@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from harness.analysis.figures.cells import label, number, reason
+from harness.analysis.figures.cells import is_single, label, number, reason
 from harness.analysis.figures.style import BLACK, GREY, PALE, Look
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 
 BAR_HEIGHT = 0.62
 NOTE_LENGTH = 68
+GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # of words that lie over lines
 
 
 def method_lines(axes: Axes, rows: Sequence[Row], labelled: bool = True) -> None:
@@ -34,17 +35,24 @@ def bars(axes: Axes, rows: Sequence[Row], name: str, look: Look) -> None:
     known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
     if not known:
         return
+    single = [is_single(rows[line]) for line, _ in known]
+    inks = [bar_inks(look, hollow) for hollow in single]
     axes.barh(
         [line for line, _ in known],
         [estimate.value for _, estimate in known],
         height=BAR_HEIGHT,
-        color=look.colour,
+        color=[face for face, _ in inks],
         hatch=look.hatch,
-        edgecolor="white" if look.hatch else look.colour,
-        xerr=spans([estimate for _, estimate in known]),
+        edgecolor=[edge for _, edge in inks],
+        xerr=spans([estimate for _, estimate in known], single),
         error_kw={"elinewidth": 1.0, "ecolor": BLACK},
         label=name,
     )
+
+
+def bar_inks(look: Look, hollow: bool) -> tuple[str, str]:
+    """The colours of a bar's face and of its edge and hatch; hollow is for a single sample."""
+    return ("white", look.colour) if hollow else (look.colour, "white" if look.hatch else look.colour)
 
 
 def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float = 0.0) -> None:
@@ -52,10 +60,11 @@ def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float 
     known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
     if not known:
         return
+    single = [is_single(rows[line]) for line, _ in known]
     axes.errorbar(
         [estimate.value for _, estimate in known],
         [line + shift for line, _ in known],
-        xerr=spans([estimate for _, estimate in known]),
+        xerr=spans([estimate for _, estimate in known], single),
         fmt=look.marker,
         color=look.colour,
         markerfacecolor=look.colour if look.filled else "white",
@@ -63,20 +72,26 @@ def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float 
         elinewidth=1.0,
         label=name,
     )
+    for (line, estimate), hollow in zip(known, single, strict=True):
+        if hollow:
+            axes.plot([estimate.value], [line + shift], ls="", marker=look.marker, ms=5.0, mfc="white", mec=look.colour, zorder=4)
 
 
-def spans(estimates: Sequence[Estimate]) -> np.ndarray:
-    """How far each interval reaches below and above its value, as error bars want it."""
-    return np.array([[max(0.0, e.value - e.low) for e in estimates], [max(0.0, e.high - e.value) for e in estimates]])
+def spans(estimates: Sequence[Estimate], single: Sequence[bool]) -> np.ndarray:
+    """How far each interval reaches below and above its value, as error bars want it; nothing where it is of a single sample."""
+    reach = np.array([[max(0.0, e.value - e.low) for e in estimates], [max(0.0, e.high - e.value) for e in estimates]])
+    return np.where(single, np.nan, reach)
 
 
 def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
-    """Why the rows without a number have none, on their lines."""
+    """Why the rows without a number have none, on their lines: over the panels to the right too, which are empty there."""
+    axes.set_zorder(1)
+    axes.patch.set_visible(False)
     for line, row in enumerate(rows):
         if row.status != "ok":
             text = reason(row, length)
             note = axes.text(0.01, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, style="italic")
-            note.set(color=GREY, in_layout=False)
+            note.set(color=GREY, in_layout=False, bbox=GROUND)
 
 
 def beside(axes: Axes, texts: Sequence[str], heading: str = "") -> None:

@@ -18,8 +18,11 @@ from harness.analysis.figures.cells import (
     Pool,
     State,
     caption,
+    chosen,
     footer,
     grouped,
+    is_measured,
+    is_single,
     label,
     missing,
     number,
@@ -34,6 +37,7 @@ from harness.analysis.statistics import Estimate, Samples
 
 _PANEL_INCHES = 3.4
 _LEAST_WORLDS = 2
+_NO_INTERVAL = " Without an interval: one sample."
 _STEP_ASIDE = 1.025  # a factor, on a logarithmic axis
 _STRAGGLER_LIMIT = 1.1  # the axis shows at least a tenth more than no wait at all
 
@@ -58,9 +62,28 @@ class Line:
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure of strong and one of weak scaling for each state that was saved from several numbers of ranks."""
-    for (state, weak), cells in grouped(pool.of(CostRow), lambda cell: (cell.state, cell.row.scale > 0)).items():
-        if shown := _in_several_worlds(cells):
-            yield _figure(state, weak, shown, pool)
+    for (state, weak), cells in grouped(scaled(pool), _kind).items():
+        yield _figure(state, weak, cells, pool)
+
+
+def scaled(pool: Pool) -> list[Cell[CostRow]]:
+    """The saves of methods in several worlds, each case once.
+
+    They are of the run that measured most of a framework's methods in several worlds, as far as it reaches: what more ranks change
+    must not be what another day changes.
+    """
+    return [cell for cells in grouped(pool.every(CostRow), _kind).values() for cell in _of_runs_that_scale(cells)]
+
+
+def _of_runs_that_scale(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
+    by_run = grouped(cells, lambda cell: cell.run.name).values()
+    within_one = {id(cell) for own in by_run for cell in _in_several_worlds(own) if is_measured(cell)}
+    return chosen(_in_several_worlds(cells), lambda cell: cell.row.framework, lambda cell: id(cell) in within_one)
+
+
+def _kind(cell: Cell[CostRow]) -> tuple[State, bool]:
+    """The state, and whether it grows with the ranks."""
+    return (cell.state, cell.row.scale > 0)
 
 
 def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
@@ -70,7 +93,7 @@ def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool
     guide = (
         f"Lower is better. Dashed grey: ideal, {ideal}, as if each rank had a disk of its own; dotted black: what this disk takes "
         "from all ranks writing together. Below: how many times as long the last rank took as the middle one (1: nobody waits). "
-        "Hollow: more ranks than processors."
+        f"Hollow: more ranks than processors.{_NO_INTERVAL if any(is_single(cell.row) for cell in cells) else ''}"
     )
     lines = grouped(_lines(cells), lambda line: line.framework)
     figure, body = frame(title, guide, footer(INTERVALS, cells, pool), max(6.5, _PANEL_INCHES * len(lines) + 0.6), 5.2)
@@ -131,9 +154,9 @@ def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look:
     worlds, estimates = zip(*values, strict=True)
     places = [world * shift for world in worlds]
     heights = [estimate.value for estimate in estimates]
-    axes.errorbar(
-        places, heights, yerr=spans(estimates), color=look.colour, marker=look.marker, ls=look.line, lw=1.2, ms=5.5, label=line.name
-    )
+    alone = {cell.row.world for cell in line.cells if is_single(cell.row)}
+    reach = spans(estimates, [world in alone for world in worlds])
+    axes.errorbar(places, heights, yerr=reach, color=look.colour, marker=look.marker, ls=look.line, lw=1.2, ms=5.5, label=line.name)
     crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
     hollow = [(world, height) for world, height in zip(worlds, heights, strict=True) if world in crowded]
     axes.plot(

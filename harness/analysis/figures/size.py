@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from harness.analysis.cost import CostRow
-from harness.analysis.figures.cells import Cell, Pool, State, caption, footer, grouped, label, missing, slug, state_title
+from harness.analysis.figures.cells import Cell, Pool, State, caption, chosen, footer, grouped, label, missing, slug, state_title
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import BAR_HEIGHT, beside, method_lines, notes
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, SKY, Look, frame
@@ -35,7 +35,8 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure for each state, from rows that took the files apart, else from saves on as few ranks as there are."""
     sized: list[Cell[Row]] = [cell for cell in pool.cells if isinstance(cell.row, SizesRow)]
     sized += [cell for cell in pool.cells if isinstance(cell.row, CostRow) and cell.row.scale <= 1]
-    for state, cells in grouped(sized, lambda cell: cell.state).items():
+    once = chosen(sized, lambda cell: (cell.row.experiment, cell.panel))
+    for state, cells in grouped(once, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         best = {
             (cell.row.framework, label(cell.row), cell.row.strategy): cell for cell in reversed(cells) if cell.row.world == world

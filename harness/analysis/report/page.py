@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from harness.machine import Manifest, comparable
 
 _FOLDER = Path(__file__).parent
 _DAMAGES_SHOWN = 100  # of each run
+_POINTS = re.compile(rb'<svg\b[^>]*? width="([\d.]+)pt" height="([\d.]+)pt"')
+_UPRIGHT_POINTS = 730.0  # a picture that wide has three quarters of its size across A4, and its small print 5 points
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,13 @@ class Picture:
     def address(self) -> str:
         """The picture within the page. As an image of its own, its identifiers meet no other's and nothing in it runs."""
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether paper that lies on its side shows it larger."""
+        found = _POINTS.search(self.svg)
+        width, height = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
+        return width > max(height, _UPRIGHT_POINTS)
 
 
 @dataclass(frozen=True)
