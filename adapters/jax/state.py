@@ -129,7 +129,7 @@ def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
         weights=rounded(trained) if workload.master_weights else trained,
         buffers=first("buffers", workload.buffers),
         master=trained if workload.master_weights else {},
-        optimizer=functions.first_slots(trained),
+        optimizer=strategy.pinned(functions.first_slots(trained)),
         rng=strategy.put("rng", words),
     )
 

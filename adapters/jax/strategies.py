@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,6 +16,8 @@ from adapters.base import Place, Placement, RankLocal, Shard
 from adapters.jax.layout import Layout, mesh_of, own_parts
 from adapters.jax.modules import Tree
 from workloads import Batch
+
+TreeT = TypeVar("TreeT")
 
 LOCAL = ("buffers", "rng")  # the parts of a state's tree that a rank may have of its own
 
@@ -40,6 +42,10 @@ class OneRank:
     def put(self, part: str, values: NDArray[Any]) -> Array:
         """Return an array of the state's part `part` with these values, which all ranks have, or all that have one of their own."""
         return jax.device_put(values, self.device)
+
+    def pinned(self, tree: TreeT) -> TreeT:
+        """Return arrays bound to this rank's device: programs are compiled anew for those that only happen to be there."""
+        return jax.device_put(tree, self.device)
 
     def batch(self, batch: Batch) -> tuple[Array, Array]:
         """Return the inputs and targets to train on, given this rank's part of the batch."""
@@ -155,6 +161,9 @@ class Sharded(OneRank):
         """Return an array with these values: weights in parts, the others replicated."""
         sharding = self.layout.replicated if part in LOCAL else self.layout.of(values.shape)
         return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index].copy())
+
+    def pinned(self, tree: TreeT) -> TreeT:
+        return tree
 
     def batch(self, batch: Batch) -> tuple[Array, Array]:
         return self._whole(batch.inputs), self._whole(batch.targets)

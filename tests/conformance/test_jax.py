@@ -170,6 +170,15 @@ def test_training_is_repeatable(framework: Jax, workload: Workload) -> None:
     assert once == again
 
 
+def test_a_step_is_compiled_once(framework: Jax, workload: Workload) -> None:
+    state = framework.build(workload, seed=5)
+    functions = [state.training.gradients, state.training.update]
+    for function in functions:
+        function.clear_cache()
+    train(framework, state, 3)
+    assert [function._cache_size() for function in functions] == [1, 1]
+
+
 def test_the_loss_falls(framework: Jax, workload: Workload) -> None:
     losses = train(framework, framework.build(workload, 1), 100)
     assert sum(losses[-10:]) < 0.85 * sum(losses[:10])
