@@ -92,6 +92,19 @@ def test_a_rank_that_is_killed_leaves_nothing(tmp_path: Path, where: Path) -> No
     assert "killed by SIGKILL" in row["reason"], "and not what its peers said when they lost it"
 
 
+def test_a_rank_that_stands_still_leaves_nothing(tmp_path: Path, where: Path) -> None:
+    with nothing_left(where):
+        driver = job(tmp_path, where)
+        rank = until_daemons_run(driver, where)[0].parent()
+        assert rank is not None
+        rank.suspend()
+        _, errors = driver.communicate(timeout=2 * WAIT_S)
+        assert driver.returncode == 1, errors
+    row = only_row_of(tmp_path)
+    assert row["status"] == "failed"
+    assert "no progress for 25 s" in row["reason"]
+
+
 def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:
     with nothing_left(where):
         driver = job(tmp_path, where)
