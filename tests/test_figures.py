@@ -409,6 +409,19 @@ def test_scaling_shows_times_stragglers_and_the_ideal(
     assert "no unit" in stragglers.get_ylabel()
 
 
+def test_a_method_of_several_frameworks_looks_the_same_in_their_panels(tmp_path: Path, here: Manifest) -> None:
+    content: Content = []
+    for framework, methods in (("jax", ("own", "shared")), ("pytorch", ("shared", "yet-another"))):
+        for method in methods:
+            alone = item(method, framework=framework)
+            together = item(method, framework=framework, world=2, strategy="flat", launcher="mpirun")
+            content += [(alone, cost(alone)), (together, cost(together, ranks=2))]
+    axes = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", content)]), "scale").figure.axes
+    handles = [dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True)) for panel in axes[:2]]
+    lines = [own["shared, flat"].lines[0] for own in handles]
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 1
+
+
 def test_one_number_of_ranks_is_no_scaling(tmp_path: Path, here: Manifest) -> None:
     one = item("one", world=2, strategy="flat")
     found = figures.draw([stored(tmp_path, here, "20260101-000000-a", [(one, cost(one, ranks=2))])])

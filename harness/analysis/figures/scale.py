@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -130,7 +131,9 @@ def _lines(cells: Sequence[Cell[CostRow]]) -> list[Line]:
             of_line = [cell for cell in own if cell.row.world == 1 or cell.row.strategy == strategy]
             name = label(of_line[0].row) + (f", {strategy}" if strategy else "")
             found.append(Line(framework, name, tuple(sorted(of_line, key=lambda cell: cell.row.world))))
-    return sorted(found, key=lambda line: (line.framework, line.name))
+    # What several frameworks have comes first, and so looks the same in each of their panels.
+    frameworks = Counter(method for method, _ in {(cell.row.method, cell.row.framework) for cell in cells})
+    return sorted(found, key=lambda line: (line.framework, -frameworks[line.cells[0].row.method], line.name))
 
 
 def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
