@@ -89,7 +89,8 @@ def test_a_rank_that_is_killed_leaves_nothing(tmp_path: Path, where: Path) -> No
         assert driver.returncode == 1, errors
     row = only_row_of(tmp_path)
     assert row["status"] == "failed"
-    assert "killed by SIGKILL" in row["reason"], "and not what its peers said when they lost it"
+    # The rank's daemon holds on to its output, and mpirun waits for that: its death shows as a lack of progress alone.
+    assert "no progress for 25 s" in row["reason"]
 
 
 def test_a_rank_that_stands_still_leaves_nothing(tmp_path: Path, where: Path) -> None:
