@@ -163,6 +163,8 @@ class CommonCommit(Commit):
         """Remove the meeting, while each other rank may rename its mark once more, behind the back of the removal."""
         for _ in range(self._world):
             shutil.rmtree(self._meeting, ignore_errors=True)
+            if not self._meeting.exists():
+                return
 
     def _marks(self) -> dict[int, Mark]:
         """Return what the ranks that have come say. CommitFailed where rank 0 has cleared up already."""
