@@ -10,12 +10,13 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 4
+SCHEMA = 5
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
     3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
     4: "a load may be from memory",
+    5: "resume and reshard records may speak for many ranks",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -445,6 +446,7 @@ class StraightRecord:
     process: int
     rank: int
     losses: tuple[float, ...]
+    ranks: int = 1  # for how many it speaks: the losses are rank 0's, and averaged gradients make those of the others like it
 
 
 @dataclass(frozen=True)
@@ -458,6 +460,7 @@ class InterruptRecord:
     at_step: int
     losses: tuple[float, ...]
     file_bytes: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -496,6 +499,7 @@ class ResumeRecord:
     final_max_ulp: int
     restored: bool | None = None  # None in records that do not tell
     first_roles: tuple[str, ...] = ()
+    ranks: int = 1
 
 
 @dataclass(frozen=True)
@@ -511,6 +515,7 @@ class ReshardRecord:
     replicated_leaves: int
     sharded_leaves: int
     left_out: int
+    ranks: int = 1
 
 
 @dataclass(frozen=True)

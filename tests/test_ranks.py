@@ -11,6 +11,7 @@ from conftest import Measure, faulty, planned
 
 from harness.analysis.cost import CostRow
 from harness.analysis.reshard import ReshardRow
+from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.driver.store import Settings
@@ -86,6 +87,23 @@ def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
     assert {record.ranks for record in found.records("verified")} == {2}
     assert found.rows[0].verified
     assert found.rows[0].status == "ok"
+
+
+def test_many_ranks_resume_and_the_one_that_diverged_is_named(measure: Measure) -> None:
+    one_loses_it, good = faulty("no-rng", world=2, launcher="mpirun"), planned("buffered", world=2, launcher="mpirun")
+    on_one = replace(one_loses_it.case, options=one_loses_it.case.options | {"on_rank": 1})
+    cases = [replace(case, experiment="resume") for case in (on_one, good.case)]
+    plan = [replace(good, case=case, samples=1, warmups=0) for case in cases]
+    found = measure([*plan, resharded(planned("npz"), 4)], settings=Settings(summary_above=1))
+    bad, whole, reloaded = found.rows
+    assert isinstance(bad, ResumeRow)
+    assert (bad.status, bad.bitwise, bad.restored, bad.diverged_rank, bad.first_roles) == ("ok", False, False, 1, ["rng"])
+    assert isinstance(whole, ResumeRow)
+    assert (whole.bitwise, whole.repeatable, reloaded.status) == (True, True, "ok")
+    kinds = ("straight", "interrupt", "reshard")
+    spoken = {kind: [(record.rank, record.ranks) for record in found.records(kind)] for kind in kinds}
+    assert spoken == {"straight": [(0, 2)] * 2, "interrupt": [(0, 2)] * 2, "reshard": [(0, 4)]}
+    assert sorted((record.rank, record.ranks) for record in found.records("resume")) == [(0, 2), (0, 2), (1, 1)]
 
 
 def test_eight_ranks_save_and_load(measure: Measure) -> None:

@@ -115,6 +115,19 @@ def test_a_difference_names_step_leaf_and_rank() -> None:
     assert (found.final_count, found.final_max_ulp) == (9, 40)
 
 
+def test_of_many_ranks_two_records_are_left() -> None:
+    leaf = Divergence("w", "weight", 3, 1e-7)
+    ranks = [records.resume(rank=rank, restored=True) for rank in range(100)]
+    for rank, step in ((70, 6), (40, 7), (80, 6)):
+        ranks[rank] = replace(ranks[rank], identical=False, diverged_at=step, first=(leaf,), first_count=1, final_count=rank)
+    ranks[90] = replace(ranks[90], restored=False)
+    first, for_all = resume.summed_up(ranks)
+    assert (first, for_all.rank, for_all.ranks) == (ranks[70], 0, 100)
+    found = row([records.straight(ranks=100), first, for_all], replace(CASE, world=100, launcher="mpirun"))
+    assert (found.bitwise, found.diverged_at, found.diverged_rank, found.restored, found.final_count) == (False, 6, 70, False, 80)
+    assert resume.summed_up(ranks[:5]) == [replace(ranks[0], ranks=5)]
+
+
 def test_a_rank_that_says_nothing_leaves_the_case_unmeasured() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     assert row([records.straight(), records.straight(rank=1), records.resume()], two).status == "skipped"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.analysis.frame import Measured
-from harness.analysis.row import Row, Wanted, identity
+from harness.analysis.row import Row, Wanted, identity, ranks_told
 
 
 @dataclass(kw_only=True)
@@ -28,7 +28,7 @@ def row(item: Wanted, found: Measured) -> ReshardRow:
     if row.fail(found.failures.get(case.id, [])):
         return row
     loaded = found.resharded.get(case.id, [])
-    if len({record.rank for record in loaded}) < case.load_world:
+    if ranks_told(loaded) < case.load_world:
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
         return row
     row.replicated_leaves, row.sharded_leaves = loaded[0].replicated_leaves, loaded[0].sharded_leaves

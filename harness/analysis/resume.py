@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from harness.analysis.frame import Measured
-from harness.analysis.row import Row, Wanted, identity
+from harness.analysis.row import Row, Wanted, identity, ranks_told
 from harness.record import Divergence, ResumeRecord, StraightRecord
 
 
@@ -57,7 +57,7 @@ def row(item: Wanted, found: Measured) -> ResumeRow:
     if row.fail(found.failures.get(case.id, [])):
         return row
     resumed, straight = found.resumed.get(case.id, []), found.straight.get(case.id, [])
-    if len({record.rank for record in resumed}) < case.world or not straight:
+    if ranks_told(resumed) < case.world or not straight:
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
         return row
     _describe(row, resumed)

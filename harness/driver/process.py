@@ -139,7 +139,9 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
         if process.returncode is not None:
             _reap(seen)
             return False
-        seen |= _members(process)
+        members = _members(process)
+        _reap(seen - members)  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
+        seen |= members
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()
         elif time.monotonic() - moved_at > (_EXIT_S if _all_done(marks) else timeout_s):

@@ -90,7 +90,7 @@ class Progress:
                 role = "reload"
             case _:
                 return
-        ranks = record.ranks if isinstance(record, KeptRecord) else 1
+        ranks = 1 if isinstance(record, RepeatRecord | TrajectoryRecord) else record.ranks
         self._ended[record.case, record.process, role] |= set(range(record.rank, record.rank + ranks))
 
     def task(self, item: PlannedCase, process: int, role: JobRole) -> Task:

@@ -20,13 +20,16 @@ from harness.record import (
     PERCENTILES,
     Backing,
     Ceilings,
+    InterruptRecord,
     KeptRecord,
     LoadRecord,
     OverheadRecord,
     RankSpread,
+    ReshardRecord,
     SaveRecord,
     Spread,
     StateRecord,
+    StraightRecord,
     TrainingRecord,
     VerifiedRecord,
 )
@@ -50,7 +53,7 @@ _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
 
 Sample = SaveRecord | LoadRecord | TrainingRecord
-Alike = OverheadRecord | StateRecord | KeptRecord | VerifiedRecord
+Alike = OverheadRecord | StateRecord | KeptRecord | VerifiedRecord | StraightRecord | InterruptRecord | ReshardRecord
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")

@@ -57,7 +57,7 @@ def run_reloads(bench: Bench, entries: Entries, method_class: MethodClass) -> No
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
         bench.framework.synchronize(bench.state)
         bench.output.enter("verify")
-        bench.output.write(_compared(bench, case, saved))
+        bench.write_alike(_compared(bench, case, saved))
         bench.output.enter("close")
         method.close()
 

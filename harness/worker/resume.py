@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def run_straight(bench: Bench, entries: Entries) -> None:
         losses.append(_step(bench))
         reference.keep(step, bench.framework.leaves(bench.state))
     for _, task in entries:
-        bench.output.write(StraightRecord("straight", task.case.id, bench.job.process, bench.world.rank, tuple(losses)))
+        bench.write_alike(StraightRecord("straight", task.case.id, bench.job.process, bench.world.rank, tuple(losses)))
     reference.close()
 
 
@@ -137,7 +137,7 @@ def _write_kept(bench: Bench, case: Case, losses: tuple[float, ...], file_bytes:
     expected = bench.folders.digests(case, bench.world.rank)
     expected.parent.mkdir(exist_ok=True)
     verify.write_digests(expected, bench.digests())
-    bench.output.write(InterruptRecord("interrupt", case.id, bench.job.process, bench.world.rank, AT_STEP, losses, file_bytes))
+    bench.write_alike(InterruptRecord("interrupt", case.id, bench.job.process, bench.world.rank, AT_STEP, losses, file_bytes))
 
 
 def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
@@ -155,7 +155,7 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
         if lost:
             bench.forget_digests()
             bench.framework.assign(bench.state, lost)
-        bench.output.write(_trained_on(bench, case, AT_STEP, restored))
+        _write(bench, _trained_on(bench, case, AT_STEP, restored))
         bench.output.enter("close")
         method.close()
 
@@ -164,7 +164,32 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
 
 def run_again(bench: Bench, entries: Entries) -> None:
     """Train once more from the first step to the last."""
-    bench.attempt(entries, lambda task: bench.output.write(_trained_on(bench, task.case, 0, restored=True)))
+    bench.attempt(entries, lambda task: _write(bench, _trained_on(bench, task.case, 0, restored=True)))
+
+
+def _write(bench: Bench, record: ResumeRecord) -> None:
+    """Write a rank's record; in a large world rank 0 writes for all, once all have come here."""
+    if bench.world.size <= bench.job.summary_above:
+        bench.output.write(record)
+        return
+    for speaker in summed_up(bench.world.gather(record) or []):
+        bench.output.write(speaker)
+
+
+def summed_up(ranks: Sequence[ResumeRecord]) -> list[ResumeRecord]:
+    """Rank 0's record, for all; before it that of the rank that diverged first, where that is another one."""
+    if not ranks:
+        return []
+    for_all = replace(
+        ranks[0],
+        ranks=len(ranks),
+        restored=all(record.restored for record in ranks),
+        final_count=max(record.final_count for record in ranks),
+        final_max_ulp=max(record.final_max_ulp for record in ranks),
+    )
+    first = min(ranks, key=lambda record: (STEPS + 1 if record.diverged_at is None else record.diverged_at, record.rank))
+    others = [first] if first.rank else []
+    return [*others, for_all]
 
 
 def divergence(name: str, role: str, dtype: str, straight: NDArray[np.uint8], own: NDArray[np.uint8]) -> Divergence:
