@@ -95,6 +95,7 @@ def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
         (["--b", "slowdwn=2.0", "--framework", "raw", "--method", "double"], "slowdwn"),
         (["--b", "torch==2.12.*", "--framework", "raw"], "unknown package 'torch'"),
         (["--b", "slowdown=2.0", "--framework", "raw", "--budget", "10m"], "--budget is for --precision"),
+        (["--b", "slowdown=2.0", "--framework", "raw", "--mpirun", "/no/mpirun"], "/no/mpirun is no mpirun of an Open MPI"),
         (["--b", "slowdown=2.0", "--framework", "raw", "--precision", "0.1", "--budget", "soon"], "a budget reads like 90s, 10m"),
     ],
 )

@@ -46,11 +46,13 @@ def make(tmp_path: Path, here: Manifest) -> Make:
         found: Sequence[Record],
         suite: str = "gate",
         selection: Selection | None = WHOLE,
+        settings: store.Settings | None = None,
         **machine: object,
     ) -> ReadRun:
         arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
+        made_here = replace(here, **machine)
         stored = store.create(
-            tmp_path / "results", suite, ["pytest"], plan, replace(here, **machine), arms=arms, selection=selection
+            tmp_path / "results", suite, ["pytest"], plan, made_here, arms=arms, settings=settings, selection=selection
         )
         for record in found:
             stored.append(record)
@@ -346,6 +348,16 @@ def test_rows_of_another_suite_are_left_out_and_that_is_said(make: Make) -> None
     found = comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0]), suite="other"))
     assert compared_rows(found) == [("raw buffered", ())]
     assert any("left out" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(("world", "remarks"), [(1, []), (2, ["mpirun: the environment's to /usr/bin/mpirun"])])
+def test_another_mpirun_is_said_where_it_started_ranks(make: Make, world: int, remarks: list[str]) -> None:
+    plan = [item(world=world)]
+    ranked = [record for record in cost(plan[0]) if record.kind in ("save", "load", "verified")]
+    both = [replace(record, rank=rank) for record in ranked for rank in range(world)]
+    other = make(plan, both, settings=store.Settings(mpirun="/usr/bin/mpirun"))
+    found = comparison.of_runs(make(plan, both), other)
+    assert list(found.remarks) == remarks
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
         raise Unlike(
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
-    remarks = _packages_remark(_packages(base, ""), _packages(head, ""))
+    remarks = [*_packages_remark(_packages(base, ""), _packages(head, "")), *_mpi_remark(_mpirun(base), _mpirun(head))]
     sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
     return _compared(*sides, False, remarks, confidence)
 
@@ -415,6 +415,17 @@ def _packages_remark(old: Mapping[tuple[str, str], str], new: Mapping[tuple[str,
     changed = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
     named = [f"{package} {old[framework, package]} to {new[framework, package]}" for framework, package in changed]
     return [f"packages: {', '.join(dict.fromkeys(named))}"] if named else []
+
+
+def _mpirun(run: ReadRun) -> str:
+    """What has started a run's ranks, where there are several."""
+    if all(item.case.world == 1 for item in run.stored.plan):
+        return ""
+    return (run.stored.header.get("settings") or {}).get("mpirun") or "the environment's"
+
+
+def _mpi_remark(old: str, new: str) -> list[str]:
+    return [f"mpirun: {old} to {new}"] if old and new and old != new else []
 
 
 def _group(cell: _Cell) -> str:

@@ -11,8 +11,8 @@ from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
 from harness.cli.compare import FormatOption, OutOption, compared, present
-from harness.cli.measuring import BudgetOption, PrecisionOption
-from harness.driver import arms, catalog, judge, pins, suite
+from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
+from harness.driver import arms, catalog, judge, launch, pins, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.driver.errors import UsageError
 from harness.plan import AB, Selection
@@ -39,6 +39,7 @@ def ab_command(
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
     timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    mpirun: MpirunOption = None,
     form: FormatOption = "table",
     folder: OutOption = None,
     results: ResultsOption = RESULTS,
@@ -53,6 +54,8 @@ def ab_command(
     frameworks = _frameworks(framework, described)
     arms.require_pins(described, frameworks)
     goal = measuring.goal_of(precision, budget)
+    if mpirun is not None:
+        launch.open_mpi(mpirun.absolute())
     scratch = scratch_directory(directory)
     wishes: dict[str, Any] = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
     plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
@@ -60,7 +63,8 @@ def ab_command(
     sides = arms.opened(described, frameworks, VENVS)
     measuring.make_environments(sides, plan)
     selection = Selection.of(frameworks, **wishes)
-    run = measuring.new_run(plan, f"{AB}{suite_name}", results, selection, directory, described=described, goal=goal)
+    settings = measuring.settings_of(mpirun)
+    run = measuring.new_run(plan, f"{AB}{suite_name}", results, selection, directory, (), described, goal, settings)
     measuring.measure_here(run, sides, scratch, timeout)
     read = read_run(run)
     found = compared(read)

@@ -34,6 +34,7 @@ PrecisionOption = Annotated[float | None, typer.Option(min=0.001, max=1.0, metav
 BudgetOption = Annotated[
     str | None, typer.Option(metavar="10m", help="With --precision: begin nothing that would outlast this time [default: 10m].")
 ]
+MpirunOption = Annotated[Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")]
 
 
 def new_run(
@@ -51,6 +52,11 @@ def new_run(
     command = ["ckptbench", *sys.argv[1:]]
     sides = {name: arm.to_json() for name, arm in (described or {}).items()}
     return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings, selection)
+
+
+def settings_of(mpirun: Path | None, summary_above: int | None = None) -> store.Settings:
+    """What is said once for a whole run."""
+    return store.Settings(summary_above or store.Settings.summary_above, str(mpirun.absolute()) if mpirun else None)
 
 
 def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:

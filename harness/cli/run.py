@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.cli import measuring
 from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, scratch_directory
-from harness.cli.measuring import BudgetOption, PrecisionOption
+from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
 from harness.driver import catalog, judge, launch, progress, slurm, store, suite
 from harness.driver.arms import Arm
@@ -46,7 +46,7 @@ def run_command(
         int | None,
         typer.Option(min=1, help="In a world of more ranks, store their spread instead of every rank's samples [default: 64]."),
     ] = None,
-    mpirun: Annotated[Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")] = None,
+    mpirun: MpirunOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure a suite, and show its table."""
@@ -75,7 +75,7 @@ def run_command(
     goal = measuring.goal_of(precision, budget)
     if run is not None:
         _refuse_what_is_settled({"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun})
-    settings = store.Settings(summary_above or store.Settings.summary_above, str(mpirun.absolute()) if mpirun else None)
+    settings = measuring.settings_of(mpirun, summary_above)
     request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
     if request is not None and dry_run:
         print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
