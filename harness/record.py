@@ -16,7 +16,7 @@ SCHEMA_HISTORY = {
     2: "payload, inventory, repeat and trajectory records; the others as before",
     3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
     4: "a load may be from memory",
-    5: "resume and reshard records may speak for many ranks",
+    5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -446,7 +446,7 @@ class StraightRecord:
     process: int
     rank: int
     losses: tuple[float, ...]
-    ranks: int = 1  # for how many it speaks: the losses are rank 0's, and averaged gradients make those of the others like it
+    ranks: int = 1  # for how many it speaks; the losses are those of its own part of the batch
 
 
 @dataclass(frozen=True)
@@ -499,6 +499,7 @@ class ResumeRecord:
     final_max_ulp: int
     restored: bool | None = None  # None in records that do not tell
     first_roles: tuple[str, ...] = ()
+    first_max_ulp: int | None = None  # over all leaves that differ there; None where none is a floating point, or in older records
     ranks: int = 1
 
 

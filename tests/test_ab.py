@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from conftest import ROOT
 
 from harness.analysis import comparison
 from harness.analysis.runs import read_run
+from harness.cli import compare
 from harness.driver import arms, catalog, launch, pins, store, suite
 from harness.driver.environments import Environments
 from harness.driver.errors import UsageError
@@ -183,16 +185,31 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     argv = command("regress", "--suite", "quick", "--python", f"raw={sys.executable}")
     first = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (first.returncode, "is the baseline now" in first.stdout) == (0, True), first.stderr
-    (baseline,) = folders(tmp_path / "results" / "baseline" / "quick-raw")
-    second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert second.returncode in (0, 1), second.stderr
-    assert f"against {baseline.name}" in " ".join(second.stdout.split())
+    (baseline,) = folders(tmp_path / "results" / "baseline")
+    assert baseline.parents[0].name == "quick-raw"
+    assert baseline.parents[1].name == store.Run(baseline).manifest.machine
     records = baseline / "records.jsonl"
+    records.write_text(re.sub(r'"file_bytes":(\d+)\d', r'"file_bytes":\1', records.read_text()))
+    second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (second.returncode, "files had" in second.stdout) == (1, True), second.stderr
+    assert f"against {baseline.name}" in " ".join(second.stdout.split())
+    calibrations = [record for run in folders(tmp_path) for record in store.Run(run).records if record.kind == "calibration"]
+    assert len(calibrations) == 2, "one of each run"
+    assert len(set(calibrations)) == 1, "which is the baseline's"
     lines = [line for line in records.read_text().splitlines() if '"kind":"verified"' not in line]
     records.write_text("\n".join(lines) + "\n")
     third = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (third.returncode, "the baseline was interrupted" in third.stderr) == (2, True)
     assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
+
+
+@pytest.mark.parametrize(("failed", "place"), [(0, "baseline"), (1, "results")])
+def test_a_first_run_in_which_a_row_failed_is_no_baseline(tmp_path: Path, failed: int, place: str) -> None:
+    baseline, results = tmp_path / "baseline", tmp_path / "results"
+    results.mkdir()
+    run = store.create(baseline, "quick", ["pytest"], planned(tmp_path), None)
+    compare._settle_first(run, baseline, results, failed)
+    assert [found.parent.name for found in folders(tmp_path)] == [place]
 
 
 @pytest.mark.slow
@@ -212,6 +229,24 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path
     assert [run.header["arms"][arm]["options"] for arm in arms.ARMS] == [{}, {"slowdown": 1000.0}]
     shown = ckptbench("show", run.name, "--results", str(tmp_path / "results"))
     assert [text for text in ("arm a", "arm b", "slowdown=1000.0") if text not in shown.stdout] == []
+
+
+@pytest.mark.slow
+def test_the_ranks_of_both_sides_are_started_by_the_mpirun_that_is_named(ab: Command, tmp_path: Path) -> None:
+    system = Path("/usr/bin")
+    if not (system / "mpirun").exists() or not (system / "ompi_info").exists():
+        pytest.skip("no Open MPI of the system: apt-get install openmpi-bin")
+    named = tmp_path / "mpirun"
+    named.write_text(f'#!/bin/sh\necho started >> {tmp_path}/started\nexec {system}/mpirun "$@"\n')
+    named.chmod(0o755)
+    (tmp_path / "ompi_info").symlink_to(system / "ompi_info")
+    argv = ab("quick", "--method", "buffered", "--b", ".", "--world", "2", "--mpirun", str(named))
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    run = store.Run(store.find(tmp_path / "results", "latest"))
+    jobs = {record.job for record in run.records if record.kind == "worker"}
+    assert {job[-1] for job in jobs} == set("ab")
+    assert len((tmp_path / "started").read_text().split()) == len(jobs)
 
 
 @pytest.mark.slow

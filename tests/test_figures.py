@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import records
-from conftest import planned
+from conftest import ROOT, planned
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer, ErrorbarContainer
@@ -31,6 +31,7 @@ from harness.driver import manifest, store
 from harness.machine import Manifest
 from harness.plan import PlannedCase
 from harness.record import Divergence, Record
+from harness.stored import folders
 
 Content = Sequence[tuple[PlannedCase, Sequence[Record]]]
 
@@ -176,7 +177,7 @@ def test_the_parts_of_an_overhead_are_the_rows(reference: list[ReadRun]) -> None
         row = rows[name.removesuffix(" (default)")]
         assert bar == pytest.approx((row.overhead_s.value, row.overhead_s.low, row.overhead_s.high))
         assert by_line[str(line)][0] == pytest.approx(row.stall_s.value)
-    assert "+57 %" in texts(drawn)
+        assert f"{100 * row.overhead_share.value:+.0f} %" in texts(drawn)
 
 
 @pytest.mark.slow
@@ -609,3 +610,14 @@ def test_two_arms_of_a_run_stand_on_lines_of_their_own(tmp_path: Path, here: Man
     axes = only(figures.draw([stored(tmp_path, here, "20260101-000000-a", content)]), "cost").figure.axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["one (base)", "one (head)"]
     assert [point[0] for point in points_of(axes, "durable_s").values()] == pytest.approx([0.4, 0.6])
+
+
+STAMP = re.compile(r"\b20\d{6}-\d{6}(?=-)")
+
+
+def test_what_is_stored_was_drawn_from_runs_that_are_kept() -> None:
+    kept = {match[0] for run in folders(REFERENCE) if (match := STAMP.match(run.name))}
+    drawn = [*REFERENCE.glob("figures/*.svg"), *(ROOT / "notebooks").glob("*.ipynb"), ROOT / "README.md"]
+    named = {path.name: set(STAMP.findall(path.read_text(encoding="utf-8"))) for path in drawn}
+    assert {path: stamps - kept for path, stamps in named.items() if stamps - kept} == {}
+    assert len([stamps for stamps in named.values() if stamps]) > len(drawn) // 2

@@ -180,13 +180,13 @@ def test_warmups_alone_are_no_measurement() -> None:
 
 def test_undisturbed_samples_are_preferred() -> None:
     found = row(ONE, [*saves_of([100, 110, 120]), *saves_of([900] * 4, first=3, disturbed=True)], samples=6)
-    assert (found.samples, found.disturbed) == (3, 4)
+    assert (found.samples, found.disturbed, found.used_disturbed) == (3, 4, 0)
     assert value(found.durable_s) == pytest.approx(0.110)
 
 
 def test_all_samples_count_where_fewer_than_half_of_those_wanted_are_undisturbed() -> None:
     found = row(ONE, [*saves_of([100, 110]), *saves_of([900] * 4, first=2, disturbed=True)], samples=6)
-    assert (found.samples, found.disturbed) == (6, 4)
+    assert (found.samples, found.disturbed, found.used_disturbed) == (6, 4, 4)
     assert value(found.durable_s) == pytest.approx(0.9)
 
 

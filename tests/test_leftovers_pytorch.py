@@ -89,12 +89,13 @@ def test_a_rank_that_stops_leaves_nothing(tmp_path: Path, where: Path, stop: Cal
         driver = job(tmp_path, where)
         rank = until_daemons_run(driver, where)[0].parent()
         assert rank is not None
+        number = rank.environ()["OMPI_COMM_WORLD_RANK"]
         stop(rank)
         _, errors = driver.communicate(timeout=WAIT_S)
         assert driver.returncode == 1, errors
     row = only_row_of(tmp_path)
     assert row["status"] == "failed"
-    assert reason in row["reason"]
+    assert row["reason"].startswith(f"rank {number}: {reason}")
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:

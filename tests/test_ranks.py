@@ -137,11 +137,12 @@ def test_a_checkpoint_of_two_ranks_is_whole_for_one_and_for_four(measure: Measur
     assert layout.status == "failed", "its files are laid out for two ranks"
 
 
-@pytest.mark.parametrize("experiment", ["cost", "resume"])
+@pytest.mark.parametrize("experiment", ["cost", "resume", "train", "reshard"])
 @pytest.mark.parametrize(("fault", "said"), [("raises", "Error"), ("killed", "SIGKILL"), ("hangs", "no progress for 8 s")])
 def test_the_rank_that_breaks_is_the_one_that_is_named(measure: Measure, fault: str, said: str, experiment: str) -> None:
     item = faulty(fault, world=2, launcher="mpirun")
-    case = replace(item.case, experiment=experiment, options=item.case.options | {"on_rank": 1})
+    special = {"train": {"every": 4}, "reshard": {"load_world": 1}}.get(experiment, {})
+    case = replace(item.case, experiment=experiment, options=item.case.options | {"on_rank": 1}, **special)
     (row,) = measure([replace(item, case=case, samples=1, warmups=0)], timeout_s=8).rows
     assert (row.status, row.phase) == ("failed", "save")
     assert row.reason.startswith("rank 1: "), row.reason

@@ -123,7 +123,9 @@ def test_of_many_ranks_two_records_are_left() -> None:
     ranks[90] = replace(ranks[90], restored=False)
     first, for_all = resume.summed_up(ranks)
     assert (first, for_all.rank, for_all.ranks) == (ranks[70], 0, 100)
-    found = row([records.straight(ranks=100), first, for_all], replace(CASE, world=100, launcher="mpirun"))
+    case = replace(CASE, world=100, launcher="mpirun")
+    assert row([records.straight(ranks=100), for_all], case).status == "skipped", "the line that says where is lost"
+    found = row([records.straight(ranks=100), first, for_all], case)
     assert (found.bitwise, found.diverged_at, found.diverged_rank, found.restored, found.final_count) == (False, 6, 70, False, 80)
     assert resume.summed_up(ranks[:5]) == [replace(ranks[0], ranks=5)]
 
@@ -131,6 +133,14 @@ def test_of_many_ranks_two_records_are_left() -> None:
 def test_a_rank_that_says_nothing_leaves_the_case_unmeasured() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     assert row([records.straight(), records.straight(rank=1), records.resume()], two).status == "skipped"
+    both = [records.resume(), records.resume(rank=1), records.interrupt(), records.interrupt(rank=1)]
+    assert row([records.straight(), *both], two).status == "skipped", "of the straight run too"
+
+
+def test_the_farthest_of_all_leaves_is_told_not_only_of_those_named() -> None:
+    named = Divergence("steps", "optimizer", None, 4.0)
+    found = records.resume(identical=False, diverged_at=4, first=(named,), first_count=9, first_max_ulp=2048)
+    assert row([records.straight(), found]).first_max_ulp == 2048
 
 
 def test_an_interrupted_run_that_went_another_way_is_told() -> None:

@@ -142,6 +142,12 @@ def test_a_line_says_what_a_reader_chooses_by() -> None:
     }
 
 
+def test_disturbed_samples_that_count_are_told() -> None:
+    assert cells(row(durable=(1.0, 1.1, 1.2, 1.3), used_disturbed=3))["n"] == "4 (3~)"
+    assert "They count (~ behind their number) where a row has too few others." in notes(row(used_disturbed=1))
+    assert "~" not in notes(row(disturbed=1))
+
+
 def test_a_load_that_was_not_cold_says_so() -> None:
     assert cells(row(load_cache="warm"))["cold load"] == "250 ms (warm)"
     assert cells(row(load_cache="mixed"))["cold load"] == "250 ms (mixed)"

@@ -24,7 +24,10 @@ def script() -> str:
     return textwrap.dedent(found[1]).replace("${{ matrix.framework }}", "raw")
 
 
-@pytest.mark.parametrize(("status", "step", "warns"), [(0, 0, False), (1, 1, False), (2, 0, True), (137, 137, False)])
+OTHERS = [(status, status, False) for status in (0, 1, 2, 137)]
+
+
+@pytest.mark.parametrize(("status", "step", "warns"), [*OTHERS, (3, 0, True)])
 def test_what_cannot_be_compared_is_a_warning_and_a_regression_an_error(
     tmp_path: Path, status: int, step: int, warns: bool
 ) -> None:

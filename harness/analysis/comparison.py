@@ -18,8 +18,9 @@ A row is *slower* where the interval, corrected for all figures tested, excludes
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
 that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
 checkpoints, if the seconds of a checkpoint grew by more than 5 % too: where training without gets faster, the same seconds are a
-larger share of it. That changes which differences are worth the name, not how certain they must be: the intervals are the same,
-and so is how often chance alone puts one of them above 1. A change of less than 1 % of the training is never called slower.
+larger share of it; and *same* lies within that limit. That changes which differences are worth the name, not how certain they must
+be: the intervals are the same, and so is how often chance alone puts one of them above 1. A change of less than 1 % of the
+training is never called slower.
 
 Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
 larger by more than 0.1 %.
@@ -48,6 +49,7 @@ from harness.analysis.statistics import Estimate, Samples, simultaneous
 from harness.analysis.train import TrainRow
 from harness.case import Case
 from harness.machine import comparable
+from harness.record import CalibrationRecord
 
 CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
 TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
@@ -161,15 +163,23 @@ class _Cell:
 
 
 @dataclass(frozen=True)
+class Worth:
+    """Which ratios are worth the name: beyond `different` they are slower or faster, and within `same` they are the same."""
+
+    different: float = TOLERANCE
+    same: float = TOLERANCE
+
+
+@dataclass(frozen=True)
 class _Measurement:
-    """One figure's samples on both sides, how far its unit may have moved meanwhile, and what ratio is worth the name."""
+    """One figure's samples on both sides, how far its unit may have moved meanwhile, and which ratios are worth the name."""
 
     name: str
     unit: str
     base: Samples
     head: Samples
-    drift: float = 0.0
-    tolerance: float = TOLERANCE
+    drift: float
+    worth: Worth
 
 
 def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
@@ -187,6 +197,7 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = [*_packages_remark(_packages(base, ""), _packages(head, "")), *_mpi_remark(_mpirun(base), _mpirun(head))]
+    remarks += _calibration_remark(base.measured, head.measured)
     sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
     return _compared(*sides, False, remarks, confidence)
 
@@ -263,7 +274,8 @@ def _compared(base: _Side, head: _Side, paired: bool, remarks: Sequence[str], co
     lost, not_asked_of_head = base.lacking(head)
     added, not_asked_of_base = head.lacking(base)
     rows += [_lost_row(cell) for cell in lost]
-    notes = [*remarks, *_left_out_remark(base, head, not_asked_of_head), *_left_out_remark(head, base, not_asked_of_base)]
+    notes = [*remarks, *itertools.chain.from_iterable(_row_remarks(old[key], new[key]) for key in common)]
+    notes += [*_left_out_remark(base, head, not_asked_of_head), *_left_out_remark(head, base, not_asked_of_base)]
     if added:
         notes.append(f"new in {head.name}: {', '.join(_name(cell) for cell in added)}")
     return Comparison(base.name, head.name, paired, tests, tuple(rows), tuple(notes))
@@ -301,45 +313,74 @@ def _compared_row(old: _Cell, new: _Cell, measurements: Sequence[_Measurement], 
     return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains)
 
 
+def _caches_differ(old: _Cell, new: _Cell) -> bool:
+    """Whether the loads of the two sides were not from the same place: what the kernel still held is read without the disk."""
+    states = {cell.row.load_cache for cell in (old, new) if isinstance(cell.row, CostRow)}
+    return len(states - {None}) > 1
+
+
+def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
+    """What one side does not tell of a row, so that nothing is said of it."""
+    if not (isinstance(old.row, CostRow) and isinstance(new.row, CostRow)):
+        return
+    if _caches_differ(old, new):
+        yield f"{_name(new)}: loads were {old.row.load_cache} and are {new.row.load_cache}, so they are not compared"
+    if new.row.durability == "unknown" != old.row.durability:
+        yield f"{_name(new)}: what survives a power loss is not known any more ({new.row.durability_reason})"
+
+
+def _calibration_remark(old: Measured, new: Measured) -> list[str]:
+    """Whether the two ceilings were measured alike: each run finds out anew how its directory is written and read fastest."""
+    ways = [{_requests(record) for record in found.calibrations} for found in (old, new)]
+    if len(ways[0]) != 1 or ways[0] == ways[1]:
+        return []
+    return ["the ceilings were measured by requests of other sizes or depths: durable and load may differ a little by that alone"]
+
+
+def _requests(record: CalibrationRecord) -> tuple[int, ...]:
+    return record.write_block_bytes, record.write_depth, record.read_block_bytes, record.read_depth
+
+
 def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:
     base, head = measurement.base, measurement.head
     ratio = ratios.of_pairs(base, head, level) if paired else ratios.of_groups(base, head, level, measurement.drift)
     medians = float(np.median(base.values)), float(np.median(head.values))
     if ratio is None:  # no process number was measured on both sides
         ratio = Estimate(medians[1] / medians[0], 0.0, math.inf)
-    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio, measurement.tolerance))
+    return Figure(measurement.name, measurement.unit, *medians, ratio, verdict(ratio, measurement.worth))
 
 
-def verdict(ratio: Estimate, tolerance: float = TOLERANCE) -> Verdict:
+def verdict(ratio: Estimate, worth: Worth = Worth()) -> Verdict:
     """What a ratio of costs with its corrected interval says."""
-    if ratio.low > 1.0 and ratio.value > tolerance:
+    if ratio.low > 1.0 and ratio.value > worth.different:
         return "slower"
-    if ratio.high < 1.0 and ratio.value < 1.0 / tolerance:
+    if ratio.high < 1.0 and ratio.value < 1.0 / worth.different:
         return "faster"
-    return "same" if ratio.low > 1.0 / tolerance and ratio.high < tolerance else "inconclusive"
+    return "same" if ratio.low > 1.0 / worth.same and ratio.high < worth.same else "inconclusive"
 
 
 def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
     """What both sides have measured of a row."""
     base, head = old.costs(), new.costs()
     for name in base:
-        if name in head:
+        if name in head and not (name == "load" and _caches_differ(old, new)):
             moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
-            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _tolerance(old.row, new.row))
+            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old.row, new.row))
 
 
-def _tolerance(old: Row, new: Row) -> float:
-    """The ratio up to which a difference is not worth the name."""
+def _worth(old: Row, new: Row) -> Worth:
+    """Which ratios are worth the name, of training by what they make of its overhead."""
     if not isinstance(old, TrainRow) or not isinstance(new, TrainRow):
-        return TOLERANCE
+        return Worth()
     if not (old.overhead_s and new.overhead_s and old.overhead_share and new.overhead_share):
-        return TOLERANCE
+        return Worth()
     share = max(0.0, old.overhead_share.value)
     in_share = new.overhead_share.value - old.overhead_share.value
     in_seconds = new.overhead_s.value - old.overhead_s.value
+    of_overhead = 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
     if in_share * in_seconds <= 0 or abs(in_seconds) <= (TOLERANCE - 1.0) * abs(old.overhead_s.value):
-        return TOLERANCE
-    return 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
+        return Worth(TOLERANCE, of_overhead)
+    return Worth(of_overhead, of_overhead)
 
 
 def _drift(old: Row, new: Row, unit: str) -> float:

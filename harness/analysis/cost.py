@@ -19,6 +19,7 @@ class CostRow(Row):
     samples: int = 0
     load_samples: int = 0
     disturbed: int = 0
+    used_disturbed: int = 0  # of `samples`: where too few were undisturbed, all count
     processes: int = 0
     state_bytes: int | None = None
     covered_bytes: int | None = None
@@ -80,7 +81,7 @@ def _add_state(row: CostRow, case: str, found: Measured) -> None:
     if state is None:
         return
     row.state_bytes, row.covered_bytes = state.state_bytes, state.covered_bytes
-    row.memory_copy_s = state.memory_copy_ns / 1e9
+    row.memory_copy_s = found.memory_copy_s(case)
     row.device_copy_s = state.device_copy_ns / 1e9 or None
 
 
@@ -100,6 +101,7 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.disturbed = int(samples["disturbed"][~samples["warmup"]].sum())
     used = usable(samples, wanted)
     row.samples, row.processes = len(used), used["process"].nunique()
+    row.used_disturbed = int(used["disturbed"].sum())
     row.file_bytes, row.files = int(used["file_bytes"].median()), int(used["files"].median())
     row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())

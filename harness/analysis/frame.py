@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from harness.record import (
     PERCENTILES,
+    CalibrationRecord,
     FailureRecord,
     InterruptRecord,
     InventoryRecord,
@@ -41,6 +43,7 @@ class Measured:
     loads: pd.DataFrame
     trainings: pd.DataFrame
     states: dict[str, StateRecord] = field(default_factory=dict)
+    memory_copies_ns: dict[str, list[int]] = field(default_factory=dict)  # one of each process and rank
     syscalls: dict[str, SyscallsRecord] = field(default_factory=dict)
     failures: dict[str, list[FailureRecord]] = field(default_factory=dict)
     verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)  # case -> (process, rank)
@@ -54,6 +57,11 @@ class Measured:
     interrupted: dict[str, list[InterruptRecord]] = field(default_factory=dict)
     resumed: dict[str, list[ResumeRecord]] = field(default_factory=dict)
     resharded: dict[str, list[ReshardRecord]] = field(default_factory=dict)
+    calibrations: list[CalibrationRecord] = field(default_factory=list)
+
+    def memory_copy_s(self, case: str) -> float:
+        """One copy of a case's state in memory: the median over processes and ranks, any one of which may have been disturbed."""
+        return float(np.median(self.memory_copies_ns[case])) / 1e9
 
 
 def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
@@ -67,6 +75,7 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
         match record:
             case StateRecord():
                 found.states[record.case] = record
+                found.memory_copies_ns.setdefault(record.case, []).append(record.memory_copy_ns)
             case SyscallsRecord():
                 found.syscalls[record.case] = record
             case FailureRecord():
@@ -74,6 +83,8 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
             case VerifiedRecord():
                 ranks = range(record.rank, record.rank + record.ranks)
                 found.verified.setdefault(record.case, set()).update((record.process, rank) for rank in ranks)
+            case CalibrationRecord():
+                found.calibrations.append(record)
             case OverheadRecord():
                 found.overheads.append(record)
             case WorkerRecord():

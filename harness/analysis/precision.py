@@ -39,7 +39,7 @@ def too_wide(run: ReadRun, wanted: float) -> set[str]:
 
 
 def notes(run: ReadRun) -> list[str]:
-    """Which rows are as precise as the run was asked to be, and which were not yet when its time was over."""
+    """Which rows are as precise as the run was asked to be, and which were not in the time it had."""
     goal: dict[str, Any] = run.stored.header.get("goal") or {}
     if not goal:
         return []
@@ -47,8 +47,8 @@ def notes(run: ReadRun) -> list[str]:
     reached = [row.name for row in found if row.half_width <= goal["precision"]]
     missed = [f"{row.name} ({row.figure} ±{_percent(row.half_width)})" for row in found if row.half_width > goal["precision"]]
     texts = [f"{asked} and reached by {listed(reached)}."] if reached else []
-    over = f"when the time of {goal['budget_s'] / 60:g} min was over"
-    return texts + ([f"{asked} and not reached {over} by {listed(missed)}."] if missed else [])
+    allowed = f"within {goal['budget_s'] / 60:g} min"
+    return texts + ([f"{asked} {allowed} and not reached by {listed(missed)}."] if missed else [])
 
 
 def _of_rows(run: ReadRun) -> Iterator[Precision]:

@@ -15,9 +15,9 @@ class ResumeRow(Row):
     """One resumed run (or, without a method, one that began anew) against the straight one, leaf by leaf after every step.
 
     `diverged_at` is the first step after which a leaf of any rank differs: `at_step` itself where the load did not restore it.
-    `first_leaves` are the farthest of those that differ there, `first_max_ulp` by how many representable numbers; None where they
-    are no floating point. `restored` says whether every rank's load brought back all that was saved, `repeatable` whether the
-    interrupted run had the straight run's losses up to its checkpoint.
+    `first_leaves` are the farthest of those that differ there, `first_max_ulp` the most representable numbers that any of all is
+    away; None where they are no floating point. `restored` says whether every rank's load brought back all that was saved,
+    `repeatable` whether the interrupted run had the straight run's losses up to its checkpoint.
     """
 
     at_step: int | None = None
@@ -57,7 +57,7 @@ def row(item: Wanted, found: Measured) -> ResumeRow:
     if row.fail(found.failures.get(case.id, [])):
         return row
     resumed, straight = found.resumed.get(case.id, []), found.straight.get(case.id, [])
-    if ranks_told(resumed) < case.world or not straight:
+    if min(ranks_told(resumed), ranks_told(straight)) < case.world or _lacks_divergence(resumed):
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
         return row
     _describe(row, resumed)
@@ -67,6 +67,11 @@ def row(item: Wanted, found: Measured) -> ResumeRow:
         known = {record.rank: record.losses for record in straight}
         row.repeatable = all(record.losses == known[record.rank][: record.at_step] for record in interrupted)
     return row
+
+
+def _lacks_divergence(resumed: Sequence[ResumeRecord]) -> bool:
+    """Whether a rank diverged and its record, which would say where, is lost: one for all ranks is only a summary."""
+    return not all(record.identical for record in resumed) and all(record.diverged_at is None for record in resumed)
 
 
 def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
@@ -84,7 +89,9 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     row.diverged_at, row.diverged_rank, row.first_count = first.diverged_at, first.rank, first.first_count
     row.first_leaves = [_described(leaf) for leaf in first.first]
     row.first_roles = list(first.first_roles) or sorted({leaf.role for leaf in first.first})
-    row.first_max_ulp = max((leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None)
+    row.first_max_ulp = first.first_max_ulp
+    if row.first_max_ulp is None:  # a record of before that was stored: of the leaves that it names
+        row.first_max_ulp = max((leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None)
 
 
 def _described(leaf: Divergence) -> str:

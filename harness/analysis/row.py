@@ -9,7 +9,7 @@ from typing import Any, Self
 from harness.analysis.statistics import Estimate
 from harness.case import Case
 from harness.plan import PlannedCase
-from harness.record import SCHEMA, FailureRecord, ReshardRecord, ResumeRecord
+from harness.record import SCHEMA, FailureRecord, ReshardRecord, ResumeRecord, StraightRecord
 
 _WORST_FIRST = ("failed", "unsupported", "skipped")
 
@@ -108,7 +108,7 @@ def identity(item: Wanted) -> dict[str, Any]:
     }
 
 
-def ranks_told(records: Iterable[ResumeRecord | ReshardRecord]) -> int:
+def ranks_told(records: Iterable[StraightRecord | ResumeRecord | ReshardRecord]) -> int:
     """Of how many ranks these records tell; one may speak for many."""
     return len({rank for record in records for rank in range(record.rank, record.rank + record.ranks)})
 

@@ -14,7 +14,7 @@ from harness.analysis.row import Naming, Row, listed
 from harness.analysis.scaling import is_scaling, series
 from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
-from harness.analysis.tables import duration, fraction, spread_duration
+from harness.analysis.tables import DISTURBED, duration, fraction, spread_duration
 from harness.analysis.train import TrainRow
 
 
@@ -244,10 +244,12 @@ def _samples_note(rows: Sequence[CostRow]) -> str:
     used = sum(row.samples for row in rows)
     disturbed = sum(row.disturbed for row in rows)
     processes = max(row.processes for row in rows)
-    return (
+    said = (
         f"Medians of {used} saves, up to {processes} processes a method, 95 % bootstrap intervals clustered by process; "
         f"{disturbed} samples stood between ceilings that differed by more than 10 % and were tagged disturbed."
     )
+    counting = f" They count ({DISTURBED} behind their number) where a row has too few others."
+    return said + counting * any(row.used_disturbed for row in rows)
 
 
 def _overhead_note(found: Measured) -> list[str]:

@@ -19,6 +19,7 @@ from harness.analysis.train import TrainRow
 
 _ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
 OVERSUBSCRIBED = " +"  # more ranks than processors
+DISTURBED = "~"  # behind the number of those among the samples that count
 NO_INTERVAL = "[–]"  # of a single sample
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -121,7 +122,7 @@ def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
         "stall": duration(row.stall_s),
         "durable": duration(row.durable_s),
         "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
-        "n": str(row.samples) if row.samples else "–",
+        "n": _count(row),
         **(_ranks(row) if row.world > 1 else {}),
         "cold load": _load(row),
         "bytes": _ratio(row.file_bytes, row.state_bytes),
@@ -129,6 +130,13 @@ def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
         "power-safe": _power_safe(row),
         "verified": "yes" if row.verified else _why(row),
     }
+
+
+def _count(row: CostRow | TrainRow) -> str:
+    """How many samples count, and how many of them although they were disturbed."""
+    if not row.samples:
+        return "–"
+    return f"{row.samples} ({row.used_disturbed}{DISTURBED})" if row.used_disturbed else str(row.samples)
 
 
 def _ranks(row: CostRow) -> dict[str, str]:
@@ -149,7 +157,7 @@ def _scaled_line(member: Scaled, several_frameworks: bool) -> dict[str, str]:
         "durable": duration(row.durable_s),
         "for each byte, to one rank's" if row.scale else "to one rank's": share(member.slowdown),
         "share of ceiling": share(row.write_efficiency) + "*" * row.above_ceiling,
-        "n": str(row.samples) if row.samples else "–",
+        "n": _count(row),
         **_ranks(row),
         "cold load": _load(row),
         "bytes": _ratio(row.file_bytes, row.state_bytes),
@@ -196,7 +204,7 @@ def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
         "slowdown": duration(row.slowdown_s),
         "back-pressure": duration(row.back_pressure_s),
         "unflushed": duration(row.unflushed_s),
-        "n": str(row.samples) if row.samples else "–",
+        "n": _count(row),
         "verified": "yes" if row.verified else _why(row),
     }
 

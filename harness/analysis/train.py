@@ -24,6 +24,7 @@ class TrainRow(Row):
 
     samples: int = 0
     disturbed: int = 0
+    used_disturbed: int = 0  # of `samples`: where too few were undisturbed, all count
     processes: int = 0
     state_bytes: int | None = None
     file_bytes: int | None = None
@@ -46,7 +47,7 @@ def row(item: Wanted, found: Measured) -> TrainRow:
     row = TrainRow(**identity(item))
     state = found.states.get(case.id)
     if state is not None:
-        row.state_bytes, row.memory_copy_s = state.state_bytes, state.memory_copy_ns / 1e9
+        row.state_bytes, row.memory_copy_s = state.state_bytes, found.memory_copy_s(case.id)
     if row.fail(found.failures.get(case.id, [])):
         return row  # wrong bytes yield no number
     _add_blocks(row, found.trainings[found.trainings["case"] == case.id], item.samples)
@@ -62,6 +63,7 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
     row.disturbed = int(blocks["disturbed"][~blocks["warmup"]].sum())
     used = usable(blocks, wanted)
     row.samples, row.processes = len(used), used["process"].nunique()
+    row.used_disturbed = int(used["disturbed"].sum())
     row.file_bytes = int(used["file_bytes"].median())
     row.step_s = statistics.median(_samples(used, "step_s"))
     row.overhead_samples = _samples(used, "overhead_s")

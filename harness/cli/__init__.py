@@ -16,7 +16,10 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line. Exit 2 with one sentence on wrong usage, 130 on Ctrl-C and on a request to end."""
+    """Run the command line.
+
+    Exit 2 with one sentence on wrong usage, 3 where two sides cannot be compared, 130 on Ctrl-C and on a request to end.
+    """
     for number in slurm.INTERRUPTIONS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
             signal.signal(number, signal.default_int_handler)
@@ -24,6 +27,6 @@ def main() -> None:
         app()
     except UsageError as error:
         err.print(f"[red]ckptbench:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        sys.exit(error.exit_status)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +17,9 @@ from harness.analysis.comparison import Comparison
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, out, scratch_directory
-from harness.driver import catalog, judge, store, suite
+from harness.driver import catalog, judge, manifest, store, suite
 from harness.driver.arms import Arm
-from harness.driver.errors import UsageError, nearest
+from harness.driver.errors import IncomparableError, UsageError, nearest
 from harness.plan import Selection
 from harness.stored import folders
 
@@ -64,27 +63,36 @@ def regress_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
-    frameworks = measuring.chosen_frameworks(framework, catalog.frameworks())
-    place = results / BASELINES / f"{suite_name}-{'+'.join(sorted(frameworks))}"
-    baseline = next(reversed(folders(place)), None)
+    frameworks, scratch = measuring.chosen_frameworks(framework, catalog.frameworks()), scratch_directory(directory)
+    place = results / BASELINES / manifest.capture(scratch).machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
+    baseline = next((read_run(found) for found in reversed(folders(place))), None)
     if baseline is not None:
-        _require_finished(read_run(baseline))
-    run = _measured(suite_name, frameworks, directory, python or (), results if baseline else place)
-    failed = judge.exit_code(run.plan, read_run(run).rows)
+        _require_finished(baseline)
+    plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
+    sides = {"": Arm(environments_of(python or ()))}
+    measuring.refuse_what_does_not_fit(plan, scratch)
+    measuring.make_environments(sides, plan)
+    selection = Selection.of(frameworks)
+    run = measuring.new_run(plan, suite_name, results if baseline else place, selection, directory, python or ())
+    for calibration in baseline.measured.calibrations if baseline else ():
+        run.append(calibration)  # both have the same ceilings: found out anew, other requests may seem to be the fastest
+    measuring.measure_here(run, sides, scratch)
+    head = read_run(run)
+    failed = judge.exit_code(run.plan, head.rows)
     if baseline is None:
-        out.print(f"{run.name} is the baseline now; remove {place} to have another one", highlight=False, soft_wrap=True)
+        _settle_first(run, place, results, failed)
         raise typer.Exit(failed)
-    found = compared(read_run(baseline), read_run(run))
+    found = compared(baseline, head)
     present(found, form, folder)
     raise typer.Exit(int(found.regressed or failed))
 
 
 def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
-    """Compare two runs, or the arms of one. Raises UsageError with the reason where they are unlike."""
+    """Compare two runs, or the arms of one. Raises IncomparableError with the reason where they are unlike."""
     try:
         found = comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
     except comparison.Unlike as error:
-        raise UsageError(str(error)) from error
+        raise IncomparableError(str(error)) from error
     of_each = ((f"{run.name}: " * (head is not None), run) for run in (base, head) if run is not None)
     reached = [f"{whose}{note}" for whose, run in of_each for note in precision.notes(run)]
     return replace(found, remarks=(*found.remarks, *reached))
@@ -118,16 +126,15 @@ def print_comparison(found: Comparison) -> None:
         out.print(escape(text), highlight=False)
 
 
-def _measured(
-    suite_name: str, frameworks: Sequence[str], directory: Path | None, python: Sequence[str], results: Path
-) -> store.Run:
-    scratch, environments = scratch_directory(directory), environments_of(python)
-    plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
-    measuring.refuse_what_does_not_fit(plan, scratch)
-    measuring.make_environments({"": Arm(environments)}, plan)
-    run = measuring.new_run(plan, suite_name, results, Selection.of(frameworks), directory, python)
-    measuring.measure_here(run, {"": Arm(environments)}, scratch)
-    return run
+def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> None:
+    """Say that a first run is the baseline; one in which a row failed is none, and goes to the other runs."""
+    if failed:
+        run.close()
+        run.folder.rename(results / run.name)
+        text = f"{run.name} is no baseline, for a row of it failed: see ckptbench show {run.name}"
+    else:
+        text = f"{run.name} is the baseline now; remove {place} to have another one"
+    out.print(text, highlight=False, soft_wrap=True)
 
 
 def _opened(results: Path, name: str) -> ReadRun:

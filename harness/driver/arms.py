@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.driver import catalog, manifest, pins, suite
 from harness.driver.environments import REQUIREMENTS, Environments
-from harness.driver.errors import UsageError
+from harness.driver.errors import IncomparableError, UsageError
 from harness.driver.launch import ROOT
 from harness.plan import PlannedCase
 
@@ -142,7 +142,7 @@ def _with_checkout(made: Described, folder: Path) -> Described:
     here, there = _language(ROOT), _language(folder)
     for key, value in here.items():
         if there.get(key) != value:
-            raise UsageError(f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}")
+            raise IncomparableError(f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}")
     _refuse_second("checkout", made.checkout, str(folder))
     return replace(made, checkout=str(folder), commit=manifest.commit_of(folder))
 

@@ -7,10 +7,18 @@ from collections.abc import Iterable
 
 
 class UsageError(ValueError):
-    """One clear sentence about wrong usage or bad input; the command line prints it and exits with 2.
+    """One clear sentence about wrong usage or bad input; the command line prints it and exits.
 
     A ValueError, so that a validator of a declaration may raise it and pydantic adds the key.
     """
+
+    exit_status = 2
+
+
+class IncomparableError(UsageError):
+    """Nothing is wrong but that two sides cannot be held against each other; the command line exits with 3."""
+
+    exit_status = 3
 
 
 def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> UsageError:

@@ -132,6 +132,7 @@ def kill_tree(process: subprocess.Popen[bytes], seen: set[psutil.Process]) -> No
 def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float, seen: set[psutil.Process]) -> bool:
     """Poll until the process ends; returns whether it had to be killed because it stood still. Notes in `seen` whom it started."""
     marks, moved_at = follower.marks(), time.monotonic()
+    members: set[psutil.Process] = set()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
@@ -139,8 +140,8 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
         if process.returncode is not None:
             _reap(seen)
             return False
-        members = _members(process)
-        _reap(seen - members)  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
+        before, members = members, _members(process)
+        _reap(before - members)  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
         seen |= members
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()

@@ -183,6 +183,7 @@ def summed_up(ranks: Sequence[ResumeRecord]) -> list[ResumeRecord]:
     for_all = replace(
         ranks[0],
         ranks=len(ranks),
+        identical=all(record.identical for record in ranks),
         restored=all(record.restored for record in ranks),
         final_count=max(record.final_count for record in ranks),
         final_max_ulp=max(record.final_max_ulp for record in ranks),
@@ -253,6 +254,7 @@ def _trained_on(bench: Bench, case: Case, at_step: int, restored: bool) -> Resum
         diverged_at=at,
         first=tuple(first[:_NAMED_AT_MOST]),
         first_roles=tuple(sorted({leaf.role for leaf in first})),
+        first_max_ulp=max((leaf.max_ulp for leaf in first if leaf.max_ulp is not None), default=None),
         first_count=len(first),
         final_count=len(last),
         final_max_ulp=max((leaf.max_ulp or 0 for leaf in last), default=0),

@@ -65,7 +65,7 @@ _COST = {
         "In brackets the 95 % interval; * where it lies above 1, so that the ceiling is in doubt",
         "write_efficiency",
     ),
-    "n": Column("how many saves the medians are of", "samples"),
+    "n": Column("how many saves the medians are of; in brackets, with ~, how many of them were disturbed", "samples"),
     "last / median rank": Column("how much longer the last rank took than the median one", "straggler"),
     "writers": Column("how many ranks wrote a share worth the name", "writers"),
     "cold load": Column("a load in another process, after the files had left the page cache", "load_s"),
@@ -110,7 +110,7 @@ _TRAIN = {
     "slowdown": Column("how much longer the steps take meanwhile", "slowdown_s"),
     "back-pressure": Column("what the loop waits for one checkpoint before it may begin the next", "back_pressure_s"),
     "unflushed": Column("what flushing the files to the disk then still takes", "unflushed_s"),
-    "n": Column("how many blocks of training the medians are of", "samples"),
+    "n": Column("how many blocks of training the medians are of; in brackets, with ~, how many of them were disturbed", "samples"),
     "verified": Column("every covered byte of the last checkpoint came back"),
 }
 _RESUME = {
