@@ -190,6 +190,8 @@ def test_every_reference_figure_can_be_read(drawn_reference: list[Drawn]) -> Non
         "determinism",
         "traces",
         "durability",
+        "scale",
+        "asynchrony",
     }
     for drawn in drawn_reference:
         boxes = [(text.get_text(), text.get_window_extent()) for text in shown(drawn)]
@@ -206,7 +208,7 @@ def test_every_reference_figure_can_be_read(drawn_reference: list[Drawn]) -> Non
             assert axes.has_data() or axes.texts or axes.get_legend(), drawn.name
 
 
-@pytest.mark.parametrize("family", ["cost", "training", "size", "traces", "asynchrony"])
+@pytest.mark.parametrize("family", ["cost", "training", "size", "traces", "asynchrony", "scale"])
 def test_axes_of_numbers_have_a_unit(drawn_reference: list[Drawn], family: str) -> None:
     units = ("(s", " s ", "s a checkpoint", "(s)", "no unit", "(number")
     for drawn in drawn_reference:

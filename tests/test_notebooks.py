@@ -38,7 +38,7 @@ def test_a_notebook_runs_and_shows_something(name: str) -> None:
     assert {"display_data", "execute_result"} & set(shown)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "scale"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_is_stored_with_its_figures(name: str) -> None:
     cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
     assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
