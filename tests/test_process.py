@@ -29,6 +29,21 @@ def test_a_daemon_that_nobody_has_seen_is_ended(tmp_path: Path) -> None:
     assert time.monotonic() - began_s < 30
 
 
+# As mpirun does, it waits until the output of its rank is closed; the rank's last act is a daemon that has inherited it.
+RANK = "import subprocess, time; time.sleep(3); subprocess.Popen(['sleep', '60'], start_new_session=True)"
+LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)"
+
+
+def test_a_launcher_does_not_wait_for_what_a_dead_rank_has_left(tmp_path: Path) -> None:
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+    began_s = time.monotonic()
+    ending = process.run([sys.executable, "-c", LAUNCHER, RANK], variables, tmp_path / "log", follower, 1, timeout_s=50)
+    assert ending.reason.startswith("the process ended before its work was done")
+    assert processes_in(tmp_path) == []
+    assert time.monotonic() - began_s < 40
+
+
 def test_others_with_another_temporary_directory_are_left_alone(tmp_path: Path) -> None:
     variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     follower = process.Follower(tmp_path, 1, lambda rank, line: None)

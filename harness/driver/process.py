@@ -86,7 +86,7 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
             start_new_session=True,
         )
         try:
-            hung = _follow(process, follower, timeout_s, seen)
+            hung = _follow(process, environment, follower, timeout_s, seen)
         except BaseException:  # Ctrl-C: nothing may outlive the driver
             kill_tree(process, seen)
             follower.poll()
@@ -129,7 +129,13 @@ def kill_tree(process: subprocess.Popen[bytes], seen: set[psutil.Process]) -> No
     psutil.wait_procs(members, timeout=_GRACE_S)
 
 
-def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: float, seen: set[psutil.Process]) -> bool:
+def _follow(
+    process: subprocess.Popen[bytes],
+    environment: Mapping[str, str],
+    follower: Follower,
+    timeout_s: float,
+    seen: set[psutil.Process],
+) -> bool:
     """Poll until the process ends; returns whether it had to be killed because it stood still. Notes in `seen` whom it started."""
     marks, moved_at = follower.marks(), time.monotonic()
     members: set[psutil.Process] = set()
@@ -141,7 +147,8 @@ def _follow(process: subprocess.Popen[bytes], follower: Follower, timeout_s: flo
             _reap(seen)
             return False
         before, members = members, _members(process)
-        _reap(before - members)  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
+        if before - members:  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
+            _reap((before - members) | _orphans(environment))
         seen |= members
         if follower.marks() != marks:
             marks, moved_at = follower.marks(), time.monotonic()
@@ -157,9 +164,17 @@ def _all_done(marks: list[Mark]) -> bool:
 
 def _members(process: subprocess.Popen[bytes]) -> set[psutil.Process]:
     try:
-        return set(psutil.Process(process.pid).children(recursive=True))
+        return {member for member in psutil.Process(process.pid).children(recursive=True) if _lives(member)}
     except psutil.NoSuchProcess:
         return set()
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether it still does something; a launcher may be slow to ask what became of a rank that is dead."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _of_job(environment: Mapping[str, str]) -> set[psutil.Process]:
@@ -172,9 +187,20 @@ def _of_job(environment: Mapping[str, str]) -> set[psutil.Process]:
     return found
 
 
+def _orphans(environment: Mapping[str, str]) -> set[psutil.Process]:
+    """Who of the job has lost its parent, and so has one of this process's ancestors: what a cluster's daemons start has not."""
+    ancestors = {1, *(ancestor.pid for ancestor in psutil.Process().parents())}
+    found = set()
+    for member in _of_job(environment):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if member.ppid() in ancestors:
+                found.add(member)
+    return found
+
+
 def _reap(members: set[psutil.Process]) -> None:
     """End what a dead job left running: daemons of a method, ranks of a killed mpirun."""
-    _, alive = psutil.wait_procs(members, timeout=0.5)
+    _, alive = psutil.wait_procs(filter(_lives, members), timeout=0.5)
     for member in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
