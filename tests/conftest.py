@@ -124,3 +124,16 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
 def table_of(run: store.Run) -> list[Row]:
     """The rows of a run's own plan."""
     return rows([Wanted(item.case, item.samples * item.processes, item.processes) for item in run.plan], run.records)
+
+
+@pytest.fixture
+def own_mpirun(tmp_path: Path) -> Path:
+    """The system's mpirun under another name, beside which each start leaves a line in a file."""
+    system = Path("/usr/bin")
+    if not (system / "mpirun").exists() or not (system / "ompi_info").exists():
+        pytest.skip("no Open MPI of the system: apt-get install openmpi-bin")
+    named = tmp_path / "mpirun"
+    named.write_text(f'#!/bin/sh\necho started >> {tmp_path}/started\nexec {system}/mpirun "$@"\n')
+    named.chmod(0o755)
+    (tmp_path / "ompi_info").symlink_to(system / "ompi_info")
+    return named
