@@ -264,10 +264,18 @@ def test_arms_without_a_process_in_common_are_inconclusive(make: Make) -> None:
     assert durable.ratio.value == pytest.approx(1.5)
 
 
-def test_a_process_that_was_always_disturbed_still_makes_a_pair(make: Make) -> None:
+@pytest.mark.parametrize("indices", [(0,), (1, 2), (0, 1, 2)])
+def test_disturbed_samples_count_like_others(make: Make, indices: tuple[int, ...]) -> None:
     plan, found = arms(1.15, NOISE)
-    disturbed = [replace(r, disturbed=True) if r.kind == "save" and r.process in (0, 3 + r.index) else r for r in found]
-    clean, noisy = (figures(comparison.of_arms(make(plan, some)))["durable"].ratio for some in (found, disturbed))
+    slowed = plan[1].case.id
+    rising = [
+        replace(record, save_ns=record.save_ns * (record.index + 4) // 4)
+        if record.kind == "save" and record.case == slowed
+        else record
+        for record in found
+    ]
+    disturbed = [replace(r, disturbed=True) if r.kind == "save" and r.index in indices else r for r in rising]
+    clean, noisy = (figures(comparison.of_arms(make(plan, some)))["durable"].ratio for some in (rising, disturbed))
     assert noisy == clean
 
 
