@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,16 @@ def test_both_sides_have_the_same_rows_under_the_same_name(tmp_path: Path) -> No
 
 def test_sides_share_no_process(tmp_path: Path) -> None:
     assert [unit.case.arm for unit in group(planned(tmp_path))] == ["a", "b"]
+
+
+def test_the_sides_processes_of_the_same_cases_follow_one_another() -> None:
+    described = {"a": arms.describe(["."]), "b": arms.describe(["."])}
+    units = group(arms.plan(described, ["raw", "pytorch"], suite.load("gate")))
+    pairs = list(zip(units[::2], units[1::2], strict=True))
+    assert len(pairs) > 3
+    for first, second in pairs:
+        assert (first.case.arm, second.case.arm) == ("a", "b")
+        assert [replace(item.case, arm="") for item in first.items] == [replace(item.case, arm="") for item in second.items]
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------------------

@@ -356,7 +356,10 @@ class _Intake:
 
 
 def group(plan: Sequence[PlannedCase]) -> list[Unit]:
-    """Put the cases that may share a process together, in the plan's order; as many as their kept checkpoints allow."""
+    """Put the cases that may share a process together, in the plan's order; as many as their kept checkpoints allow.
+
+    Two arms' processes of the same cases follow one another: what lies between them is in their difference.
+    """
     groups: dict[tuple[object, ...], list[PlannedCase]] = {}
     for item in plan:
         case = item.case
@@ -364,7 +367,10 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
         ranks = (case.world, case.load_world, case.strategy, case.launcher)
         shared = (case.experiment, case.framework, case.device, ranks, case.arm, alone)
         groups.setdefault(shared, []).append(item)
-    return [unit for items in groups.values() for unit in _split(items)]
+    units = [unit for items in groups.values() for unit in _split(items)]
+    arms = dict.fromkeys(unit.case.arm for unit in units)
+    in_turn = itertools.zip_longest(*([unit for unit in units if unit.case.arm == arm] for arm in arms))
+    return [unit for side_by_side in in_turn for unit in side_by_side if unit is not None]
 
 
 def state_bytes(case: Case) -> int:
