@@ -8,6 +8,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+SUMMARY_ABOVE = 64  # ranks, as a rule
 _LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes", "from_memory", "arm")
 
 
@@ -112,7 +113,7 @@ class Job:
     not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
     hash_seed: int | None = None  # of Python's hashes of text; None for another one in every process
     memory: str | None = None  # a folder in shared memory, for checkpoints that are restored from there
-    summary_above: int = 64  # in a world of more ranks, rank 0 writes one record for all
+    summary_above: int = SUMMARY_ABOVE  # in a world of more ranks, rank 0 writes one record for all
     seed: int = 2026
 
 

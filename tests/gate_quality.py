@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SLOWED = "raw double"
 SLOWDOWN = 1.15
 RESAMPLES = 2000
+MEASURING = ("harness/worker", "harness/driver", "adapters", "workloads")  # the code that makes the numbers
 _CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 _LIVE_METHODS = ("default", "fast", "double")  # with the slowed one not more rows than the gate suite has
 _SLOTS_AT_MOST = 1000
@@ -75,10 +76,16 @@ def is_complete(run: ReadRun) -> bool:
 
 
 def require_like(runs: Sequence[ReadRun]) -> None:
-    """Refuse runs of different plans: their noise is not the same."""
+    """Refuse runs of different plans or of other code: their noise is not the same."""
     plans = {repr(run.stored.plan): run.name for run in runs}
     if len(plans) > 1:
         sys.exit(f"these were measured by different plans: {', '.join(plans.values())}")
+    unknown = [run.name for run in runs if run.stored.manifest.dirty is not False]
+    if unknown:
+        sys.exit(f"these were measured by code that no commit has: {', '.join(unknown)}")
+    for first, second in itertools.pairwise(dict.fromkeys(str(run.stored.manifest.commit) for run in runs)):
+        if subprocess.run(["git", "diff", "--quiet", first, second, "--", *MEASURING], cwd=ROOT, check=False).returncode:
+            sys.exit(f"{first} and {second} do not measure alike: remove the runs of one of them")
 
 
 def report(like: Sequence[ReadRun], live: Sequence[ReadRun]) -> None:

@@ -17,6 +17,7 @@ from harness.record import Record, to_line
 HOSTILE = (
     "<script>window.harmed = true</script></script>"
     """<img src=x onerror="window.harmed = true"> "quoted" 'and' {{ 7 * 7 }} &amp;"""
+    "$a_{ $ --> \x1b[31mred\x1b[0m \x07"
 )
 SPEEDS_S = {"direct": 0.9, "buffered": 0.08, "npz": 10.0, "npz-raw": 0.0099}  # whose order as text is not that as numbers
 

@@ -207,6 +207,11 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     calibrations = [record for run in folders(tmp_path) for record in store.Run(run).records if record.kind == "calibration"]
     assert len(calibrations) == 2, "one of each run"
     assert len(set(calibrations)) == 1, "which is the baseline's"
+    machine = (baseline / "manifest.json").read_text()
+    (baseline / "manifest.json").write_text(machine.replace('"kernel": "', '"kernel": "an older '))
+    elsewhere = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (elsewhere.returncode, "another one (kernel): remove" in " ".join(elsewhere.stderr.split())) == (3, True)
+    (baseline / "manifest.json").write_text(machine)
     lines = [line for line in records.read_text().splitlines() if '"kind":"verified"' not in line]
     records.write_text("\n".join(lines) + "\n")
     third = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -12,7 +12,7 @@ import typer
 from conftest import ROOT, planned
 
 from harness.analysis.report import again
-from harness.case import Case
+from harness.case import SUMMARY_ABOVE, Case
 from harness.cli.app import app
 from harness.driver import arms
 
@@ -64,3 +64,18 @@ def test_the_precision_that_was_asked_for_is_asked_for_again() -> None:
     header = HEADER | {"goal": {"precision": 0.05, "budget_s": 5400.0}, "arms": {}}
     _, found = parsed(again.command(case(), header, [case()]))
     assert (found["precision"], found["budget"]) == (0.05, "5400s")
+
+
+@pytest.mark.parametrize("arms_named", [False, True])
+def test_ranks_are_started_and_summed_up_as_they_were(monkeypatch: pytest.MonkeyPatch, arms_named: bool) -> None:
+    monkeypatch.chdir(ROOT)
+    row = case(world=2, launcher="mpirun", arm="a" if arms_named else "")
+    header = HEADER | {"settings": {"summary_above": 4, "mpirun": sys.executable}}
+    if arms_named:
+        header |= {"suite": "ab-gate", "arms": sides(["."], ["."])}
+    _, found = parsed(again.command(row, header, [row]))
+    assert str(found["mpirun"]) == sys.executable
+    assert found.get("summary_above") == (None if arms_named else 4)
+    assert "--summary-above" not in again.command(
+        row, HEADER | {"settings": {"summary_above": SUMMARY_ABOVE, "mpirun": None}}, [row]
+    )

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from harness.analysis import figures
 from harness.analysis.cost import CostRow
-from harness.analysis.figures import Drawn, panels
+from harness.analysis.figures import Drawn, panels, style
 from harness.analysis.figures.determinism import BEFORE, IDENTICAL, LATER, NOT_RESTORED
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.analysis.train import TrainRow
@@ -410,6 +410,12 @@ def test_scaling_shows_times_stragglers_and_the_ideal(
     assert [text.get_text() for text in times.get_xticklabels()] == ["1", "2"]
     assert "(s" in times.get_ylabel()
     assert "no unit" in stragglers.get_ylabel()
+
+
+def test_no_two_of_thirty_lines_look_the_same() -> None:
+    looks = [style.series(place) for place in range(30)]
+    assert len({(look.marker, look.line) for look in looks}) == 30
+    assert [style.series(place) for place in range(len(style.SERIES))] == list(style.SERIES)
 
 
 def test_a_method_of_several_frameworks_looks_the_same_in_their_panels(tmp_path: Path, here: Manifest) -> None:

@@ -18,7 +18,7 @@ from harness.cli import measuring
 from harness.cli.compare import compared
 from harness.driver import manifest, store
 from harness.driver.errors import UsageError
-from harness.driver.session import Goal
+from harness.driver.session import Goal, Session
 from harness.plan import PlannedCase
 from harness.record import Record
 
@@ -119,6 +119,22 @@ def test_nothing_begins_when_the_time_is_over(measure: Measure) -> None:
     plan = [planned("buffered", samples=1, warmups=0)]
     made = measure(plan, goal=Goal(lambda: {plan[0].case.id}, 0.0))
     assert {record.process for record in made.records("save")} == {0}
+
+
+@pytest.mark.parametrize(("budget_s", "expected"), [(500.0, [0]), (5000.0, [0, 1, 2])])
+def test_nothing_begins_that_may_outlast_the_budget(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, budget_s: float, expected: list[int]
+) -> None:
+    slots: list[int] = []
+
+    def slow(self: Session, units: object, slot: int, storage: object) -> float:
+        slots.append(slot)
+        return 1000.0
+
+    monkeypatch.setattr(Session, "_measure_slots", slow)
+    plan = [planned("buffered", samples=1, warmups=0)]
+    measure(plan, goal=Goal(lambda: {plan[0].case.id} if len(slots) < 3 else set(), budget_s))
+    assert slots == expected
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0)])

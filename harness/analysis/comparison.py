@@ -17,10 +17,10 @@ and that of training by what the control's change does to the overhead.
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
 that doubles from 3 % to 6 %. There the limit is what adds 5 % to the base's overhead and at least 1 % to the training without
-checkpoints, if the seconds of a checkpoint grew by more than 5 % too: where training without gets faster, the same seconds are a
-larger share of it; and *same* lies within that limit. That changes which differences are worth the name, not how certain they must
-be: the intervals are the same, and so is how often chance alone puts one of them above 1. A change of less than 1 % of the
-training is never called slower.
+checkpoints. Both must have grown, the share and by more than 5 % the seconds of a checkpoint: where training without gets faster,
+the same seconds are a larger share of it, and nothing is slower. *Same* lies within that limit. That changes which differences are
+worth the name, not how certain they must be: the intervals are the same, and so is how often chance alone puts one of them above 1.
+A change of less than 1 % of the training is never called slower.
 
 Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
 larger by more than 0.1 %.
@@ -308,8 +308,9 @@ def _lost_row(cell: _Cell) -> ComparedRow:
 
 def _compared_row(old: _Cell, new: _Cell, measurements: Sequence[_Measurement], paired: bool, level: float) -> ComparedRow:
     figures = tuple(_tested(measurement, paired, level) for measurement in measurements)
-    faults = tuple(text for text, worse in _changes(old.row, new.row) if worse)
-    gains = tuple(text for text, worse in _changes(old.row, new.row) if not worse)
+    changes = [*_changes(old.row, new.row), *_own_values_change(old.case, new.case)]
+    faults = tuple(text for text, worse in changes if worse)
+    gains = tuple(text for text, worse in changes if not worse)
     return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains)
 
 
@@ -378,9 +379,8 @@ def _worth(old: Row, new: Row) -> Worth:
     in_share = new.overhead_share.value - old.overhead_share.value
     in_seconds = new.overhead_s.value - old.overhead_s.value
     of_overhead = 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
-    if in_share * in_seconds <= 0 or abs(in_seconds) <= (TOLERANCE - 1.0) * abs(old.overhead_s.value):
-        return Worth(TOLERANCE, of_overhead)
-    return Worth(of_overhead, of_overhead)
+    grew_together = in_share * in_seconds > 0 and abs(in_seconds) > (TOLERANCE - 1.0) * abs(old.overhead_s.value)
+    return Worth(of_overhead if grew_together else math.inf, of_overhead)
 
 
 def _drift(old: Row, new: Row, unit: str) -> float:
@@ -422,6 +422,14 @@ def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:
             yield from _bytes_change(old.file_bytes, new.file_bytes)
         case (ResumeRow(), ResumeRow()):
             yield from _flag_change("bitwise", old.bitwise, new.bitwise)
+            yield from _flag_change("restored", old.restored, new.restored)
+
+
+def _own_values_change(old: Case, new: Case) -> Iterator[tuple[str, bool]]:
+    """Whether what each rank has of its own is in the checkpoint: a load is not asked for what the method does not declare."""
+    if old.world > 1 and old.rank_local != new.rank_local:
+        kept, lost = "covered every rank's own values", "covers one rank's alone"
+        yield (f"{kept} and {lost} now", True) if old.rank_local else (f"{kept.replace('covered', 'covers')} now", False)
 
 
 def _rank_change(what: str, old: str, new: str, order: Sequence[str]) -> Iterator[tuple[str, bool]]:

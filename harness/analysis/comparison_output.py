@@ -10,13 +10,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 from harness.analysis.comparison import CONFIDENCE, ComparedRow, Comparison, Figure
+from harness.analysis.row import printable
 from harness.analysis.statistics import Estimate
 
 SCHEMA = 1  # of the JSON
 COLUMNS = ("row", "figure", "base", "head", "cost, head / base", "verdict")
 _MARKS = {"slower": "**slower**", "faster": "faster", "same": "same", "inconclusive": "inconclusive"}
-# What XML 1.0 cannot hold at all, not even escaped: a worker's last words may have colours or a torn character in them.
-_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def lines(row: ComparedRow) -> list[tuple[str, ...]]:
@@ -97,7 +96,7 @@ def to_junit(comparison: Comparison) -> str:
     """
     root = ElementTree.Element("testsuites", name="ckptbench compare")
     for title, rows in by_group(comparison).items():
-        suite = ElementTree.SubElement(root, "testsuite", name=_xml(title))
+        suite = ElementTree.SubElement(root, "testsuite", name=printable(title))
         for row in rows:
             for case in _test_cases(row):
                 suite.append(case)
@@ -134,7 +133,7 @@ def _figure_fields(figure: Figure) -> dict[str, Any]:
 def _test_cases(row: ComparedRow) -> Iterator[ElementTree.Element]:
     correctness = _test_case(row, "correctness")
     if row.faults:
-        ElementTree.SubElement(correctness, "failure", message=_xml("; ".join(row.faults)))
+        ElementTree.SubElement(correctness, "failure", message=printable("; ".join(row.faults)))
     yield correctness
     for figure in row.figures:
         case = _test_case(row, figure.name)
@@ -149,7 +148,7 @@ def _test_cases(row: ComparedRow) -> Iterator[ElementTree.Element]:
 
 
 def _test_case(row: ComparedRow, what: str) -> ElementTree.Element:
-    return ElementTree.Element("testcase", classname=_xml(f"{row.group}.{row.name}"), name=_xml(f"{row.name} {what}"))
+    return ElementTree.Element("testcase", classname=printable(f"{row.group}.{row.name}"), name=printable(f"{row.name} {what}"))
 
 
 def _count(element: ElementTree.Element) -> None:
@@ -172,7 +171,3 @@ def _escaped(text: str) -> str:
     """Text that Markdown and the HTML in it leave alone."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_{}\[\]<>|#])", r"\\\1", flat)
-
-
-def _xml(text: str) -> str:
-    return _NO_XML.sub("\ufffd", text)

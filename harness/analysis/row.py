@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -12,6 +13,9 @@ from harness.plan import PlannedCase
 from harness.record import SCHEMA, FailureRecord, ReshardRecord, ResumeRecord, StraightRecord
 
 _WORST_FIRST = ("failed", "unsupported", "skipped")
+# What no page, picture or terminal is to be given: a worker's last words may have colours or a torn character in them.
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")
+_NOT_PRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ class Row:
         worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.status), default=None)
         if worst is None:
             return False
-        self.status, self.phase, self.reason = worst.status, worst.phase, worst.reason
+        self.status, self.phase, self.reason = worst.status, worst.phase, printable(worst.reason)
         if self.world > 1 and self.phase != "plan":
-            self.reason = f"rank {worst.rank}: {worst.reason}"
+            self.reason = f"rank {worst.rank}: {self.reason}"
         return True
 
 
@@ -146,6 +150,11 @@ def listed(names: Sequence[str]) -> str:
     """Each name once, as a sentence has them."""
     unique = list(dict.fromkeys(names))
     return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
+
+
+def printable(text: str) -> str:
+    """The text without colours of a terminal, and with a mark in place of every other character that XML cannot hold."""
+    return _NOT_PRINTED.sub("\ufffd", _COLOURS.sub("", text))
 
 
 def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:

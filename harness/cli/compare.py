@@ -20,6 +20,7 @@ from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app
 from harness.driver import catalog, judge, manifest, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import IncomparableError, UsageError, nearest
+from harness.machine import Manifest, comparable
 from harness.plan import Selection
 from harness.stored import folders
 
@@ -64,10 +65,12 @@ def regress_command(
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
     frameworks, scratch = measuring.chosen_frameworks(framework, catalog.frameworks()), scratch_directory(directory)
-    place = results / BASELINES / manifest.capture(scratch).machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
+    here = manifest.capture(scratch)
+    place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
     baseline = next((read_run(found) for found in reversed(folders(place))), None)
     if baseline is not None:
         _require_finished(baseline)
+        _require_alike(baseline, here, place)
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     sides = {"": Arm(environments_of(python or ()))}
     measuring.refuse_what_does_not_fit(plan, scratch)
@@ -144,6 +147,16 @@ def _opened(results: Path, name: str) -> ReadRun:
     for damage in run.damages:
         err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
     return read_run(run)
+
+
+def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
+    """Refuse to measure what could not be compared afterwards."""
+    differences = comparable(baseline.stored.manifest, here)
+    if differences:
+        raise IncomparableError(
+            f"the baseline {baseline.name} was measured when this machine was another one ({', '.join(differences)}): "
+            f"remove {shlex.quote(str(place))} to have a new one"
+        )
 
 
 def _require_finished(baseline: ReadRun) -> None:

@@ -37,7 +37,7 @@ def report_command(
     file = folder / PAGE
     drawn_in = [folder] if len(groups) == 1 else [folder / f"machine-{number}" for number in range(1, len(groups) + 1)]
     machines = [Machine(runs, _pictures(runs, place)) for runs, place in zip(groups, drawn_in, strict=True)]
-    file.write_text(page(machines))
+    file.write_text(page(machines), encoding="utf-8")
     out.print(escape(str(file)), highlight=False, soft_wrap=True)
 
 

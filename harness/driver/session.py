@@ -135,34 +135,38 @@ class Session:
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             storage = self._calibrated(units)
-            for slot in range(max(unit.processes for unit in units)):
-                self._measure_slots(units, slot, storage)
+            slots_s = [self._measure_slots(units, slot, storage) for slot in range(max(unit.processes for unit in units))]
             if goal is not None:
-                self._go_on(goal, begin_s + goal.budget_s, storage)
+                self._go_on(goal, begin_s + goal.budget_s, max(slots_s), storage)
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
             shutil.rmtree(self._run.jobs, ignore_errors=True)
             self._shared_memory.clear()
 
-    def _go_on(self, goal: Goal, deadline_s: float, storage: Storage) -> None:
-        """Add process slots for the cases whose intervals are too wide; none begins that would outlast the deadline."""
-        last_s = 0.0
+    def _go_on(self, goal: Goal, deadline_s: float, longest_s: float, storage: Storage) -> None:
+        """Add process slots for the cases whose intervals are too wide; none begins that may outlast the deadline.
+
+        One may take as long as the longest so far, which is known of those that this process has measured.
+        """
         for slot in itertools.count(min(item.processes for item in self._run.plan)):
             wide = goal.too_wide()
             items = [replace(item, processes=slot + 1) for item in self._run.plan if item.case.id in wide]
-            if not items or time.monotonic() + last_s > deadline_s:
+            if not items or time.monotonic() + longest_s > deadline_s:
                 return
             self._on_event(Event(f"{len(items)} of {len(self._run.plan)} rows are less precise than asked: process {slot + 1}"))
-            begin_s = time.monotonic()
-            self._measure_slots(group(items), slot, storage)
-            last_s = max(last_s, time.monotonic() - begin_s)
+            longest_s = max(longest_s, self._measure_slots(group(items), slot, storage))
 
-    def _measure_slots(self, units: Sequence[Unit], slot: int, storage: Storage) -> None:
-        """Take every unit's process of one number: forth, and the next time back, so that no arm is always the first (A B B A)."""
+    def _measure_slots(self, units: Sequence[Unit], slot: int, storage: Storage) -> float:
+        """Take every unit's process of one number: forth, and the next time back, so that no arm is always the first (A B B A).
+
+        Returns how many seconds that took.
+        """
+        begin_s = time.monotonic()
         for unit in units if slot % 2 == 0 else reversed(units):
             self._measure_slot(unit, slot, storage)
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._shared_memory.clear()
+        return time.monotonic() - begin_s
 
     def _refuse_unsupported(self) -> None:
         """Give the cases that cannot be measured their rows."""

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness.case import SUMMARY_ABOVE
 from harness.driver.errors import UsageError, nearest
 from harness.machine import Manifest
 from harness.plan import PlannedCase, Selection
@@ -32,7 +33,7 @@ class Settings:
     Open MPI, where the user has named one.
     """
 
-    summary_above: int = 64
+    summary_above: int = SUMMARY_ABOVE
     mpirun: str | None = None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from harness.analysis.row import Row, listed
+from harness.analysis.row import Row, listed, printable
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import Estimate
 from harness.machine import Manifest, comparable
@@ -156,9 +156,8 @@ def label(row: Row) -> str:
     """A method as figures call it: with what sets this row apart from others of the method."""
     covers = "" if row.covers == "full" or not row.method else f" [{row.covers} only]"
     ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
-    return (
-        f"{row.method or 'no checkpoint'}{' (default)' if row.default else ''}{ablated}{covers}{f' ({row.arm})' if row.arm else ''}"
-    )
+    method = printable(row.method) or "no checkpoint"
+    return f"{method}{' (default)' if row.default else ''}{ablated}{covers}{f' ({row.arm})' if row.arm else ''}"
 
 
 def number(row: Row, name: str) -> Estimate | None:

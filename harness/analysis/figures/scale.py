@@ -32,7 +32,7 @@ from harness.analysis.figures.cells import (
 )
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import spans
-from harness.analysis.figures.style import BLACK, GREY, SERIES, Look, frame, logarithmic_seconds
+from harness.analysis.figures.style import BLACK, GREY, Look, frame, logarithmic_seconds, series
 from harness.analysis.frame import usable
 from harness.analysis.statistics import Estimate, Samples
 
@@ -148,7 +148,7 @@ def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
 
 def _looks(count: int) -> list[tuple[Look, float]]:
     """A look for each line, and how far to its side of the number of ranks it stands, so that intervals do not cover each other."""
-    return [(SERIES[place % len(SERIES)], _STEP_ASIDE ** (place - 0.5 * (count - 1))) for place in range(count)]
+    return [(series(place), _STEP_ASIDE ** (place - 0.5 * (count - 1))) for place in range(count)]
 
 
 def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look, shift: float) -> None:

@@ -6,7 +6,7 @@ Colours are those of M. Okabe and K. Ito, "Color Universal Design", 2008. Nothin
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -21,6 +21,7 @@ BLUE, SKY, ORANGE, GREEN, RED, PURPLE = "#0072b2", "#56b4e9", "#e69f00", "#009e7
 STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
     "svg.hashsalt": "ckptbench",
     "svg.fonttype": "path",  # widths stay as they were laid out, whatever fonts the reader has
+    "text.parse_math": False,  # two dollars in a reason are no formula
     "font.family": "DejaVu Sans",
     "font.size": 8.0,
     "axes.titlesize": 9.0,
@@ -58,6 +59,7 @@ class Look:
     line: str = "-"
 
 
+LINES = ("-", "--", "-.", ":")
 SERIES = (  # lines of one panel: no two share a marker
     Look(BLUE, "o"),
     Look(RED, "s", line="--"),
@@ -68,6 +70,12 @@ SERIES = (  # lines of one panel: no two share a marker
     Look(BLACK, "X", line="-."),
     Look(GREY, "*", line=":"),
 )
+
+
+def series(place: int) -> Look:
+    """The look of a panel's line of that number: from the ninth on, the markers come again with other dashes."""
+    rounds, look = divmod(place, len(SERIES))
+    return replace(SERIES[look], line=LINES[(LINES.index(SERIES[look].line) + rounds) % len(LINES)])
 
 
 def frame(title: str, guide: str, footer: str, width: float, height: float) -> tuple[Figure, SubFigure]:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.case import Case
+from harness.case import SUMMARY_ABOVE, Case
 from harness.plan import AB
 
 _LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
@@ -29,6 +29,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     words += ["--device", case.device] if case.device != "cpu" else []
     words += ["--dir", header["directory"]] if header.get("directory") else []
     words += [word for pair in header.get("python") or () for word in ("--python", pair)]
+    words += _settings(header.get("settings") or {}, summarises=not arms) if case.world > 1 else []
     return shlex.join(words + _goal(header.get("goal") or {}))
 
 
@@ -42,6 +43,13 @@ def _asked(arm: Mapping[str, Any]) -> list[str]:
     options = [f"{key}={json.dumps(value)}" for key, value in (arm.get("options") or {}).items()]
     places = [place for place in (arm.get("python"), arm.get("checkout")) if place]
     return [*pins, *options, *places] or ["."]
+
+
+def _settings(settings: Mapping[str, Any], summarises: bool) -> list[str]:
+    """Whose mpirun starts the ranks, and from how many ranks on one record stands for all, where that is not the usual."""
+    words = ["--mpirun", settings["mpirun"]] if settings.get("mpirun") else []
+    above = settings.get("summary_above", SUMMARY_ABOVE)
+    return words + (["--summary-above", str(above)] if summarises and above != SUMMARY_ABOVE else [])
 
 
 def _goal(goal: Mapping[str, float]) -> list[str]:

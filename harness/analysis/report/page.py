@@ -68,7 +68,7 @@ def apart(runs: Sequence[ReadRun]) -> list[list[ReadRun]]:
 
 def page(machines: Sequence[Machine]) -> str:
     """Return the page as HTML. Whatever came from a record is escaped, and the page's own policy forbids any other script."""
-    style, script = ((_FOLDER / name).read_text() for name in ("report.css", "report.js"))
+    style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     environment = Environment(
         loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
