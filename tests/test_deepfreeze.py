@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import itertools
 import json
 import os
@@ -13,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import deepfreeze_rank
@@ -29,6 +31,7 @@ from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
+from adapters.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = 7
@@ -263,8 +266,9 @@ def test_what_goes_wrong_in_the_help_costs_the_checkpoint(folder: Path) -> None:
     save = new_engine().save([failing if t.spec.name == "weights/half" else t for t in gated_tensors], folder / "checkpoint", STEP)
     with waiting_for_a_copy(save, gate) as staged:
         pass
+    staged.result(30)
     with pytest.raises(OSError, match="Input/output error"):
-        staged.result(30)
+        save.finished()
     assert list(folder.iterdir()) == []
 
 
@@ -278,6 +282,32 @@ def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None
     gate.open.set()
     save.finished()
     assert (folder / "checkpoint").exists()
+
+
+def test_what_is_copied_is_written_while_the_rest_is_still_to_be_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrote = threading.Event()
+    monkeypatch.setattr(writer, "write_all", lambda *arguments: (write_all(*arguments), wrote.set()))
+    gate, gated_tensors = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    assert gate.reached.wait(30)
+    assert wrote.wait(30)
+    gate.open.set()
+    save.finished()
+
+
+def test_a_load_waits_for_what_is_still_to_be_copied(folder: Path, saved: Path) -> None:
+    engine, state = new_engine(), new_state(2)
+    gate, gated_tensors = gated(state, "weights/a")
+    save = engine.save(gated_tensors, folder / "next", STEP)
+    with ThreadPoolExecutor() as pool:
+        load = pool.submit(engine.load, saved, SPECS, state)
+        time.sleep(0.1)
+        assert equal(state, new_state(2)), "nothing is loaded over what is being saved"
+        gate.open.set()
+        load.result(30)
+    save.finished()
+    assert equal(state, new_state(1))
+    assert equal(engine.load(folder / "next", SPECS, {}), new_state(2))
 
 
 def test_what_is_copied_is_let_go(folder: Path) -> None:
@@ -321,15 +351,14 @@ Ask = Callable[[Engine, Path], None]
     "ask",
     [
         lambda engine, path: engine._last.finished(),
-        lambda engine, path: engine._last.staged(),
         lambda engine, path: engine.save(tensors(new_state(2)), path / "next", STEP),
         lambda engine, path: engine.wait(),
     ],
-    ids=["finished", "staged", "save", "close"],
+    ids=["finished", "save", "close"],
 )
 def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(folder: Path, name: str, ask: Ask) -> None:
     engine = new_engine()
-    engine.save(broken(new_state(1), name), folder / "checkpoint", STEP)
+    engine.save(broken(new_state(1), name), folder / "checkpoint", STEP).staged()  # which tells nothing: not all ranks know
     with pytest.raises(OSError, match="Input/output error"):
         ask(engine, folder)
     assert list(folder.iterdir()) == []
@@ -365,9 +394,28 @@ def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeyp
     """In shared memory, that is the checkpoint before."""
     helped: list[Snapshot] = []
     monkeypatch.setattr(Snapshot, "help", helped.append)
+    save = new_engine().save(tensors(new_state(2)), saved, STEP)
+    save.staged()
     with pytest.raises(FileExistsError):
-        new_engine().save(tensors(new_state(2)), saved, STEP).staged()
+        save.finished()
     assert not helped
+
+
+def test_what_nobody_has_asked_for_is_said_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = new_engine()
+    engine.save(broken(new_state(1), "weights/a"), folder / "checkpoint", STEP).join()
+    del engine
+    gc.collect()
+    assert f"{folder / 'checkpoint'} was not saved, and nobody has asked: [Errno 5] Input/output error" in caplog.text
+
+
+def test_what_was_told_is_not_said_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    engine = new_engine()
+    with pytest.raises(OSError, match="Input/output error"):
+        engine.save(broken(new_state(1), "weights/a"), folder / "checkpoint", STEP).finished()
+    del engine
+    gc.collect()
+    assert caplog.text == ""
 
 
 # --- interrupts -------------------------------------------------------------------------------------------------------------
@@ -411,6 +459,20 @@ def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(fo
     assert sorted(path.name for path in folder.iterdir()) == ["first", "second"]
     assert equal(engine.load(folder / "first", SPECS, {}), new_state(1))
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
+
+
+def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(save: Save) -> None:
+        raise KeyboardInterrupt
+
+    engine = new_engine()
+    with monkeypatch.context() as patch:
+        patch.setattr(Save, "start", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            engine.save(tensors(new_state(1)), folder / "first", STEP)
+    engine.cancel(KeyboardInterrupt())
+    engine.save(tensors(new_state(2)), folder / "second", STEP).finished()
+    assert [path.name for path in folder.iterdir()] == ["second"]
 
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before", "after"])
@@ -540,6 +602,13 @@ def test_tensors_that_need_not_be_divided_stay_whole() -> None:
     assert all(piece.name == piece.spec.name for rank in range(4) for piece in share(specs, rank, 4))
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that look at each other often, and do not wait long for one that has not come."""
+    monkeypatch.setattr(commit, "ABSENT_S", 1.0)
+    monkeypatch.setattr(commit, "_LIVENESS_POLLS", 10)
+
+
 def rank_state(rank: int) -> State:
     return new_state(1, SHARED) | new_state(10 + rank, [spec for spec in SPECS if spec.local])
 
@@ -625,21 +694,83 @@ def test_a_missing_or_damaged_index_is_found(sharded: Path, content: str | None)
         new_engine(0, 3).load(sharded, SPECS, {})
 
 
+@pytest.mark.parametrize("change", ["names", "files"])
+def test_an_index_that_leads_elsewhere_is_found(sharded: Path, change: str) -> None:
+    index = sharded / INDEX
+    content = json.loads(index.read_text())
+    places = content["weight_map"]
+    if change == "names":
+        places["weights/b"] = places.pop("weights/half")
+    else:
+        places["weights/half"] = next(file for file in places.values() if file != places["weights/half"])
+    index.write_text(json.dumps(content))
+    with pytest.raises(Damaged, match="names other tensors, or other files for them"):
+        new_engine(0, 3).load(sharded, SPECS, {})
+
+
+def save_to_memory(memory: Path, session: str, ranks: Sequence[int] = (0, 1)) -> list[Engine]:
+    """Save on two ranks into arenas that are files; those that are not among `ranks` never take part."""
+    shared = [SharedArena(memory) for _ in range(2)]
+    engines = [Engine(Ranks(rank, 2, session), DirectIo(True, 1 << 16, 1), {}, [shared[rank]]) for rank in range(2)]
+
+    def save(rank: int) -> None:
+        with suppress(CommitFailed):
+            engines[rank].save(tensors(rank_state(rank)), memory.parent / session, STEP).finished()
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(save, ranks))
+    return engines
+
+
 def test_the_arenas_of_several_ranks_need_no_index(folder: Path) -> None:
     memory = folder / "memory"
-    engines = [Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [SharedArena(memory)]) for rank in range(2)]
-    with ThreadPoolExecutor() as pool:
-        save = lambda rank: engines[rank].save(tensors(rank_state(rank)), folder / "checkpoint", STEP).finished()  # noqa: E731
-        list(pool.map(save, range(2)))
-    for rank, engine in enumerate(engines):
+    for rank, engine in enumerate(save_to_memory(memory, "session")):
         assert equal(engine.load(memory, SPECS, {}), rank_state(rank))
+
+
+def test_arenas_of_the_same_step_of_two_saves_are_no_checkpoint(folder: Path, impatient: None) -> None:
+    memory = folder / "memory"
+    save_to_memory(memory, "first")
+    engines = save_to_memory(memory, "second", ranks=[0])  # the other rank died before it began
+    with pytest.raises(Damaged, match="model-00002-of-00002.safetensors is of another save than model-00001-of-00002.safetensors"):
+        engines[0].load(memory, SPECS, {})
+
+
+def test_memory_that_does_not_say_of_which_save_it_is_is_no_checkpoint(folder: Path) -> None:
+    memory = folder / "memory"
+    engines = save_to_memory(memory, "session")
+    for content in ("", "{}", None):
+        origin = next(memory.glob("*.origin"))
+        origin.unlink() if content is None else origin.write_text(content)
+        with pytest.raises(Damaged, match="does not say which save it holds"):
+            engines[0].load(memory, SPECS, {})
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_pinned_memory_is_let_go_before_it_is_given_back(folder: Path, shared: bool) -> None:
+    pinned: list[int] = []
+
+    def pin(memory: memoryview) -> Callable[[], None]:
+        pinned.append(len(memory))
+        return pinned.pop
+
+    arena = SharedArena(folder / "memory", pin) if shared else Arena(pin)
+    for size_bytes in (5000, 5000, 50_000):
+        arena.fit("file", size_bytes)
+        assert len(pinned) == 1
+        assert pinned[0] >= size_bytes
+    engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {}, [arena])
+    engine.save(tensors(new_state(1)), folder / "checkpoint", STEP)
+    engine.close()
+    assert pinned == []
+    assert (folder / "checkpoint").exists()
 
 
 DYING_RANK = """
 import sys, time
 from pathlib import Path
 from adapters.deepfreeze.commit import CommonCommit
-CommonCommit(Path(sys.argv[1]), "session-0", int(sys.argv[2]), 2, lambda seals: b"").begin()
+CommonCommit(Path(sys.argv[1]), "session-1", int(sys.argv[2]), 2, lambda seals: b"").begin()
 print("begun", flush=True)
 time.sleep(60)
 """
@@ -659,11 +790,112 @@ def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> 
     assert not (folder / "checkpoint").exists()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that look at each other often, and do not wait long for one that has not come."""
-    monkeypatch.setattr(commit, "ABSENT_S", 1.0)
-    monkeypatch.setattr(commit, "_LIVENESS_POLLS", 10)
+def test_a_rank_that_nobody_can_see_is_dead_when_it_gives_no_sign_of_life(
+    folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit, "SILENT_S", 0.3)
+    meeting = commit.partial_path(folder / "checkpoint", "session-1")
+    meeting.mkdir()
+    (meeting / "rank-1.elsewhere.writing").touch()
+    save = new_engine(0, 2).save(tensors(rank_state(0)), folder / "checkpoint", STEP)
+    assert save._ended.wait(30), "it waits for ever"
+    with pytest.raises(CommitFailed, match="rank 1 has given no sign of life in 0 seconds"):
+        save.finished()
+    assert list(folder.iterdir()) == []
+
+
+def test_a_rank_that_takes_long_gives_signs_of_life(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "SILENT_S", 0.3)
+    monkeypatch.setattr(commit, "BEAT_S", 0.02)
+    gate, gated_tensors = gated(rank_state(1), "rng/cpu")
+    opening = threading.Timer(1.0, gate.open.set)
+    opening.start()
+    assert save_together(folder / "checkpoint", 2, lambda rank: gated_tensors if rank else tensors(rank_state(0))) == [None, None]
+
+
+def test_a_free_lock_is_no_death_where_locks_cannot_be_had(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = fcntl.flock
+
+    def refuse_the_first(descriptor: int, operation: int) -> None:
+        if "coming-1" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(37, "No locks available")
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", refuse_the_first)
+    gate, gated_tensors = gated(rank_state(1), "rng/cpu")
+    opening = threading.Timer(0.5, gate.open.set)
+    opening.start()
+    assert save_together(folder / "checkpoint", 2, lambda rank: gated_tensors if rank else tensors(rank_state(0))) == [None, None]
+
+
+@pytest.mark.parametrize("step", ["_take_shares", "_publish"])
+def test_a_rank_that_loses_sight_of_the_others_tears_no_checkpoint(
+    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 knows that all shares are durable, and has taken them or has not, when rank 1 gives up."""
+    reached, ended = threading.Event(), threading.Event()
+    original = getattr(CommonCommit, step)
+
+    def lose_sight(own: CommonCommit) -> bool:
+        assert reached.wait(30)
+        raise OSError(24, "Too many open files")
+
+    def wait_before(own: CommonCommit) -> None:
+        reached.set()
+        assert ended.wait(30)
+        original(own)
+
+    monkeypatch.setattr(CommonCommit, "_has_published", lose_sight)
+    monkeypatch.setattr(CommonCommit, step, wait_before)
+    first = new_engine(0, 2).save(tensors(rank_state(0)), folder / "checkpoint", STEP)
+    with pytest.raises(OSError, match="Too many open files"):
+        new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP).finished()
+    ended.set()
+    if step == "_take_shares":
+        with pytest.raises(CommitFailed, match="rank 1 has withdrawn its share"):
+            first.finished()
+        assert list(folder.iterdir()) == []
+    else:
+        first.finished()
+        for rank in range(2):
+            assert equal(new_engine(rank, 2).load(folder / "checkpoint", SPECS, {}), rank_state(rank))
+
+
+class Trainer:
+    """Two ranks that save over and over with the same engines; the second one asks each time whether its save is finished."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._engines = [new_engine(rank, 2) for rank in range(2)]
+
+    def save(self, name: str, failing: bool = False) -> list[BaseException | None]:
+        """Return what each rank was told."""
+        with ThreadPoolExecutor() as pool:
+            return list(pool.map(lambda rank: self._save(rank, name, failing and rank == 1), range(2)))
+
+    def _save(self, rank: int, name: str, failing: bool) -> BaseException | None:
+        sources = broken(rank_state(rank), "rng/cpu") if failing else tensors(rank_state(rank))
+        try:
+            save = self._engines[rank].save(sources, self._folder / name, STEP)
+            save.staged()
+            if rank == 1:
+                save.finished()
+        except OSError as error:
+            return error
+        return None
+
+
+def test_ranks_that_are_told_of_a_failure_at_different_times_save_together_again(folder: Path, impatient: None) -> None:
+    trainer = Trainer(folder)
+    first, second = trainer.save("first", failing=True)
+    assert (first, str(second)) == (None, "[Errno 5] Input/output error")
+    first, second = trainer.save("second")
+    assert isinstance(first, CommitFailed), "which tells of the first one"
+    assert isinstance(second, CommitFailed), "which was alone"
+    assert trainer.save("third") == [None, None]
+    trainer.save("fourth")
+    for rank in range(2):
+        assert equal(new_engine(rank, 2).load(folder / "third", SPECS, {}), rank_state(rank))
 
 
 @pytest.mark.slow
@@ -699,7 +931,16 @@ def save_beside(folder: Path, rank: int, number: int) -> tuple[BaseException | N
         assert other.stdout.readline() == "ready\n"
         save = deepfreeze_rank.engine(1 - rank).save(deepfreeze_rank.tensors(1 - rank), folder / "checkpoint", 1)
         assert save._ended.wait(30), "it waits for ever"
-        return save._error, other.wait(30)
+        return told(save), other.wait(30)
+
+
+def told(save: Save) -> BaseException | None:
+    """What the save says went wrong."""
+    try:
+        save.finished()
+    except OSError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -21,11 +21,12 @@ import pytest
 from deepfreeze_victim import advance, opened
 from test_deepfreeze import interrupted
 
+from adapters import directio
 from adapters.base import DirectIo
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
-from adapters.deepfreeze.store import Store
+from adapters.deepfreeze.store import OWN_NAME, Store
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
 from adapters.deepfreeze.writer import FileWriter
 from adapters.directio import write_all
@@ -52,7 +53,7 @@ def digests(framework: Raw, state: State) -> Digests:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name for path in folder.iterdir() if path.name != OWN_NAME)
 
 
 @pytest.fixture
@@ -222,9 +223,9 @@ def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(folder: P
     store.save(state).finished()
     other = [Spec("weights/other", "uint8", (5000,))]
     arena = SharedArena(memory / "0-of-1")
-    Engine(Ranks(0, 1, "other"), DirectIo(True, 1 << 16, 1), {}, [arena]).save(
-        [Tensor(spec, np.zeros(spec.size_bytes, np.uint8)) for spec in other], folder / "other", 9
-    ).finished()
+    engine = Engine(Ranks(0, 1, "other"), DirectIo(True, 1 << 16, 1), {}, [arena])
+    engine.home = method.engine.home
+    engine.save([Tensor(spec, np.zeros(spec.size_bytes, np.uint8)) for spec in other], folder / "other", 9).finished()
     found = store.restore(state)
     assert (found.level, found.step, digests(framework, state)) == ("directory", 1, expected[1])
     assert "is not in" in found.skipped[0]
@@ -258,15 +259,58 @@ def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path,
     assert names(folder) == ["step-0000000001"]
 
 
-def test_an_error_that_staged_has_told_does_not_cost_the_next_save(folder: Path) -> None:
+def test_an_error_that_was_told_does_not_cost_the_next_save(folder: Path) -> None:
     _, method, state = opened(folder, 1)
     store = Store(method, folder)
-    blocker = folder / f".step-0000000001.{method.engine.session}-0.partial"
+    blocker = folder / f".step-0000000001.{method.engine.session}-1.partial"
     blocker.touch()
     with pytest.raises(FileExistsError):
-        store.save(state).staged()
+        store.save(state).finished()
     store.save(state).finished()
     assert "step-0000000001" in names(folder)
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["finished", "close"])
+def test_an_old_checkpoint_that_cannot_be_removed_costs_no_new_one(
+    folder: Path, asks: bool, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(13, "Permission denied")
+
+    framework, method, state = opened(folder, 0)
+    store = Store(method, folder, keep=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        for _ in range(3):
+            advance(framework, state)
+            pending = store.save(state)  # which waits for the one before and removes what is older
+        with pytest.raises(OSError, match="Permission denied"):
+            pending.finished() if asks else store.close()
+    store.close()
+    assert restored(folder) == ("directory", 3, expected[3])
+
+
+def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    monkeypatch.setattr(directio, "sync_directory", flushed.append)
+    _, method, _ = opened(folder, 0)
+    Store(method, folder / "runs" / "first")
+    assert set(flushed) == {folder, folder / "runs"}
+
+
+def test_memory_of_another_directory_does_not_count(folder: Path, memory: Path, expected: list[Digests]) -> None:
+    options = {"memory": str(memory)}
+    for name in ("old", "new"):
+        (folder / name).mkdir()
+    _, method, state = opened(folder, 3, options=options)
+    Store(method, folder / "old").save(state).finished()
+    assert restored(folder / "old", **options) == ("memory", 3, expected[3])
+    with pytest.raises(FileNotFoundError, match="holds a checkpoint of another directory"):
+        restored(folder / "new", **options)
+    shutil.rmtree(folder / "old")
+    (folder / "old").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds a checkpoint of another directory"):
+        restored(folder / "old", **options)
 
 
 def test_an_interrupted_synchronous_save_reads_the_state_no_more(
@@ -299,6 +343,7 @@ def test_memory_outlives_the_process_and_says_that_it_was_memory(
 ) -> None:
     """The disk fails after the snapshot was taken; the process is gone; the memory has the step that the disk has not."""
     attempt = shutil.copytree(first, folder / "store")
+    (attempt / OWN_NAME).write_text("a name")
     inject = ["-e", "trace=ftruncate,fsync", "-e", "inject=fsync:signal=KILL:when=1"]
     assert run_victim(attempt, "-o", os.devnull, *inject, memory=memory).returncode in (-9, 137)
     assert restored(attempt, memory=str(memory)) == ("memory", 2, expected[2])
@@ -343,6 +388,7 @@ def test_memory_keeps_the_newest_step_that_a_failing_disk_refused(
 
     options = {"memory": str(memory), "arenas": 2}
     framework, method, state = opened(folder, 0, options=options)
+    Store(method, folder)
     with monkeypatch.context() as patch:
         for step in (1, 2, 3):
             advance(framework, state)
@@ -365,7 +411,7 @@ import os, signal, sys
 from pathlib import Path
 from deepfreeze_victim import advance, opened
 from test_deepfreeze import interrupted
-from adapters.deepfreeze.store import Store
+from adapters.deepfreeze.store import OWN_NAME, Store
 from adapters.deepfreeze.tensor import Tensor
 
 def die(destination, skip_bytes):

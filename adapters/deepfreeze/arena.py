@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from adapters.deepfreeze.tensor import bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, round_up
 
-Pin = Callable[[memoryview], None]
+ORIGIN_SUFFIX = ".origin"
+
+Unpin = Callable[[], None]
+Pin = Callable[[memoryview], Unpin]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which save a memory holds, told apart from all others and the same on every rank, and of which home its checkpoint is."""
+
+    save: str
+    home: str
 
 
 class Arena:
@@ -19,20 +32,34 @@ class Arena:
     folder: Path | None = None  # where it can be loaded from, if anywhere
 
     def __init__(self, pin: Pin | None = None) -> None:
-        """`pin` is told of new memory, to make it reachable for a device's own copies."""
+        """`pin` makes new memory reachable for a device's own copies, and returns what takes that back."""
         self._pin = pin
+        self._unpin: Unpin | None = None
         self._memory = memoryview(bytearray())
 
     def fit(self, file: str, size_bytes: int) -> memoryview:
         """Return memory for a file of `size_bytes`, in whole blocks of direct I/O."""
         needed_bytes = round_up(size_bytes)
         if len(self._memory) < needed_bytes:
-            self._memory = memoryview(bytearray())  # the old memory goes before the new one comes
+            self.release()  # the old memory goes before the new one comes
             self._memory = aligned_buffer(needed_bytes)
             bytes_of(self._memory)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first save's
-            if self._pin is not None:
-                self._pin(self._memory)
+            self._make_reachable()
         return self._memory[:needed_bytes]
+
+    def note(self, file: str, origin: Origin) -> None:
+        """Say which save the memory of a file holds, before its header seals it."""
+
+    def release(self) -> None:
+        """Let go of the memory."""
+        unpin, self._unpin = self._unpin, None
+        if unpin is not None:
+            unpin()
+        self._memory = memoryview(bytearray())
+
+    def _make_reachable(self) -> None:
+        if self._pin is not None:
+            self._unpin = self._pin(self._memory)
 
 
 class SharedArena(Arena):
@@ -52,12 +79,27 @@ class SharedArena(Arena):
     def fit(self, file: str, size_bytes: int) -> memoryview:
         """Return the memory of the file, which keeps its content where it has the size already."""
         if self._fitted != (file, size_bytes):
+            self.release()
             self.folder.mkdir(parents=True, exist_ok=True)
             self._memory = _mapped(self.folder / file, size_bytes)
             self._fitted = file, size_bytes
-            if self._pin is not None:
-                self._pin(self._memory)
+            self._make_reachable()
         return self._memory
+
+    def note(self, file: str, origin: Origin) -> None:
+        (self.folder / file).with_suffix(ORIGIN_SUFFIX).write_text(json.dumps(asdict(origin)))
+
+    def release(self) -> None:
+        super().release()
+        self._fitted = None
+
+
+def read_origin(file: Path) -> Origin:
+    """Return which save the memory of a file holds. FileNotFoundError or ValueError where nobody has said so."""
+    try:
+        return Origin(**json.loads(file.with_suffix(ORIGIN_SUFFIX).read_text()))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 def _mapped(path: Path, size_bytes: int) -> memoryview:

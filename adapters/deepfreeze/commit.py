@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,10 +19,14 @@ from adapters.deepfreeze.layout import INDEX, file_name
 from adapters.directio import sync_directory
 
 PARTIAL_SUFFIX = ".partial"
-ABSENT_S = 60.0  # how long a rank that waits for others does so for one that has not begun to save
+ABSENT_S = 600.0  # how long a rank that waits for others does so for one that has not begun to save
+BEAT_S = 5.0  # between two signs of life
+SILENT_S = 120.0  # without one a rank is dead: where nobody can see its process, and whoever still holds its lock
 _POLL_S = 0.001
 _LIVENESS_POLLS = 500  # between two looks whether the others still live
+_NO_HOST = ""
 _HOST = os.uname().nodename.replace(".", "-")  # locks may hold on one host only
+_SHARES, _TAKEN = "shares", "taken"
 _WRITING, _DONE, _PUBLISHED, _FAILED = "writing", "done-", "published", "failed"
 
 Index = Callable[[Mapping[str, str]], bytes]
@@ -85,19 +90,24 @@ class Mark(NamedTuple):
 class CommonCommit(Commit):
     """The commit of several ranks. They meet in a directory of their own, and in it is that of the shares until it has its name.
 
-    Rank 0 waits until all others have said how their shares went, and they wait for what rank 0 then says: all or none raise.
+    Rank 0 waits until all others have said how their shares went, and they wait for what rank 0 then says: all or none raise. A
+    rank that loses sight of the others meanwhile raises too and withdraws its share, which costs all of them the checkpoint, unless
+    rank 0 has taken the shares by then.
     """
 
     def __init__(self, target: Path, tag: str, rank: int, world: int, index: Index) -> None:
         """`index` makes the index of the checkpoint out of all files' seals."""
         super().__init__(target, tag)
         self._meeting = self.folder
-        self.folder = self._meeting / "shares"
+        self.folder = self._meeting / _SHARES
         self._rank = rank
         self._world = world
         self._index = index
         self._mark = Mark(rank, _HOST, _WRITING)
         self._lock: int | None = None
+        self._heart = threading.Thread(target=self._beat, name="deepfreeze-heart", daemon=True)
+        self._gone = threading.Event()
+        self._signs: dict[int, tuple[int, float]] = {}  # of the other ranks: the last one, and when this rank has first seen it
         self._absent = set(range(1, world) if rank == 0 else (0,))  # of those that this rank waits for
         self._waiting_since = 0.0
 
@@ -114,8 +124,9 @@ class CommonCommit(Commit):
             self._say(_PUBLISHED)
         else:
             self._wait_until(self._has_published)
+        self._unlock()  # before the mark goes: some file systems keep an open file under another name
+        if self._rank != 0:
             self._leave()
-        self._unlock()
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):  # the error that brought us here is the one to tell
@@ -133,6 +144,7 @@ class CommonCommit(Commit):
         failed = [rank for rank, mark in sorted(marks.items()) if not mark.state.startswith(_DONE)]
         if failed:
             raise CommitFailed(f"rank {failed[0]} could not write its share of {self.target}")
+        self._take_shares()
         seals = {file_name(rank, self._world): mark.state.removeprefix(_DONE) for rank, mark in sorted(marks.items())}
         with (self.folder / INDEX).open("wb") as file:
             file.write(self._index(seals))
@@ -140,12 +152,30 @@ class CommonCommit(Commit):
             os.fsync(file.fileno())
         self._publish()
 
+    def _take_shares(self) -> None:
+        """Move the shares to where their ranks cannot withdraw them any more; CommitFailed where one has done so before."""
+        taken = self._meeting / _TAKEN
+        self.folder.rename(taken)
+        self.folder = taken
+        for rank in range(self._world):
+            if not (taken / file_name(rank, self._world)).exists():
+                raise CommitFailed(f"rank {rank} has withdrawn its share of {self.target}")
+
     def _come(self) -> None:
         unseen = self._meeting / f"coming-{self._rank}"
         self._lock = os.open(unseen, os.O_CREAT | os.O_RDWR, 0o644)
-        with contextlib.suppress(OSError):  # a file system without locks: then the launcher has to notice a rank's death
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # a file system without locks: nobody is to take a free one for a death
+            self._mark = self._mark._replace(host=_NO_HOST)
         unseen.rename(self._meeting / self._mark.file)
+        self._heart.start()
+
+    def _beat(self) -> None:
+        """Give signs of life until the save has ended for this rank."""
+        while not self._gone.wait(BEAT_S):
+            with contextlib.suppress(OSError):
+                os.utime(self._meeting / self._mark.file)
 
     def _say(self, state: str) -> None:
         said = self._mark._replace(state=state)
@@ -188,7 +218,7 @@ class CommonCommit(Commit):
         return first is not None and first.state == _PUBLISHED
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
-        """Return when it has; CommitFailed when a rank of this host has died on the way, or one has not come in ABSENT_S."""
+        """Return when it has; CommitFailed when a rank has died on the way, or has not come in ABSENT_S."""
         self._waiting_since = self._waiting_since or time.monotonic()  # also where `abandon` waits once more
         polls = 0
         while not reached():
@@ -207,6 +237,8 @@ class CommonCommit(Commit):
             is_awaited = not mark.has_said if self._rank == 0 else rank == 0 and not mark.has_ended
             if is_awaited and rank != self._rank and self._is_orphan(mark):
                 raise CommitFailed(f"rank {rank} ended before {self.target} was complete")
+            if is_awaited and rank != self._rank and self._is_silent(mark):
+                raise CommitFailed(f"rank {rank} has given no sign of life in {SILENT_S:.0f} seconds: {self.target} is incomplete")
 
     def _is_orphan(self, mark: Mark) -> bool:
         """Whether the process that made the mark, and held its lock, has ended."""
@@ -226,7 +258,22 @@ class CommonCommit(Commit):
         finally:
             os.close(descriptor)
 
+    def _is_silent(self, mark: Mark) -> bool:
+        """Whether a rank's mark has not changed for too long, by this host's clock alone."""
+        try:
+            sign = (self._meeting / mark.file).stat().st_mtime_ns
+        except FileNotFoundError:  # it has said something else meanwhile
+            return False
+        now_s = time.monotonic()
+        known, since_s = self._signs.get(mark.rank, (None, now_s))
+        if sign != known:
+            self._signs[mark.rank] = sign, now_s
+        return sign == known and now_s - since_s > SILENT_S
+
     def _unlock(self) -> None:
+        self._gone.set()
+        if self._heart.is_alive():
+            self._heart.join()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

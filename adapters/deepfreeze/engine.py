@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 
 from adapters.base import DirectIo, Pending
 from adapters.deepfreeze import layout
-from adapters.deepfreeze.arena import Arena
+from adapters.deepfreeze.arena import Arena, Origin
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Layout
 from adapters.deepfreeze.reader import Reader, Tensors
@@ -20,6 +21,8 @@ from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
 from adapters.deepfreeze.writer import FileWriter, Frontier
+
+_log = logging.getLogger("deepfreeze")
 
 
 @dataclass(frozen=True)
@@ -32,43 +35,47 @@ class Ranks:
 
 
 class Save(Pending):
-    """A save in the background. What goes wrong there is raised by `staged` and `finished`."""
+    """A save in the background. What goes wrong there is raised by `finished`, or by the engine's next save: on all ranks alike."""
 
-    def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int) -> None:
+    def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int, on_whole: Callable[[], None]) -> None:
+        """`on_whole` is called once the arena has everything but the header that seals it."""
+        self._error: BaseException | None = None
+        self._told = False
         layout = snapshot.layout
         frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(io), len(snapshot.memory))
         self._snapshot = snapshot
         self._commit = commit
         self._writer = FileWriter(commit.folder / layout.file, snapshot.memory, frontier, io)
         self._step = step
+        self._on_whole = on_whole
+        self._begun = False
         self._free = threading.Event()
         self._ended = threading.Event()
-        self._error: BaseException | None = None
-        self._told = False
         self._taken = threading.Lock()  # by the thread that brings the save to its end
         self._thread = threading.Thread(target=self._run, name="deepfreeze-save")
 
     def start(self) -> None:
         """Copy what cannot wait, and leave the rest to the background.
 
-        An interrupt, or that there is no thread to be had, is raised at once. A save that the background has by then goes on.
+        An interrupt is raised at once; a save that the background has by then goes on. Whatever else goes wrong is told later.
         """
         try:
+            self._begun = True
             self._begin()
             self._thread.start()
         except BaseException as error:
-            if self._taken.acquire(blocking=False):  # an interrupted start may yet start the thread, which then finds nothing to do
-                self._error, self._told = error, True
-                self._complete()
-            raise
+            if not self._taken.acquire(blocking=False):
+                raise
+            self._error, self._told = error, not isinstance(error, Exception)  # a thread may yet start, and finds nothing to do
+            self._complete()
+            if self._told:
+                raise
 
     def staged(self) -> None:
-        """Return when all that training may change has been copied, which the waiting thread helps with."""
+        """Return when all that training may change has been copied, which the waiting thread helps with. Raises nothing."""
         if self._error is None:  # a save that never began has left the arena to the checkpoint before
             self._snapshot.help()
         self._free.wait()
-        if self._error is not None:
-            self.finished()
 
     def finished(self) -> None:
         """Return when the checkpoint is durable and has its name."""
@@ -78,8 +85,9 @@ class Save(Pending):
             raise self._error
 
     def join(self) -> None:
-        """Return when the save has come to its end, whatever that is."""
-        self._ended.wait()
+        """Return when the save has come to its end, whatever that is. One that an interrupt has kept from beginning has none."""
+        if self._begun:
+            self._ended.wait()
 
     def settle(self) -> None:
         """Wait for the end, and raise what went wrong if nobody has been told."""
@@ -96,7 +104,12 @@ class Save(Pending):
     @property
     def is_durable(self) -> bool:
         """Whether a save that has come to its end has left a checkpoint."""
-        return self._error is None
+        return self._begun and self._error is None
+
+    def __del__(self) -> None:
+        """Say what went wrong where nobody has asked."""
+        if self._error is not None and not self._told:
+            _log.error("%s was not saved, and nobody has asked: %s", self._commit.target, self._error)
 
     @property
     def is_whole(self) -> bool:
@@ -136,6 +149,7 @@ class Save(Pending):
         snapshot, writer = self._snapshot, self._writer
         header, seal = snapshot.layout.header(self._step, snapshot.copy(writer.frontier, self._free.set))
         writer.drain()
+        self._on_whole()
         snapshot.seal(header)
         writer.finish(len(header), snapshot.layout.file_bytes)
         writer.close()
@@ -174,8 +188,10 @@ class Engine:
         self._layout: Layout | None = None
         self._reader = Reader(io)
         self._last: Save | None = None
-        self._saves = 0
+        self._asked = 0  # how often for a save
         self._turn = first_arena  # of the arenas: the one that does not hold the newest checkpoint in memory
+
+        self.home = ""  # of the checkpoints, where they have one: memory is of the same
 
     @property
     def session(self) -> str:
@@ -190,6 +206,7 @@ class Engine:
 
     def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
         """Begin to save under `path`, once the save before is finished; raises what that one has not told yet."""
+        self._asked += 1  # first: ranks that learn of an error at different times go on to call the next save by the same number
         self.wait()
         named = {tensor.spec.name: tensor for tensor in tensors}
         specs = tuple(tensor.spec for tensor in named.values())
@@ -197,8 +214,9 @@ class Engine:
         arena = self._arenas[self._turn % len(self._arenas)]
         share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
         snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
-        self._last = Save(snapshot, self._commit(path, specs), self._io, step)
-        self._saves += 1
+        tag = f"{self._ranks.session}-{self._asked}"
+        on_whole = partial(arena.note, plan.file, Origin(tag, self.home))
+        self._last = Save(snapshot, self._commit(path, tag, specs), self._io, step, on_whole)
         self._last.start()
         return self._last
 
@@ -215,6 +233,8 @@ class Engine:
 
         Who does not take all of them has to close what is returned: threads are still reading.
         """
+        if self._last is not None:
+            self._last.staged()  # what is still to be copied must not be loaded over
         is_arena = path in [arena.folder for arena in self._arenas]
         located = open_stored(path, is_arena).locate(specs, self._ranks.rank)
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
@@ -230,6 +250,15 @@ class Engine:
             last, self._last = self._last, None
             self._turn += self._is_kept(last)
             last.settle()
+
+    def close(self) -> None:
+        """Return when nothing is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
+        try:
+            self.wait()
+        finally:
+            if self._last is None:  # an interrupt may have come first
+                for arena in self._arenas:
+                    arena.release()
 
     def cancel(self, error: BaseException) -> None:
         """Have no checkpoint of what is in flight, for `error`, and return when nothing looks at the state any more."""
@@ -251,9 +280,8 @@ class Engine:
             self._specs = tuple(specs)
         return self._layout
 
-    def _commit(self, path: Path, specs: Sequence[Spec]) -> Commit:
+    def _commit(self, path: Path, tag: str, specs: Sequence[Spec]) -> Commit:
         ranks = self._ranks
-        tag = f"{ranks.session}-{self._saves}"
         if ranks.world == 1:
             return Commit(path, tag)
         return CommonCommit(path, tag, ranks.rank, ranks.world, partial(layout.index, specs, ranks.world))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -40,7 +40,7 @@ class DeepFreezeMethod(Method[StateT]):
     def open(self, state: StateT) -> None:
         """Agree with the other ranks on a name for this session, and have the memory."""
         self.peers = Alone() if self.place.world == 1 else Together()
-        session, first_arena = self.peers.of_first((secrets.token_hex(4), self._oldest_arena()))
+        session, first_arena = self.peers.of_first(lambda: (secrets.token_hex(4), self._oldest_arena()))
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self._synchronous and not self.memory_folders() else None
         self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes, first_arena)
@@ -59,8 +59,8 @@ class DeepFreezeMethod(Method[StateT]):
             yield from safetensors.tensors(file, role_of)
 
     def close(self) -> None:
-        """Wait for what is in flight; raise what went wrong there and nobody has been told."""
-        self.engine.wait()
+        """Wait for what is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
+        self.engine.close()
 
     def arenas(self, pin: Pin | None = None) -> list[Arena]:
         """Return the memory that saves are copied into, in turn."""
@@ -133,9 +133,9 @@ def _step_in(folder: Path) -> int:
 class Alone:
     """A world of one rank, which agrees with itself."""
 
-    def of_first(self, value: T) -> T:
-        """Return what rank 0 has given, on every rank."""
-        return value
+    def of_first(self, make: Callable[[], T]) -> T:
+        """Return what rank 0 makes, or raise what it raises, on every rank."""
+        return make()
 
     def on_all(self, well: bool) -> bool:
         """Return whether all is well on every rank."""
@@ -150,9 +150,20 @@ class Together(Alone):
 
         self._world = MPI.COMM_WORLD
 
-    def of_first(self, value: T) -> T:
-        found: T = self._world.bcast(value)
+    def of_first(self, make: Callable[[], T]) -> T:
+        made, error = _tried(make) if self._world.rank == 0 else (None, None)
+        made, error = self._world.bcast((made, error))
+        if error is not None:
+            raise error
+        found: T = made
         return found
 
     def on_all(self, well: bool) -> bool:
         return all(self._world.allgather(well))
+
+
+def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return make(), None
+    except Exception as error:
+        return None, error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,12 @@ from adapters.deepfreeze.commit import partial_path, remove_partial
 from adapters.deepfreeze.engine import Save
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
+from adapters.directio import make_directories, sync_directory
 
 StateT = TypeVar("StateT")
 Level = Literal["memory", "directory"]
 
+OWN_NAME = ".deepfreeze-store"
 _NAME = re.compile(r"step-(?P<step>\d+)(\.(?P<again>\d+))?")
 
 
@@ -34,8 +37,9 @@ class Store(Generic[StateT]):
     """Saves into one directory under the name of the step, and restores the newest complete checkpoint.
 
     The level in memory is the method's own arena, where that is shared memory (its option `memory`): it outlives the process, not
-    the machine, and counts only while no snapshot is being taken into it. On several hosts, where no memory holds every rank's
-    file, it never counts.
+    the machine, and counts only while no snapshot is being taken into it, and for the directory that its checkpoint was meant for.
+    On several hosts, where no memory holds every rank's file, it never counts. Who goes back by removing checkpoints removes the
+    folder in memory too, which holds the newest.
     """
 
     def __init__(self, method: DeepFreezeMethod[StateT], directory: Path, keep: int = 2) -> None:
@@ -47,22 +51,32 @@ class Store(Generic[StateT]):
         self._keep = keep
         self._last: _StoredSave[StateT] | None = None
         self._skipped: set[Path] = set()  # by a restore: no checkpoint to count on
-        directory.mkdir(parents=True, exist_ok=True)
+        self._untold: Exception | None = None  # what went wrong when old checkpoints were removed
+        make_directories(directory)
+        if method.memory_folders():
+            method.engine.home = method.peers.of_first(self._own_name)
         if method.place.rank == 0:
             remove_partial(directory, but=method.engine.session)
 
     def save(self, state: StateT) -> Pending:
         """Begin to save; raises what went wrong with the save before, where nobody has been told."""
         if self._last is not None:
-            self._last.settle()
+            self._last.join()
         path = self._fresh_path(self._method.step(state))
         self._last = _StoredSave(self, path, self._method.save(state, path))
         return self._last
 
+    def close(self) -> None:
+        """Wait for what is in flight and close the method; raise what went wrong and nobody has been told."""
+        if self._last is not None:
+            self._last.join()
+        self._method.close()
+        self.tell()
+
     def restore(self, state: StateT) -> Restored:
         """Load the newest checkpoint that every rank finds whole. FileNotFoundError where there is none."""
         peers = self._method.peers
-        found, skipped = peers.of_first(self._newest_first())
+        found, skipped = peers.of_first(self._newest_first)
         for level, step, path in found:
             reason = self._load(state, path)
             if peers.on_all(reason is None):
@@ -86,10 +100,23 @@ class Store(Generic[StateT]):
     def prune(self, newest: Path) -> None:
         """Remove what is older than a checkpoint that is durable now, but for the last ones. What a restore skipped does not count.
 
-        What is removed loses its name first: no half of it is ever seen.
+        What goes wrong is told by `tell`: it costs no checkpoint, and rank 0 alone knows of it.
         """
         if self._method.place.rank != 0:
             return
+        try:
+            self._remove_before(newest)
+        except OSError as error:
+            self._untold = error
+
+    def tell(self) -> None:
+        """Raise what went wrong when old checkpoints were removed, once."""
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error
+
+    def _remove_before(self, newest: Path) -> None:
+        """Remove old checkpoints. Each loses its name first: no half of it is ever seen."""
         upto = [path for path in self.checkpoints() if _age(path) <= _age(newest)]  # one of a later step is of another training
         kept = [path for path in upto if path not in self._skipped][-self._keep :]
         for path in upto:
@@ -104,12 +131,25 @@ class Store(Generic[StateT]):
         skipped: list[str] = []
         for path in self._method.memory_folders():
             try:
-                found.append(("memory", open_stored(path, is_arena=True).step, path))
+                stored = open_stored(path, is_arena=True)
+                if stored.origin is None or stored.origin.home != self._method.engine.home:
+                    raise Damaged(f"{path} holds a checkpoint of another directory than {self._directory}")
+                found.append(("memory", stored.step, path))
             except FileNotFoundError:  # nothing was ever saved there
                 continue
             except (Damaged, OSError) as error:  # as a rule, a snapshot was being taken
                 skipped.append(str(error))
         return sorted(found, key=lambda entry: (-entry[1], entry[0] != "memory")), skipped
+
+    def _own_name(self) -> str:
+        """What this directory, and no other before or after it in its place, is called in memory."""
+        file = self._directory / OWN_NAME
+        if not file.exists():
+            unfinished = file.with_suffix(".tmp")
+            unfinished.write_text(secrets.token_hex(8))
+            unfinished.rename(file)
+            sync_directory(self._directory)
+        return file.read_text()
 
     def _fresh_path(self, step: int) -> Path:
         """The step's own name, unless a damaged checkpoint has it, which stays until a newer one is durable."""
@@ -132,10 +172,11 @@ class _StoredSave(Pending, Generic[StateT]):
     def finished(self) -> None:
         self._save.finished()
         self._prune()
+        self._store.tell()
 
-    def settle(self) -> None:
-        """Wait for the end; raise what went wrong where nobody has been told."""
-        self._save.settle()
+    def join(self) -> None:
+        """Wait for the end, whatever that is: the method's next save tells what went wrong."""
+        self._save.join()
         if self._save.is_durable:
             self._prune()
 

@@ -6,10 +6,11 @@ import json
 import re
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from adapters.deepfreeze.arena import Origin, read_origin
 from adapters.deepfreeze.layout import (
     DIGEST_PREFIX,
     FORMAT_VERSION,
@@ -74,6 +75,7 @@ class Stored:
     """A checkpoint's files, which belong together."""
 
     files: tuple[StoredFile, ...]
+    origin: Origin | None = None  # of a memory
 
     @property
     def step(self) -> int:
@@ -103,7 +105,8 @@ def open_stored(folder: Path, is_arena: bool = False) -> Stored:
     """
     single = folder / file_name(0, 1)
     if single.exists():
-        return Stored((read_header(single),))
+        stored = Stored((read_header(single),))
+        return replace(stored, origin=_common_origin(stored)) if is_arena else stored
     first = next(iter(sorted(folder.glob("model-00001-of-*.safetensors"))), None)
     if first is None:
         raise FileNotFoundError(f"{folder} holds no checkpoint: there is neither {single.name} nor a first of several files")
@@ -113,8 +116,9 @@ def open_stored(folder: Path, is_arena: bool = False) -> Stored:
         raise Damaged(f"{folder} lacks {missing[0]}")
     stored = Stored(tuple(read_header(folder / file_name(rank, world)) for rank in range(world)))
     _check_together(stored)
-    if not is_arena:
-        _check_index(stored, folder / INDEX)
+    if is_arena:
+        return replace(stored, origin=_common_origin(stored))
+    _check_index(stored, folder / INDEX)
     return stored
 
 
@@ -170,10 +174,23 @@ def _check_together(stored: Stored) -> None:
             raise Damaged(f"{file.path} is of step {file.step} and {file.world} ranks, {first.path.name} of step {first.step}")
 
 
-def _check_index(stored: Stored, index: Path) -> None:
-    """Raise Damaged where a file is not the one that the index was written for."""
+def _common_origin(stored: Stored) -> Origin:
+    """Return of which save the files in memory are. Raises Damaged where they are of several, or where one does not say."""
+    first = stored.files[0]
     try:
-        seals = dict(json.loads(index.read_text())["metadata"][HEADER_KEY])
+        origins = {read_origin(file.path): file.path for file in stored.files}
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{first.path.parent} does not say which save it holds: {error}") from error
+    if len(origins) > 1:
+        raise Damaged(f"{list(origins.values())[1]} is of another save than {first.path.name}")
+    return next(iter(origins))
+
+
+def _check_index(stored: Stored, index: Path) -> None:
+    """Raise Damaged where a file is not the one that the index was written for, or the index leads elsewhere."""
+    try:
+        content = json.loads(index.read_text())
+        seals, places = dict(content["metadata"][HEADER_KEY]), dict(content["weight_map"])
     except FileNotFoundError:
         raise Damaged(f"{index.parent} lacks {index.name}") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -181,6 +198,8 @@ def _check_index(stored: Stored, index: Path) -> None:
     for file in stored.files:
         if seals.get(file.path.name) != file.seal:
             raise Damaged(f"{file.path} is not the file that {INDEX} was written for")
+    if places != {tensor.name: file.path.name for file in stored.files for tensor in file.tensors}:
+        raise Damaged(f"{index} is damaged: it names other tensors, or other files for them")
 
 
 def _found(file: StoredFile, wanted: dict[str, Spec]) -> Iterable[Found]:

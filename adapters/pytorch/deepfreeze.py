@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from adapters.deepfreeze.arena import Arena, Pin
+from adapters.deepfreeze.arena import Arena, Pin, Unpin
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Copy
 from adapters.pytorch.state import State
@@ -53,6 +53,11 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
 
 
-def _pin(memory: memoryview) -> None:
+def _pin(memory: memoryview) -> Unpin:
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0))
+    return partial(_unpin, address)
+
+
+def _unpin(address: int) -> None:
+    torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(address))
