@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from harness.analysis import comparison
+from harness.analysis import comparison, ratios
 from harness.analysis.comparison import ComparedRow, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import simultaneous
@@ -32,8 +32,10 @@ SLOWDOWN = 1.15
 RESAMPLES = 2000
 MEASURING = ("harness/worker", "harness/driver", "adapters", "workloads")  # the code that makes the numbers
 _CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
-_LIVE_METHODS = ("default", "fast", "double")  # with the slowed one not more rows than the gate suite has
-_SLOTS_AT_MOST = 1000
+_LIVE_METHODS = ("default", "buffered", "npz", "double")  # with the slowed one as many rows as the gate suite has
+_SLOTS_AT_LEAST, _SLOTS_AT_MOST = 4, 60
+POWER = 0.9
+_DRAWS = 400
 _SLOWED_FIGURES = ("durable", "stall")
 
 
@@ -143,27 +145,36 @@ def untouched(runs: Sequence[ReadRun]) -> str:
 
 
 def needed_slots(runs: Sequence[ReadRun]) -> str:
-    """From how many processes of each side on nine of ten such runs would find the slowdown, as the durable times spread here."""
-    compared = [comparison.of_arms(run) for run in runs]
-    figures = [figure for made in compared for row in made.rows if row.name.startswith(SLOWED) for figure in durable(row)]
-    tests = max(made.tests for made in compared)
+    """From how many processes of each side on nine of ten such runs would find the slowdown, as pairs of processes differ here."""
+    pairs = [differences(run) for run in runs]
+    tests = max(comparison.of_arms(run).tests for run in runs)
     slots = max(item.processes for item in runs[0].stored.plan)
-    spread = math.sqrt(np.mean([deviation(figure, slots, tests) ** 2 for figure in figures]))
-    for count in range(2, _SLOTS_AT_MOST):
-        reach = stats.t.ppf(0.5 + 0.5 * simultaneous(comparison.CONFIDENCE, tests), count - 1) + stats.t.ppf(0.9, count - 1)
-        if reach * spread / math.sqrt(count) < math.log(SLOWDOWN):
-            return (
-                f"pairs of processes spread by {spread:.1%}, so {count} of each side find it nine times of ten (a run has {slots})"
-            )
-    return f"pairs of processes spread by {spread:.1%}: more than {_SLOTS_AT_MOST} of each side would be needed"
+    spread = 1.4826 * np.median(np.abs(np.concatenate([found[:, 0] for found in pairs])))
+    text = f"pairs of processes differ by {spread:.1%} as a rule (their median distance, as a standard deviation)"
+    for count in range(_SLOTS_AT_LEAST, _SLOTS_AT_MOST):
+        if found_share(pairs, count, simultaneous(comparison.CONFIDENCE, tests)) >= POWER:
+            return f"{text}, so {count} of each side find it nine times of ten (a run has {slots})"
+    return f"{text}: more than {_SLOTS_AT_MOST} of each side would be needed"
 
 
-def deviation(figure: Figure, slots: int, tests: int) -> float:
-    """The standard deviation of the pairs' logarithms, which the figure's interval was made of."""
-    if figure.ratio.low <= 0.0:  # one pair alone
-        return math.inf
-    quantile = float(stats.t.ppf(0.5 + 0.5 * simultaneous(comparison.CONFIDENCE, tests), slots - 1))
-    return math.log(figure.ratio.value / figure.ratio.low) / quantile * math.sqrt(slots)
+def differences(run: ReadRun) -> np.ndarray:
+    """The slowed row's pairs of processes: logarithms of head over base of each figure, (pairs, figures), around their medians."""
+    sides = {case.arm: found for case, found in comparison.costs(run) if case.method == SLOWED.split()[1] and "durable" in found}
+    columns = [ratios.differences(sides["a"][name], sides["b"][name]) for name in _SLOWED_FIGURES]
+    found = np.stack(columns, axis=1)
+    return found - np.median(found, axis=0)
+
+
+def found_share(pairs: Sequence[np.ndarray], count: int, confidence: float) -> float:
+    """In how many of runs of `count` pairs, drawn from those of one run each, a slowdown is called slower."""
+    generator = np.random.default_rng(20261122)
+    found = 0
+    for _ in range(_DRAWS):
+        of_run = pairs[generator.integers(len(pairs))]
+        drawn = math.log(SLOWDOWN) + of_run[generator.integers(len(of_run), size=count)]
+        verdicts = (comparison.verdict(ratios.of_differences(figure, confidence)) for figure in drawn.T)
+        found += "slower" in verdicts
+    return found / _DRAWS
 
 
 def duration_s(run: ReadRun) -> float:

@@ -543,12 +543,33 @@ def test_intervals_of_groups_are_welchs() -> None:
     assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
 
 
-def test_intervals_of_pairs_are_students() -> None:
+def test_intervals_of_few_pairs_are_students() -> None:
     base, head = [1.0, 1.1, 0.9, 1.05], [1.2, 1.5, 1.3, 1.25]
     expected = stats.ttest_rel(np.log(head), np.log(base)).confidence_interval(0.99)
     found = ratios.of_pairs(samples(base), samples(head), 0.99)
     assert found is not None
     assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
+
+
+@pytest.mark.parametrize(("pairs", "confidence"), [(6, 0.9), (8, 0.95), (11, 0.998), (12, 0.95), (20, 0.99)])
+def test_intervals_of_enough_pairs_are_those_of_wilcoxons_signed_ranks(pairs: int, confidence: float) -> None:
+    generator, excluded = np.random.default_rng(pairs), 0
+    for _ in range(50):
+        head = np.exp(generator.normal(0.6, 1.0, pairs))
+        found = ratios.of_pairs(samples(np.ones(pairs)), samples(head), confidence)
+        assert found is not None
+        excluded += not found.low <= 1.0 <= found.high
+        chance = stats.wilcoxon(np.log(head), method="exact").pvalue
+        assert (chance <= 1 - confidence) == (not found.low <= 1.0 <= found.high)
+        assert found.low <= found.value <= found.high
+    assert 0 < excluded < 50
+
+
+def test_one_wild_pair_among_enough_does_not_hide_the_others() -> None:
+    head = [1.15, 1.16, 1.13, 1.17, 1.14, 1.15, 1.12, 1.18, 1.15, 1.16, 1.14, 3.0]
+    found = ratios.of_pairs(samples(np.ones(12)), samples(head), 0.998)
+    assert found is not None
+    assert (found.low > 1.1, found.value) == (True, pytest.approx(1.15, abs=0.01))
 
 
 @pytest.mark.parametrize("make_ratio", [ratios.of_pairs, ratios.of_groups])
@@ -558,12 +579,13 @@ def test_one_process_says_nothing_about_others(make_ratio: Callable[..., Estimat
 
 
 @pytest.mark.parametrize("paired", [True, False])
-def test_intervals_of_few_processes_hold_at_high_confidence(paired: bool) -> None:
+@pytest.mark.parametrize("processes", [PROCESSES, 12])
+def test_intervals_of_few_processes_hold_at_high_confidence(paired: bool, processes: int) -> None:
     """A bootstrap of six processes does not: this is why it is not used here."""
     generator = np.random.default_rng(7)
     confidence, tries, missed = 0.99, 2000, 0
     for _ in range(tries):
-        base, head = (samples(np.exp(0.1 * generator.standard_normal(PROCESSES))) for _ in range(2))
+        base, head = (samples(np.exp(0.1 * generator.standard_normal(processes))) for _ in range(2))
         found = (ratios.of_pairs if paired else ratios.of_groups)(base, head, confidence)
         assert found is not None
         missed += not found.low <= 1.0 <= found.high
@@ -586,7 +608,7 @@ def test_junit_is_valid_xml_whatever_a_record_says() -> None:
     root = ElementTree.fromstring(comparison_output.to_junit(nasty()))
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "2", "1")
     messages = [failure.get("message") for failure in root.iter("failure")]
-    assert messages[0] == NASTY.replace("\x1b", "\ufffd").replace("\x00", "\ufffd")
+    assert messages[0] == NASTY.replace("\x1b[31m", "").replace("\x00", "\ufffd")
     assert messages[1] == "slower: 1.200 [1.10–1.30]"
 
 

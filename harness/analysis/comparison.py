@@ -149,17 +149,24 @@ class _Cell:
         found = {name: self._samples(kind, cost) for name, (kind, cost) in figures.items()}
         return {name: samples for name, samples in found.items() if samples is not None}
 
+    def middle(self, kind: str, column: str) -> float:
+        """The median of a column over the samples that `costs` are of."""
+        return float(self._used(kind)[column].median())
+
     def _samples(self, kind: str, cost: _Cost) -> Samples | None:
         """What the samples cost, the disturbed ones too.
 
         Of a process's few samples none is to spare: its median is safe from one bad one, and without the disturbed ones the medians
         of two like processes differ by more, not by less.
         """
-        frame: pd.DataFrame = getattr(self.found, kind)
-        used = frame[(frame["case"] == self.case.id) & ~frame["warmup"]]
+        used = self._used(kind)
         if used.empty:
             return None
         return Samples(np.asarray(cost(used), dtype=np.float64), np.asarray(used["process"], dtype=np.int64))
+
+    def _used(self, kind: str) -> pd.DataFrame:
+        frame: pd.DataFrame = getattr(self.found, kind)
+        return frame[(frame["case"] == self.case.id) & ~frame["warmup"]]
 
 
 @dataclass(frozen=True)
@@ -366,20 +373,18 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     for name in base:
         if name in head and not (name == "load" and _caches_differ(old, new)):
             moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
-            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old.row, new.row))
+            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old, new))
 
 
-def _worth(old: Row, new: Row) -> Worth:
+def _worth(old: _Cell, new: _Cell) -> Worth:
     """Which ratios are worth the name, of training by what they make of its overhead."""
-    if not isinstance(old, TrainRow) or not isinstance(new, TrainRow):
+    if not isinstance(old.row, TrainRow):
         return Worth()
-    if not (old.overhead_s and new.overhead_s and old.overhead_share and new.overhead_share):
-        return Worth()
-    share = max(0.0, old.overhead_share.value)
-    in_share = new.overhead_share.value - old.overhead_share.value
-    in_seconds = new.overhead_s.value - old.overhead_s.value
-    of_overhead = 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * share) / (1.0 + share)
-    grew_together = in_share * in_seconds > 0 and abs(in_seconds) > (TOLERANCE - 1.0) * abs(old.overhead_s.value)
+    share, seconds = ([cell.middle("trainings", column) for cell in (old, new)] for column in ("overhead_share", "overhead_s"))
+    known_share = max(0.0, share[0])
+    of_overhead = 1.0 + max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * known_share) / (1.0 + known_share)
+    in_share, in_seconds = share[1] - share[0], seconds[1] - seconds[0]
+    grew_together = in_share * in_seconds > 0 and abs(in_seconds) > (TOLERANCE - 1.0) * abs(seconds[0])
     return Worth(of_overhead if grew_together else math.inf, of_overhead)
 
 

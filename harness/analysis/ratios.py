@@ -1,13 +1,21 @@
 """Ratios of what few processes measured, with intervals that stay honest where the processes are few and the confidence is high.
 
 A correction for many comparisons asks for far tails, and a bootstrap over a handful of processes has none: of four it reaches no
-farther than the worst of them, four times. So each process gives one number, the logarithm of its median, and the interval is
-Student's: over the differences where processes of two sides stand side by side, else Welch's, with the degrees of freedom of
-B. L. Welch, "The generalization of Student's problem when several different population variances are involved", Biometrika, 1947.
+farther than the worst of them, four times. So each process gives one number, the logarithm of its median.
+
+Where processes of two sides stand side by side, their differences count. Sides that do not differ give differences that are as
+often positive as negative, however far the disk throws some of them: that alone is what F. Wilcoxon's signed ranks need, so the
+interval is theirs (J. W. Tukey's: between two of the means of all pairs of differences; M. Hollander and D. A. Wolfe,
+"Nonparametric Statistical Methods", section 3.3) and the estimate the median of those means (J. L. Hodges and E. L. Lehmann, 1963).
+Ranks of a few differences have no far tails either: of ten, none are significant at 0.2 %. There the interval is Student's.
+
+Else it is Welch's, with the degrees of freedom of B. L. Welch, "The generalization of Student's problem when several different
+population variances are involved", Biometrika, 1947.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -22,13 +30,24 @@ _EXPONENT_AT_MOST = 700.0  # of a double
 
 def of_pairs(base: Samples, head: Samples, confidence: float) -> Estimate | None:
     """The ratio head / base over the processes that both have, each with its counterpart; None where they have none in common."""
+    found = differences(base, head)
+    return of_differences(found, confidence) if len(found) else None
+
+
+def differences(base: Samples, head: Samples) -> Values:
+    """The logarithms of head / base of the processes that both have, in order."""
     first, second = _log_medians(base), _log_medians(head)
-    common = sorted(first.keys() & second.keys())
-    if not common:
-        return None
-    differences = np.array([second[process] - first[process] for process in common])
-    error = _standard_error(differences)
-    return _estimate(float(differences.mean()), error, len(common) - 1, confidence)
+    return np.array([second[process] - first[process] for process in sorted(first.keys() & second.keys())])
+
+
+def of_differences(found: Values, confidence: float) -> Estimate:
+    """The ratio whose logarithm the differences scatter around."""
+    outside = _means_outside(len(found), confidence)
+    if not outside:
+        return _estimate(float(found.mean()), _standard_error(found), len(found) - 1, confidence)
+    first, second = np.triu_indices(len(found))
+    means = np.sort(0.5 * (found[first] + found[second]))
+    return Estimate(math.exp(np.median(means)), math.exp(means[outside - 1]), math.exp(means[-outside]))
 
 
 def of_groups(base: Samples, head: Samples, confidence: float, drift: float = 0.0) -> Estimate:
@@ -47,6 +66,18 @@ def half_width(samples: Samples, confidence: float) -> float:
     """Half of the interval's width, as a share of the value; infinite where one process says nothing about others."""
     values = np.array(list(_log_medians(samples).values()))
     return _estimate(float(values.mean()), _standard_error(values), len(values) - 1, confidence).half_width
+
+
+@functools.cache
+def _means_outside(count: int, confidence: float) -> int:
+    """How many of the means lie beyond either end of the interval, its ends among them; 0 where ranks cannot be so sure.
+
+    As many as there are sums of positive ranks so small that chance gives one of them no more often than the confidence allows.
+    """
+    ways = np.ones(1)  # how many of the signs of the ranks give each sum
+    for rank in range(1, count + 1):
+        ways = np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))
+    return int((np.cumsum(ways) / 2.0**count <= 0.5 * (1.0 - confidence)).sum())
 
 
 def _log_medians(samples: Samples) -> dict[int, float]:
