@@ -461,6 +461,22 @@ def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(fo
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
 
 
+def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_checkpoint(folder: Path) -> None:
+    def interrupt(destination: Bytes, skip_bytes: int) -> None:
+        raise KeyboardInterrupt
+
+    engine = new_engine()
+    gate, gated_tensors = gated(new_state(1), "weights/a")
+    sources = [Tensor(t.spec, interrupt) if t.spec.name == "weights/half" else t for t in gated_tensors]
+    save = engine.save(sources, folder / "checkpoint", STEP)
+    assert gate.reached.wait(30)
+    with pytest.raises(KeyboardInterrupt):
+        save.staged()
+    gate.open.set()
+    engine.wait()  # it is told once
+    assert list(folder.iterdir()) == []
+
+
 def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(save: Save) -> None:
         raise KeyboardInterrupt
@@ -471,6 +487,8 @@ def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Pa
         with pytest.raises(KeyboardInterrupt):
             engine.save(tensors(new_state(1)), folder / "first", STEP)
     engine.cancel(KeyboardInterrupt())
+    with pytest.raises(FileNotFoundError):
+        engine.load(folder / "first", SPECS, {})
     engine.save(tensors(new_state(2)), folder / "second", STEP).finished()
     assert [path.name for path in folder.iterdir()] == ["second"]
 
@@ -873,6 +891,10 @@ class Trainer:
         with ThreadPoolExecutor() as pool:
             return list(pool.map(lambda rank: self._save(rank, name, failing and rank == 1), range(2)))
 
+    def wait(self) -> None:
+        for engine in self._engines:
+            engine.wait()
+
     def _save(self, rank: int, name: str, failing: bool) -> BaseException | None:
         sources = broken(rank_state(rank), "rng/cpu") if failing else tensors(rank_state(rank))
         try:
@@ -891,11 +913,39 @@ def test_ranks_that_are_told_of_a_failure_at_different_times_save_together_again
     assert (first, str(second)) == (None, "[Errno 5] Input/output error")
     first, second = trainer.save("second")
     assert isinstance(first, CommitFailed), "which tells of the first one"
-    assert isinstance(second, CommitFailed), "which was alone"
+    assert second is None, "for the other one has begun nevertheless"
     assert trainer.save("third") == [None, None]
-    trainer.save("fourth")
-    for rank in range(2):
-        assert equal(new_engine(rank, 2).load(folder / "third", SPECS, {}), rank_state(rank))
+    trainer.wait()
+    assert sorted(path.name for path in folder.iterdir()) == ["second", "third"]
+    for name, rank in itertools.product(("second", "third"), range(2)):
+        assert equal(new_engine(rank, 2).load(folder / name, SPECS, {}), rank_state(rank))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_cannot_begin_does_not_keep_the_others_waiting(folder: Path, rank: int) -> None:
+    engines = [new_engine(rank, 2) for rank in range(2)]
+    with ThreadPoolExecutor() as pool:
+        refusing = pool.submit(engines[rank].refuse, folder / "first", SPECS)
+        with pytest.raises(CommitFailed, match="could not write its share"):
+            engines[1 - rank].save(tensors(rank_state(1 - rank)), folder / "first", STEP).finished()
+        refusing.result(30)
+        saves = [engine.save(tensors(rank_state(number)), folder / "second", STEP) for number, engine in enumerate(engines)]
+        for save in saves:
+            save.finished()
+    assert [path.name for path in folder.iterdir()] == ["second"]
+
+
+def test_a_rank_that_has_left_is_not_waited_for(folder: Path, impatient: None) -> None:
+    save = new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP)
+    meeting = commit.partial_path(folder / "checkpoint", "session-1")
+    mark = meeting / "rank-0.elsewhere.writing"
+    mark.touch()
+    deadline = time.monotonic() + 30
+    while 0 in save._commit._absent and time.monotonic() < deadline:
+        time.sleep(0.01)
+    mark.unlink()  # a file system may show neither what it said last nor that the meeting is over
+    with pytest.raises(CommitFailed, match="rank 0 has left before"):
+        save.finished()
 
 
 @pytest.mark.slow

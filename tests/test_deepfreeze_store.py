@@ -298,6 +298,22 @@ def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(folder: Path, mon
     assert set(flushed) == {folder, folder / "runs"}
 
 
+def test_what_one_rank_cannot_bear_all_of_them_hear_of_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    heard: list[bool] = []
+
+    def fail(state: State, path: Path) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(method, "load", fail)
+    monkeypatch.setattr(method.peers, "on_all", lambda well: heard.append(well) or well)
+    with pytest.raises(MemoryError):
+        store.restore(state)
+    assert heard == [False]
+
+
 def test_memory_of_another_directory_does_not_count(folder: Path, memory: Path, expected: list[Digests]) -> None:
     options = {"memory": str(memory)}
     for name in ("old", "new"):

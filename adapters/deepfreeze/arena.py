@@ -87,7 +87,11 @@ class SharedArena(Arena):
         return self._memory
 
     def note(self, file: str, origin: Origin) -> None:
-        (self.folder / file).with_suffix(ORIGIN_SUFFIX).write_text(json.dumps(asdict(origin)))
+        place = (self.folder / file).with_suffix(ORIGIN_SUFFIX)
+        try:
+            place.write_text(json.dumps(asdict(origin)))
+        except OSError:  # a full memory costs no checkpoint: it holds none then
+            place.unlink(missing_ok=True)
 
     def release(self) -> None:
         super().release()

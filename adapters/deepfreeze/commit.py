@@ -108,6 +108,8 @@ class CommonCommit(Commit):
         self._heart = threading.Thread(target=self._beat, name="deepfreeze-heart", daemon=True)
         self._gone = threading.Event()
         self._signs: dict[int, tuple[int, float]] = {}  # of the other ranks: the last one, and when this rank has first seen it
+        self._looked_s = 0.0
+        self._missed: set[int] = set()  # came, and were not there at the last look
         self._absent = set(range(1, world) if rank == 0 else (0,))  # of those that this rank waits for
         self._waiting_since = 0.0
 
@@ -129,19 +131,22 @@ class CommonCommit(Commit):
             self._leave()
 
     def abandon(self) -> None:
-        with contextlib.suppress(OSError):  # the error that brought us here is the one to tell
-            self._say(_FAILED)
-        with contextlib.suppress(OSError):
-            (self.folder / file_name(self._rank, self._world)).unlink()
-        if self._rank == 0:
+        try:
+            with contextlib.suppress(OSError):  # the error that brought us here is the one to tell
+                self._say(_FAILED)
             with contextlib.suppress(OSError):
-                self._wait_until(self._all_have_said)
+                (self.folder / file_name(self._rank, self._world)).unlink()
+            if self._rank == 0:
+                with contextlib.suppress(OSError):
+                    self._wait_until(self._all_have_said)
+        finally:
+            self._unlock()
+        if self._rank == 0:
             self._clear_up()
-        self._unlock()
 
     def _publish_all(self) -> None:
         marks = self._marks()
-        failed = [rank for rank, mark in sorted(marks.items()) if not mark.state.startswith(_DONE)]
+        failed = [rank for rank in range(self._world) if rank not in marks or not marks[rank].state.startswith(_DONE)]
         if failed:
             raise CommitFailed(f"rank {failed[0]} could not write its share of {self.target}")
         self._take_shares()
@@ -230,7 +235,15 @@ class CommonCommit(Commit):
     def _check_others(self) -> None:
         """Look at those this rank waits for: rank 0 at all that have not said how it went, the others at rank 0 until the end."""
         marks = self._marks()
+        now_s = time.monotonic()
+        if now_s - self._looked_s > SILENT_S / 2:
+            self._signs.clear()  # it is this rank that has stood still
+        self._looked_s = now_s
         self._absent -= marks.keys()
+        left = set(range(1, self._world) if self._rank == 0 else (0,)) - self._absent - marks.keys()
+        if left & self._missed:
+            raise CommitFailed(f"rank {min(left)} has left before {self.target} was complete")
+        self._missed = left  # a mark that is being renamed may not be listed, once
         if self._absent and time.monotonic() - self._waiting_since > ABSENT_S:
             raise CommitFailed(f"rank {min(self._absent)} has not begun to save {self.target} in {ABSENT_S:.0f} seconds")
         for rank, mark in marks.items():

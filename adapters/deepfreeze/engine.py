@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ class Save(Pending):
     def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int, on_whole: Callable[[], None]) -> None:
         """`on_whole` is called once the arena has everything but the header that seals it."""
         self._error: BaseException | None = None
-        self._told = False
+        self._told: BaseException | None = None
         layout = snapshot.layout
         frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(io), len(snapshot.memory))
         self._snapshot = snapshot
@@ -66,22 +67,29 @@ class Save(Pending):
         except BaseException as error:
             if not self._taken.acquire(blocking=False):
                 raise
-            self._error, self._told = error, not isinstance(error, Exception)  # a thread may yet start, and finds nothing to do
+            self._error = error  # a thread may yet start, and finds nothing to do
             self._complete()
-            if self._told:
+            if not isinstance(error, Exception):
+                self._told = error
                 raise
 
     def staged(self) -> None:
-        """Return when all that training may change has been copied, which the waiting thread helps with. Raises nothing."""
+        """Return when all that training may change has been copied, which the waiting thread helps with. Raises no error."""
+        if not self._begun:
+            return
         if self._error is None:  # a save that never began has left the arena to the checkpoint before
-            self._snapshot.help()
+            try:
+                self._snapshot.help()
+            except BaseException as error:
+                self._told = error
+                raise
         self._free.wait()
 
     def finished(self) -> None:
         """Return when the checkpoint is durable and has its name."""
         self.join()
         if self._error is not None:
-            self._told = True
+            self._told = self._error
             raise self._error
 
     def join(self) -> None:
@@ -89,15 +97,17 @@ class Save(Pending):
         if self._begun:
             self._ended.wait()
 
-    def settle(self) -> None:
-        """Wait for the end, and raise what went wrong if nobody has been told."""
+    def untold(self) -> BaseException | None:
+        """Wait for the end, and return what went wrong if nobody has been told, which is hereby done."""
         self.join()
-        if not self._told:
-            self.finished()
+        if self._error is self._told:
+            return None
+        self._told = self._error
+        return self._error
 
     def cancel(self, error: BaseException) -> None:
         """Have `error`, which is told, instead of a checkpoint that is not there yet; return when nothing looks at the state."""
-        self._told = True
+        self._told = error
         self._writer.stop(error)
         self.join()
 
@@ -108,7 +118,7 @@ class Save(Pending):
 
     def __del__(self) -> None:
         """Say what went wrong where nobody has asked."""
-        if self._error is not None and not self._told:
+        if self._error is not self._told and self._error is not None:
             _log.error("%s was not saved, and nobody has asked: %s", self._commit.target, self._error)
 
     @property
@@ -205,20 +215,41 @@ class Engine:
             self._fitted(arena, plan)
 
     def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
-        """Begin to save under `path`, once the save before is finished; raises what that one has not told yet."""
-        self._asked += 1  # first: ranks that learn of an error at different times go on to call the next save by the same number
-        self.wait()
+        """Begin to save under `path`, once the save before is finished; raises what that one has not told yet.
+
+        Of several ranks, some may have been told by then. They count on all to take part, so one that raises begins nevertheless.
+        """
+        self.skip()
+        error = self._forget()
+        if error is not None and self._ranks.world == 1:
+            raise error
         named = {tensor.spec.name: tensor for tensor in tensors}
         specs = tuple(tensor.spec for tensor in named.values())
         plan = self._planned(specs)
         arena = self._arenas[self._turn % len(self._arenas)]
         share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
-        snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
-        tag = f"{self._ranks.session}-{self._asked}"
-        on_whole = partial(arena.note, plan.file, Origin(tag, self.home))
-        self._last = Save(snapshot, self._commit(path, tag, specs), self._io, step, on_whole)
+        commit = self._commit(path, specs)
+        try:
+            snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
+        except Exception:
+            self._tell_others(commit)
+            raise
+        on_whole = partial(arena.note, plan.file, Origin(self._tag, self.home))
+        self._last = Save(snapshot, commit, self._io, step, on_whole)
         self._last.start()
+        if error is not None:
+            self._last.staged()
+            raise error
         return self._last
+
+    def skip(self) -> None:
+        """Count a save, whatever becomes of it: ranks that cannot all begin it go on to call the next one by the same number."""
+        self._asked += 1
+
+    def refuse(self, path: Path, specs: Sequence[Spec]) -> None:
+        """Count a save that cannot begin, and have the other ranks know at once."""
+        self.skip()
+        self._tell_others(self._commit(path, specs))
 
     def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
         """Bring the tensors to their targets' memory, and return those without a target in new memory.
@@ -243,13 +274,16 @@ class Engine:
             yield from self._reader.read(file, entries, {**targets, **gathered})
         yield from gathered.items()
 
+    def join(self) -> None:
+        """Return when nothing is in flight."""
+        if self._last is not None:
+            self._last.join()
+
     def wait(self) -> None:
         """Return when nothing is in flight; raise what went wrong in the background and nobody has been told."""
-        if self._last is not None:
-            self._last.join()  # before it is forgotten: an interrupt here leaves it in flight
-            last, self._last = self._last, None
-            self._turn += self._is_kept(last)
-            last.settle()
+        error = self._forget()
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Return when nothing is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
@@ -264,6 +298,28 @@ class Engine:
         """Have no checkpoint of what is in flight, for `error`, and return when nothing looks at the state any more."""
         if self._last is not None:
             self._last.cancel(error)
+
+    def _forget(self) -> BaseException | None:
+        """Return when nothing is in flight, with what went wrong and nobody has been told."""
+        if self._last is None:
+            return None
+        self._last.join()  # before it is forgotten: an interrupt here leaves it in flight
+        last, self._last = self._last, None
+        self._turn += self._is_kept(last)
+        return last.untold()
+
+    def _tell_others(self, commit: Commit) -> None:
+        """Fail a save on all ranks that this one cannot begin."""
+        if self._ranks.world == 1:
+            return
+        with suppress(OSError):  # what keeps this rank from it is the error to tell
+            commit.begin()
+        commit.abandon()
+
+    @property
+    def _tag(self) -> str:
+        """What tells the present save from all others, the same on every rank."""
+        return f"{self._ranks.session}-{self._asked}"
 
     def _is_kept(self, save: Save) -> bool:
         """Whether memory now holds the save. Several ranks go by what all know, or else their arenas would part."""
@@ -280,8 +336,8 @@ class Engine:
             self._specs = tuple(specs)
         return self._layout
 
-    def _commit(self, path: Path, tag: str, specs: Sequence[Spec]) -> Commit:
+    def _commit(self, path: Path, specs: Sequence[Spec]) -> Commit:
         ranks = self._ranks
         if ranks.world == 1:
-            return Commit(path, tag)
-        return CommonCommit(path, tag, ranks.rank, ranks.world, partial(layout.index, specs, ranks.world))
+            return Commit(path, self._tag)
+        return CommonCommit(path, self._tag, ranks.rank, ranks.world, partial(layout.index, specs, ranks.world))

@@ -49,8 +49,12 @@ class DeepFreezeMethod(Method[StateT]):
 
     def save(self, state: StateT, path: Path) -> Save:
         """Copy what the forward pass changes, and leave the rest to the background."""
-        sources = self.sources(state)
-        tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
+        try:
+            sources = self.sources(state)
+            tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
+        except Exception:
+            self.engine.refuse(path, self.tensors)
+            raise
         return (self._save_now if self._synchronous else self.engine.save)(tensors, path, self.step(state))
 
     def entries(self, path: Path) -> Iterator[Entry]:

@@ -61,7 +61,10 @@ class Snapshot:
         self.is_whole = True
 
     def help(self) -> None:
-        """Copy too, from the end: for a thread that has nothing to do until everything is copied. `copy` raises what goes wrong."""
+        """Copy too, from the end: for a thread that has nothing to do until everything is copied.
+
+        `copy` raises what goes wrong; an interrupt is raised here too.
+        """
         with self._helping:
             try:
                 for entry in _emptied(self._waiting.pop):
@@ -69,6 +72,8 @@ class Snapshot:
             except BaseException as error:
                 self._helpers_error = error
                 self._waiting.clear()  # there is no checkpoint to copy for any more
+                if not isinstance(error, Exception):
+                    raise
 
     def _of(self, changes: Changes) -> list[Placed]:
         return [entry for entry in self.layout.placed if entry.piece.spec.changes is changes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import shutil
@@ -19,6 +20,7 @@ from adapters.directio import make_directories, sync_directory
 StateT = TypeVar("StateT")
 Level = Literal["memory", "directory"]
 
+_NOT_WHOLE = (Damaged, Unfitting, OSError)
 OWN_NAME = ".deepfreeze-store"
 _NAME = re.compile(r"step-(?P<step>\d+)(\.(?P<again>\d+))?")
 
@@ -52,17 +54,18 @@ class Store(Generic[StateT]):
         self._last: _StoredSave[StateT] | None = None
         self._skipped: set[Path] = set()  # by a restore: no checkpoint to count on
         self._untold: Exception | None = None  # what went wrong when old checkpoints were removed
-        make_directories(directory)
-        if method.memory_folders():
-            method.engine.home = method.peers.of_first(self._own_name)
-        if method.place.rank == 0:
-            remove_partial(directory, but=method.engine.session)
+        method.engine.home = method.peers.of_first(self._begin)
 
     def save(self, state: StateT) -> Pending:
         """Begin to save; raises what went wrong with the save before, where nobody has been told."""
+        self._method.engine.join()
         if self._last is not None:
             self._last.join()
-        path = self._fresh_path(self._method.step(state))
+        try:
+            path = self._fresh_path(self._method.step(state))
+        except Exception:
+            self._method.engine.skip()
+            raise
         self._last = _StoredSave(self, path, self._method.save(state, path))
         return self._last
 
@@ -78,19 +81,21 @@ class Store(Generic[StateT]):
         peers = self._method.peers
         found, skipped = peers.of_first(self._newest_first)
         for level, step, path in found:
-            reason = self._load(state, path)
-            if peers.on_all(reason is None):
+            error = self._load(state, path)
+            if peers.on_all(error is None):
                 return Restored(level, step, path, tuple(skipped))
+            if error is not None and not isinstance(error, _NOT_WHOLE):
+                raise error
             self._skipped.add(path)
-            skipped.append(reason or f"{path} is not whole on another rank")
+            skipped.append(str(error or f"{path} is not whole on another rank"))
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
 
-    def _load(self, state: StateT, path: Path) -> str | None:
-        """Load, or say why that cannot be done."""
+    def _load(self, state: StateT, path: Path) -> Exception | None:
+        """Load, and return what went wrong: whatever that is, the other ranks are to know first."""
         try:
             self._method.load(state, path)
-        except (Damaged, Unfitting, OSError) as error:
-            return str(error)
+        except Exception as error:
+            return error
         return None
 
     def checkpoints(self) -> list[Path]:
@@ -141,12 +146,21 @@ class Store(Generic[StateT]):
                 skipped.append(str(error))
         return sorted(found, key=lambda entry: (-entry[1], entry[0] != "memory")), skipped
 
+    def _begin(self) -> str:
+        """Have the directory, without what is unfinished there, and return its name in memory."""
+        make_directories(self._directory)
+        remove_partial(self._directory, but=self._method.engine.session)
+        return self._own_name() if self._method.memory_folders() else ""
+
     def _own_name(self) -> str:
         """What this directory, and no other before or after it in its place, is called in memory."""
         file = self._directory / OWN_NAME
-        if not file.exists():
+        if not file.exists() or not file.read_text():  # empty where the power was lost
             unfinished = file.with_suffix(".tmp")
-            unfinished.write_text(secrets.token_hex(8))
+            with unfinished.open("w") as content:
+                content.write(secrets.token_hex(8))
+                content.flush()
+                os.fsync(content.fileno())
             unfinished.rename(file)
             sync_directory(self._directory)
         return file.read_text()

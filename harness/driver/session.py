@@ -364,17 +364,20 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
 
     Two arms' processes of the same cases follow one another: what lies between them is in their difference.
     """
-    groups: dict[tuple[object, ...], list[PlannedCase]] = {}
+    groups: dict[tuple[object, ...], dict[str, list[PlannedCase]]] = {}
     for item in plan:
         case = item.case
-        alone = case.id if item.own_process else ""  # not even itself at another interval: it may own what a process has once
+        alone = _key(case) if item.own_process else ""  # not even itself at another interval: it may own what a process has once
         ranks = (case.world, case.load_world, case.strategy, case.launcher)
-        shared = (case.experiment, case.framework, case.device, ranks, case.arm, alone)
-        groups.setdefault(shared, []).append(item)
-    units = [unit for items in groups.values() for unit in _split(items)]
-    arms = dict.fromkeys(unit.case.arm for unit in units)
-    in_turn = itertools.zip_longest(*([unit for unit in units if unit.case.arm == arm] for arm in arms))
-    return [unit for side_by_side in in_turn for unit in side_by_side if unit is not None]
+        shared = (case.experiment, case.framework, case.device, ranks, alone)
+        groups.setdefault(shared, {}).setdefault(case.arm, []).append(item)
+    in_turn = [itertools.zip_longest(*map(_split, by_arm.values())) for by_arm in groups.values()]
+    return [unit for units in in_turn for side_by_side in units for unit in side_by_side if unit is not None]
+
+
+def _key(case: Case) -> str:
+    """What a case is called on either side of a comparison."""
+    return replace(case, arm="", options={}, framework_path="", method_path="").id
 
 
 def state_bytes(case: Case) -> int:
