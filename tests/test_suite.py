@@ -279,7 +279,7 @@ def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
 def test_the_suites_of_this_repository_plan(name: str) -> None:
     planned = suite.plan(suite.load(name), list(catalog.frameworks().values()))
     experiments = {item.case.experiment for item in planned}
-    several = {"resume": {"resume", "rerun"}, "gate": {"cost", "train"}}
+    several = {"resume": {"resume", "rerun"}, "gate": {"cost", "train"}, "train-ranks": {"cost", "train"}}
     assert experiments == several.get(name, {name} if name in EXPERIMENTS else {"cost"})
     if name in ("smoke", "bench", "full"):
         assert {item.case.workload for item in planned} == set(workloads.names())
