@@ -624,7 +624,7 @@ def test_tensors_that_need_not_be_divided_stay_whole() -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that look at each other often, and do not wait long for one that has not come."""
     monkeypatch.setattr(commit, "ABSENT_S", 1.0)
-    monkeypatch.setattr(commit, "_LIVENESS_POLLS", 10)
+    monkeypatch.setattr(commit, "_LOOK_S", 0.01)
 
 
 def rank_state(rank: int) -> State:
@@ -933,6 +933,41 @@ def test_a_rank_that_cannot_begin_does_not_keep_the_others_waiting(folder: Path,
         for save in saves:
             save.finished()
     assert [path.name for path in folder.iterdir()] == ["second"]
+
+
+def test_a_meeting_that_was_cleared_is_over_where_its_directory_stays(folder: Path) -> None:
+    save = new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP)
+    meeting = commit.partial_path(folder / "checkpoint", "session-1")
+    deadline = time.monotonic() + 30
+    while not list(meeting.glob("rank-1.*.done-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for mark in meeting.glob("rank-*"):
+        mark.unlink()
+    with pytest.raises(CommitFailed, match="another rank could not write its share"):
+        save.finished()
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_interrupt_beside_an_error_of_before_leaves_nothing_that_copies(
+    folder: Path, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On several ranks, who is told of the save before has begun the next one, and holds nothing to wait for it with."""
+    engine = new_engine(0, world)
+    monkeypatch.setattr(commit, "ABSENT_S", 0.1)
+    monkeypatch.setattr(commit, "_LOOK_S", 0.01)
+    engine.save(broken(new_state(1), "weights/half"), folder / "first", STEP).join()
+    gate, gated_tensors = gated(new_state(2), "weights/a")
+
+    def interrupt(save: Save) -> None:
+        gate.open.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Save, "staged", interrupt)
+    with pytest.raises(KeyboardInterrupt if world > 1 else OSError):
+        engine.save(gated_tensors, folder / "second", STEP)
+    assert left_behind() == []
+    engine.wait()
+    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == []
 
 
 def test_a_rank_that_has_left_is_not_waited_for(folder: Path, impatient: None) -> None:

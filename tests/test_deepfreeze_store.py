@@ -237,7 +237,7 @@ def test_ranks_agree_on_what_they_restore(folder: Path, expected: list[Digests],
     store.save(state).finished()
     advance(framework, state)
     store.save(state).finished()
-    answers = iter([False, True])  # another rank cannot read the newest
+    answers = iter([False, True, True])  # another rank cannot read the newest, which is an error that a restore goes on from
     monkeypatch.setattr(method.peers, "on_all", lambda well: well and next(answers))
     found = store.restore(state)
     assert (found.step, digests(framework, state)) == (1, expected[1])
@@ -298,20 +298,34 @@ def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(folder: Path, mon
     assert set(flushed) == {folder, folder / "runs"}
 
 
-def test_what_one_rank_cannot_bear_all_of_them_hear_of_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, method, state = opened(folder, 1)
+@pytest.mark.parametrize("own", [True, False], ids=["here", "on-another-rank"])
+def test_what_one_rank_cannot_bear_ends_the_restore_on_all_of_them(
+    folder: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    framework, method, state = opened(folder, 0)
     store = Store(method, folder)
-    store.save(state).finished()
-    heard: list[bool] = []
+    for _ in range(2):
+        advance(framework, state)
+        store.save(state).finished()
+    agreed: list[bool] = []
 
-    def fail(state: State, path: Path) -> None:
-        raise MemoryError("no room")
+    def load(state: State, path: Path) -> None:
+        if own:
+            raise MemoryError("no room")
 
-    monkeypatch.setattr(method, "load", fail)
-    monkeypatch.setattr(method.peers, "on_all", lambda well: heard.append(well) or well)
-    with pytest.raises(MemoryError):
+    def on_all(well: bool) -> bool:
+        agreed.append(well)
+        return well and own  # another rank was not well, if this one was
+
+    monkeypatch.setattr(method, "load", load)
+    monkeypatch.setattr(method.peers, "on_all", on_all)
+    with pytest.raises(
+        MemoryError if own else RuntimeError, match="no room" if own else "another rank could not load .*step-0000000002"
+    ):
         store.restore(state)
-    assert heard == [False]
+    assert agreed == ([False, False] if own else [True, True]), (
+        "both questions are put to all ranks, and no further checkpoint is tried"
+    )
 
 
 def test_memory_of_another_directory_does_not_count(folder: Path, memory: Path, expected: list[Digests]) -> None:

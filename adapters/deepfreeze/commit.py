@@ -23,7 +23,7 @@ ABSENT_S = 600.0  # how long a rank that waits for others does so for one that h
 BEAT_S = 5.0  # between two signs of life
 SILENT_S = 120.0  # without one a rank is dead: where nobody can see its process, and whoever still holds its lock
 _POLL_S = 0.001
-_LIVENESS_POLLS = 500  # between two looks whether the others still live
+_LOOK_S = 0.5  # between two looks whether the others still live
 _NO_HOST = ""
 _HOST = os.uname().nodename.replace(".", "-")  # locks may hold on one host only
 _SHARES, _TAKEN = "shares", "taken"
@@ -129,6 +129,9 @@ class CommonCommit(Commit):
         self._unlock()  # before the mark goes: some file systems keep an open file under another name
         if self._rank != 0:
             self._leave()
+        else:
+            with contextlib.suppress(OSError):  # there, the last of the others has had to leave the directory
+                self._meeting.rmdir()
 
     def abandon(self) -> None:
         try:
@@ -217,19 +220,22 @@ class CommonCommit(Commit):
 
     def _has_published(self) -> bool:
         """Whether rank 0 has. CommitFailed when it says that there will be no checkpoint."""
-        first = self._marks().get(0)
-        if first is not None and first.state == _FAILED:
+        marks = self._marks()
+        first = marks.get(0)
+        if self._rank not in marks or (
+            first is not None and first.state == _FAILED
+        ):  # it may have cleared up all but the directory
             raise CommitFailed(f"another rank could not write its share of {self.target}")
         return first is not None and first.state == _PUBLISHED
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
         """Return when it has; CommitFailed when a rank has died on the way, or has not come in ABSENT_S."""
         self._waiting_since = self._waiting_since or time.monotonic()  # also where `abandon` waits once more
-        polls = 0
+        look_s = time.monotonic() + _LOOK_S
         while not reached():
-            polls += 1
-            if polls % _LIVENESS_POLLS == 0:
+            if time.monotonic() > look_s:
                 self._check_others()
+                look_s = time.monotonic() + _LOOK_S
             time.sleep(_POLL_S)
 
     def _check_others(self) -> None:

@@ -217,7 +217,8 @@ class Engine:
     def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
         """Begin to save under `path`, once the save before is finished; raises what that one has not told yet.
 
-        Of several ranks, some may have been told by then. They count on all to take part, so one that raises begins nevertheless.
+        Of several ranks, some may have been told by then. They count on all to take part, so one that raises begins nevertheless:
+        the save is not to be repeated.
         """
         self.skip()
         error = self._forget()
@@ -231,15 +232,14 @@ class Engine:
         commit = self._commit(path, specs)
         try:
             snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
-        except Exception:
+        except Exception as own:
             self._tell_others(commit)
-            raise
+            raise own from error
         on_whole = partial(arena.note, plan.file, Origin(self._tag, self.home))
         self._last = Save(snapshot, commit, self._io, step, on_whole)
         self._last.start()
         if error is not None:
-            self._last.staged()
-            raise error
+            self._raise_beside(self._last, error)
         return self._last
 
     def skip(self) -> None:
@@ -308,13 +308,24 @@ class Engine:
         self._turn += self._is_kept(last)
         return last.untold()
 
+    def _raise_beside(self, save: Save, error: BaseException) -> None:
+        """Raise what went wrong before, when the state may change again: nobody gets to hold the save that has begun."""
+        try:
+            save.staged()
+        except BaseException as interrupt:
+            save.cancel(interrupt)
+            raise
+        raise error
+
     def _tell_others(self, commit: Commit) -> None:
         """Fail a save on all ranks that this one cannot begin."""
         if self._ranks.world == 1:
             return
-        with suppress(OSError):  # what keeps this rank from it is the error to tell
-            commit.begin()
-        commit.abandon()
+        try:
+            with suppress(Exception):  # what keeps this rank from it is the error to tell
+                commit.begin()
+        finally:
+            commit.abandon()
 
     @property
     def _tag(self) -> str:

@@ -50,12 +50,12 @@ class DeepFreezeMethod(Method[StateT]):
     def save(self, state: StateT, path: Path) -> Save:
         """Copy what the forward pass changes, and leave the rest to the background."""
         try:
-            sources = self.sources(state)
+            sources, step = self.sources(state), self.step(state)
             tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
         except Exception:
             self.engine.refuse(path, self.tensors)
             raise
-        return (self._save_now if self._synchronous else self.engine.save)(tensors, path, self.step(state))
+        return (self._save_now if self._synchronous else self.engine.save)(tensors, path, step)
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""
@@ -110,8 +110,11 @@ class DeepFreezeMethod(Method[StateT]):
         try:
             save = self.engine.save(tensors, path, step)
             save.finished()
-        except BaseException as error:
-            self.engine.cancel(error)  # after an interrupt the state may change, and the background still reads it
+        except Exception:
+            self.engine.join()  # also where what is told is of the save before, and the others count on this one
+            raise
+        except BaseException as interrupt:
+            self.engine.cancel(interrupt)  # the state may change now, and the background still reads it
             raise
         return save
 

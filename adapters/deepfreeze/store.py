@@ -57,7 +57,10 @@ class Store(Generic[StateT]):
         method.engine.home = method.peers.of_first(self._begin)
 
     def save(self, state: StateT) -> Pending:
-        """Begin to save; raises what went wrong with the save before, where nobody has been told."""
+        """Begin to save; raises what went wrong with the save before, where nobody has been told.
+
+        Of several ranks, one that raises that has begun nevertheless, for the others count on it: it is not to be repeated.
+        """
         self._method.engine.join()
         if self._last is not None:
             self._last.join()
@@ -84,8 +87,8 @@ class Store(Generic[StateT]):
             error = self._load(state, path)
             if peers.on_all(error is None):
                 return Restored(level, step, path, tuple(skipped))
-            if error is not None and not isinstance(error, _NOT_WHOLE):
-                raise error
+            if not peers.on_all(error is None or isinstance(error, _NOT_WHOLE)):
+                raise error or RuntimeError(f"another rank could not load {path}")
             self._skipped.add(path)
             skipped.append(str(error or f"{path} is not whole on another rank"))
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
