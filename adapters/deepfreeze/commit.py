@@ -222,9 +222,8 @@ class CommonCommit(Commit):
         """Whether rank 0 has. CommitFailed when it says that there will be no checkpoint."""
         marks = self._marks()
         first = marks.get(0)
-        if self._rank not in marks or (
-            first is not None and first.state == _FAILED
-        ):  # it may have cleared up all but the directory
+        is_cleared = self._rank not in marks  # all but the directory, which a file system may keep
+        if is_cleared or (first is not None and first.state == _FAILED):
             raise CommitFailed(f"another rank could not write its share of {self.target}")
         return first is not None and first.state == _PUBLISHED
 
@@ -250,7 +249,7 @@ class CommonCommit(Commit):
         if left & self._missed:
             raise CommitFailed(f"rank {min(left)} has left before {self.target} was complete")
         self._missed = left  # a mark that is being renamed may not be listed, once
-        if self._absent and time.monotonic() - self._waiting_since > ABSENT_S:
+        if self._absent and now_s - self._waiting_since > ABSENT_S:
             raise CommitFailed(f"rank {min(self._absent)} has not begun to save {self.target} in {ABSENT_S:.0f} seconds")
         for rank, mark in marks.items():
             is_awaited = not mark.has_said if self._rank == 0 else rank == 0 and not mark.has_ended

@@ -200,7 +200,6 @@ class Engine:
         self._last: Save | None = None
         self._asked = 0  # how often for a save
         self._turn = first_arena  # of the arenas: the one that does not hold the newest checkpoint in memory
-
         self.home = ""  # of the checkpoints, where they have one: memory is of the same
 
     @property

@@ -433,8 +433,8 @@ def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:
 def _own_values_change(old: Case, new: Case) -> Iterator[tuple[str, bool]]:
     """Whether what each rank has of its own is in the checkpoint: a load is not asked for what the method does not declare."""
     if old.world > 1 and old.rank_local != new.rank_local:
-        kept, lost = "covered every rank's own values", "covers one rank's alone"
-        yield (f"{kept} and {lost} now", True) if old.rank_local else (f"{kept.replace('covered', 'covers')} now", False)
+        every = "every rank's own values"
+        yield (f"covered {every} and covers one rank's alone now", True) if old.rank_local else (f"covers {every} now", False)
 
 
 def _rank_change(what: str, old: str, new: str, order: Sequence[str]) -> Iterator[tuple[str, bool]]:
