@@ -104,7 +104,7 @@ def test_a_world_that_the_batch_does_not_suit_has_a_larger_one(small: Workload, 
     ("arguments", "message"),
     [
         (("resnet", "small"), "unknown workload 'resnet': valid are resnet50, candle-mlp, llm-slice"),
-        (("resnet50", "huge"), "unknown preset of resnet50 'huge': valid are small, middle, full"),
+        (("resnet50", "huge"), "unknown preset of resnet50 'huge': valid are small, light, middle, full"),
         (("resnet50", "small", "bf16-mixed"), "unknown precision of resnet50 'bf16-mixed': valid are float32"),
         (("resnet50", "small", "float32", 1.0), "dropout must be at least 0 and below 1, not 1.0"),
     ],

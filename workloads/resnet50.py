@@ -43,6 +43,7 @@ class Shape:
 
 PRESETS = {
     "small": Shape(width=8, depths=(1, 1, 1, 1), classes=10),
+    "light": Shape(width=16, depths=(3, 4, 6, 3), classes=1000),
     "middle": Shape(width=32, depths=(3, 4, 6, 3), classes=1000),
     "full": Shape(width=64, depths=(3, 4, 6, 3), classes=1000),
 }
