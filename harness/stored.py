@@ -47,7 +47,8 @@ class StoredRun:
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:
         """What the run is to measure."""
-        return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in self.header["cases"]]
+        fields = ({name: value for name, value in item.items() if name != "id"} for item in self.header["cases"])
+        return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in fields]
 
     @functools.cached_property
     def selection(self) -> Selection | None:

@@ -21,7 +21,7 @@ from harness.analysis.runs import read_run
 from harness.cli import compare
 from harness.driver import arms, catalog, launch, pins, store, suite
 from harness.driver.environments import Environments
-from harness.driver.errors import UsageError
+from harness.driver.errors import IncomparableError, UsageError
 from harness.driver.session import group
 from harness.plan import Selection
 from harness.record import SCHEMA
@@ -207,6 +207,11 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     calibrations = [record for run in folders(tmp_path) for record in store.Run(run).records if record.kind == "calibration"]
     assert len(calibrations) == 2, "one of each run"
     assert len(set(calibrations)) == 1, "which is the baseline's"
+    own_suite = tmp_path / "suites" / "quick.toml"
+    own_suite.write_text(SUITE.replace('preset = "small"', 'preset = "light"'))
+    changed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (changed.returncode, "has no row in common with the suite" in changed.stderr) == (3, True), changed.stderr
+    own_suite.write_text(SUITE)
     machine = (baseline / "manifest.json").read_text()
     (baseline / "manifest.json").write_text(machine.replace('"kernel": "', '"kernel": "an older '))
     elsewhere = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -215,7 +220,7 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     lines = [line for line in records.read_text().splitlines() if '"kind":"verified"' not in line]
     records.write_text("\n".join(lines) + "\n")
     third = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (third.returncode, "the baseline was interrupted" in third.stderr) == (2, True)
+    assert (third.returncode, "the baseline was interrupted" in third.stderr) == (3, True)
     assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
 
 
@@ -317,8 +322,33 @@ def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> N
     with pytest.raises(UsageError, match="its Case differs from that of this checkout in arm"):
         arms.describe([str(checkout)])
     case.write_text("this is no Python")
-    with pytest.raises(UsageError, match="does not say what records it writes: SyntaxError"):
+    with pytest.raises(IncomparableError, match="does not say what records it writes: SyntaxError"):
         arms.describe([str(checkout)])
+
+
+def test_a_side_that_lacks_a_framework_is_no_regression_of_the_one_that_adds_it(checkout: Path) -> None:
+    described = {"a": arms.describe([str(checkout)]), "b": arms.describe(["."])}
+    arms.require_pins(described, ["raw"])
+    shutil.rmtree(checkout / "adapters" / "raw")
+    with pytest.raises(IncomparableError, match=f"{checkout} has no framework raw, so there is nothing to compare"):
+        arms.require_pins(described, ["raw"])
+
+
+def test_declarations_that_only_one_side_can_read_are_no_regression(checkout: Path, tmp_path: Path) -> None:
+    declaration = checkout / "adapters" / "chainer" / "adapter.toml"
+    declaration.write_text(declaration.read_text().replace("fast = true", "quick = true"))
+    (tmp_path / "quick.toml").write_text(SUITE)
+    described = {"a": arms.describe([str(checkout)]), "b": arms.describe(["."])}
+    with pytest.raises(IncomparableError, match=f"{checkout} cannot be read from here: .*unknown key 'quick'"):
+        arms.plan(described, ["raw"], suite.load("quick", tmp_path))
+
+
+@pytest.mark.parametrize("words", [["ab", "--b", "slowdown=2.0"], ["regress"]])
+def test_a_shell_beside_the_nodes_of_its_job_measures_nothing(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    done = ckptbench(*words, "--framework", "raw")
+    assert (done.returncode, "is on none of its nodes" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_checkout_that_moved_on_is_not_gone_on_with(checkout: Path) -> None:

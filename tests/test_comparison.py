@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -319,6 +320,18 @@ def test_a_row_that_fails_now_counts(make: Make) -> None:
     assert faults(make, head) == "failed in verify: Mismatch: 1 of 9 leaves"
 
 
+@pytest.mark.parametrize(
+    ("race", "reason", "counts"), [(True, "OSError: torn", False), (False, "OSError: torn", True), (True, "Typo", True)]
+)
+def test_a_row_that_fails_by_a_declared_race_does_not_count(make: Make, race: bool, reason: str, counts: bool) -> None:
+    plan = [replace(item(), race=race, expected_failure="torn")]
+    failed = [*cost(plan[0]), records.failure(plan[0].case.id, reason=reason)]
+    for base, head in ((cost(plan[0]), failed), (failed, cost(plan[0]))):
+        found = compared(make, base, head, plan)
+        assert any("by a race in its framework" in remark for remark in found.remarks) != counts
+        assert found.regressed == (counts and head is failed)
+
+
 def test_a_lost_flush_counts(make: Make) -> None:
     head = [*without(cost(item()), "syscalls"), records.syscalls(item().case.id, durability="never")]
     assert faults(make, head) == "safety after a power loss was 'at return' and is 'never'"
@@ -565,11 +578,22 @@ def test_intervals_of_enough_pairs_are_those_of_wilcoxons_signed_ranks(pairs: in
     assert 0 < excluded < 50
 
 
-def test_one_wild_pair_among_enough_does_not_hide_the_others() -> None:
-    head = [1.15, 1.16, 1.13, 1.17, 1.14, 1.15, 1.12, 1.18, 1.15, 1.16, 1.14, 3.0]
-    found = ratios.of_pairs(samples(np.ones(12)), samples(head), 0.998)
+SLOWER = [1.15, 1.16, 1.13, 1.17, 1.14, 1.15, 1.12, 1.18, 1.15, 1.16, 1.14, 1.13, 1.17, 1.16, 1.15, 1.14]
+
+
+def test_a_wild_pair_that_points_as_the_others_do_hides_nothing() -> None:
+    found = ratios.of_pairs(samples(np.ones(12)), samples([*SLOWER[:11], 3.0]), 0.998)
     assert found is not None
     assert (found.low > 1.1, found.value) == (True, pytest.approx(1.15, abs=0.01))
+
+
+@pytest.mark.parametrize(("pairs", "reach"), [(14, 0.5), (17, 0.0)])
+def test_one_wild_pair_moves_an_end_by_half_of_what_it_is_off_and_among_seventeen_by_nothing(pairs: int, reach: float) -> None:
+    """With as many figures as the gate suite has."""
+    found = ratios.of_pairs(samples(np.ones(pairs)), samples([*SLOWER[: pairs - 1], 0.5]), 1 - 0.03 / 8)
+    assert found is not None
+    assert math.log(found.low) == pytest.approx(reach * math.log(0.5) + (1 - reach) * math.log(1.15), abs=0.03)
+    assert found.value == pytest.approx(1.15, abs=0.01)
 
 
 @pytest.mark.parametrize("make_ratio", [ratios.of_pairs, ratios.of_groups])

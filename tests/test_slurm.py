@@ -247,10 +247,14 @@ def test_a_job_that_may_be_queued_is_not_called_refused(commands: Callable[..., 
 
 def test_the_run_of_a_job_that_may_be_queued_is_kept(commands: Callable[..., None], tmp_path: Path) -> None:
     commands(sbatch=TIMED_OUT, scontrol=RUNNING, scancel="true")
-    done = ckptbench("run", *SMOKE, "--summary-above", "8", "--results", str(tmp_path / "results"))
+    site = site_file(tmp_path, 'account = "lab"')
+    said = ["--summary-above", "8", "--timeout", "60", "--site", str(site)]
+    done = ckptbench("run", *SMOKE, *said, "--results", str(tmp_path / "results"))
     assert (done.returncode, "the job may be in the queue" in done.stderr) == (2, True), done.stderr
     run = store.Run(store.find(tmp_path / "results", "latest"))
-    assert run.settings == store.Settings(summary_above=8), "what the job's resumed run will go by"
+    assert run.settings == store.Settings(summary_above=8, timeout_s=60.0, site=str(site)), "what the job's resumed run will go by"
+    again = ckptbench("run", "--resume", run.name, "--dry-run", "--results", str(tmp_path / "results"))
+    assert ("#SBATCH --account=lab" in again.stdout, "--timeout 60.0" in again.stdout) == (True, True), again.stderr
 
 
 # The command line

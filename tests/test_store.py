@@ -320,12 +320,13 @@ def test_plan_and_manifest_come_back_as_they_were(tmp_path: Path, here: Manifest
     run = reopened(made)
     assert run.plan == plan
     assert [item.case.id for item in run.plan] == [item.case.id for item in plan]
+    assert [entry["id"] for entry in run.header["cases"]] == [item.case.id for item in plan], "by which records name their cases"
     assert run.manifest == machine
     assert (run.header["suite"], run.header["command"]) == ("smoke", ["ckptbench", "run", "smoke"])
 
 
 def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaults(make: Make, here: Manifest) -> None:
-    said = store.Settings(summary_above=8, mpirun="/opt/mpi/bin/mpirun")
+    said = store.Settings(summary_above=8, mpirun="/opt/mpi/bin/mpirun", timeout_s=60.0, site="/etc/site.toml")
     run = make()
     assert store.create(run.folder.parent, "smoke", [], run.plan, here, settings=said).settings == said
     assert run.settings == store.Settings()

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -49,6 +50,7 @@ from harness.analysis.statistics import Estimate, Samples, simultaneous
 from harness.analysis.train import TrainRow
 from harness.case import Case
 from harness.machine import comparable
+from harness.plan import PlannedCase
 from harness.record import CalibrationRecord
 
 CONFIDENCE = 0.97  # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above 1
@@ -139,9 +141,20 @@ class Comparison:
 class _Cell:
     """A case of one side, with all that is known of it."""
 
-    case: Case
+    item: PlannedCase
     row: Row
     found: Measured
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return self.item.case
+
+    @property
+    def lost_its_race(self) -> bool:
+        """Whether it failed by a fault of its framework that comes and goes, as its adapter declares."""
+        declared = self.item.expected_failure if self.item.race else None
+        return self.row.status == "failed" and declared is not None and re.search(declared, self.row.reason) is not None
 
     def costs(self) -> dict[str, Samples]:
         """The samples of the row's figures, as costs; none where it did not go well or takes no samples."""
@@ -226,6 +239,11 @@ def between_arms(run: ReadRun, confidence: float = CONFIDENCE) -> Comparison:
     return _compared(base, head, True, remarks, confidence)
 
 
+def have_common_rows(base: Sequence[PlannedCase], head: Sequence[PlannedCase]) -> bool:
+    """Whether two plans have a row that can be compared."""
+    return not {_key(item.case) for item in base}.isdisjoint(_key(item.case) for item in head)
+
+
 def has_arms(run: ReadRun) -> bool:
     """Whether a run has two arms."""
     return any(item.case.arm for item in run.stored.plan)
@@ -299,7 +317,7 @@ def _left_out_remark(of: _Side, other: _Side, cells: Sequence[_Cell]) -> list[st
 def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
     """The rows of one side, by what makes them the same row on the other."""
     return {
-        _key(item.case): _Cell(item.case, row, run.measured)
+        _key(item.case): _Cell(item, row, run.measured)
         for item, row in zip(run.stored.plan, run.rows, strict=True)
         if item.case.arm == arm
     }
@@ -315,7 +333,8 @@ def _lost_row(cell: _Cell) -> ComparedRow:
 
 def _compared_row(old: _Cell, new: _Cell, measurements: Sequence[_Measurement], paired: bool, level: float) -> ComparedRow:
     figures = tuple(_tested(measurement, paired, level) for measurement in measurements)
-    changes = [*_changes(old.row, new.row), *_own_values_change(old.case, new.case)]
+    by_chance = old.lost_its_race or new.lost_its_race
+    changes = [] if by_chance else [*_changes(old.row, new.row), *_own_values_change(old.case, new.case)]
     faults = tuple(text for text, worse in changes if worse)
     gains = tuple(text for text, worse in changes if not worse)
     return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains)
@@ -329,6 +348,8 @@ def _caches_differ(old: _Cell, new: _Cell) -> bool:
 
 def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
     """What one side does not tell of a row, so that nothing is said of it."""
+    if old.lost_its_race or new.lost_its_race:
+        yield f"{_name(new)}: fails now and then by a race in its framework, so the sides are not compared"
     if not (isinstance(old.row, CostRow) and isinstance(new.row, CostRow)):
         return
     if _caches_differ(old, new):

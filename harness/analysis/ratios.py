@@ -4,10 +4,12 @@ A correction for many comparisons asks for far tails, and a bootstrap over a han
 farther than the worst of them, four times. So each process gives one number, the logarithm of its median.
 
 Where processes of two sides stand side by side, their differences count. Sides that do not differ give differences that are as
-often positive as negative, however far the disk throws some of them: that alone is what F. Wilcoxon's signed ranks need, so the
-interval is theirs (J. W. Tukey's: between two of the means of all pairs of differences; M. Hollander and D. A. Wolfe,
+often positive as negative, however far the disk throws some of them: F. Wilcoxon's signed ranks need nothing else. So the interval
+is theirs (J. W. Tukey's: between two of the means of all pairs of differences; M. Hollander and D. A. Wolfe,
 "Nonparametric Statistical Methods", section 3.3) and the estimate the median of those means (J. L. Hodges and E. L. Lehmann, 1963).
-Ranks of a few differences have no far tails either: of ten, none are significant at 0.2 %. There the interval is Student's.
+Ranks of a few differences have no far tails either: of nine, none are significant at 0.3 %. There the interval is Student's. With
+so few that ranks are just sure enough, its ends are means of two differences one of which is the farthest: a wild one then moves an
+end by half of what it is off.
 
 Else it is Welch's, with the degrees of freedom of B. L. Welch, "The generalization of Student's problem when several different
 population variances are involved", Biometrika, 1947.

@@ -12,7 +12,7 @@ from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
 from harness.cli.compare import FormatOption, OutOption, compared, present
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
-from harness.driver import arms, catalog, judge, launch, pins, suite
+from harness.driver import arms, catalog, judge, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.driver.errors import UsageError
 from harness.plan import AB, Selection
@@ -56,6 +56,7 @@ def ab_command(
     goal = measuring.goal_of(precision, budget)
     if mpirun is not None:
         launch.open_mpi(mpirun.absolute())
+    slurm.require_a_node()
     scratch = scratch_directory(directory)
     wishes: dict[str, Any] = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
     plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
@@ -63,7 +64,7 @@ def ab_command(
     sides = arms.opened(described, frameworks, VENVS)
     measuring.make_environments(sides, plan)
     selection = Selection.of(frameworks, **wishes)
-    settings = measuring.settings_of(mpirun)
+    settings = measuring.settings_of(mpirun, timeout)
     run = measuring.new_run(plan, f"{AB}{suite_name}", results, selection, directory, (), described, goal, settings)
     measuring.measure_here(run, sides, scratch, timeout)
     read = read_run(run)

@@ -17,7 +17,7 @@ from harness.analysis.comparison import Comparison
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, out, scratch_directory
-from harness.driver import catalog, judge, manifest, store, suite
+from harness.driver import catalog, judge, manifest, slurm, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import IncomparableError, UsageError, nearest
 from harness.machine import Manifest, comparable
@@ -64,6 +64,7 @@ def regress_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
+    slurm.require_a_node()
     frameworks, scratch = measuring.chosen_frameworks(framework, catalog.frameworks()), scratch_directory(directory)
     here = manifest.capture(scratch)
     place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
@@ -72,6 +73,11 @@ def regress_command(
         _require_finished(baseline)
         _require_alike(baseline, here, place)
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
+    if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
+        raise IncomparableError(
+            f"the baseline {baseline.name} has no row in common with the suite {suite_name} of now: "
+            f"remove {shlex.quote(str(place))} to have a new one"
+        )
     sides = {"": Arm(environments_of(python or ()))}
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
@@ -163,4 +169,4 @@ def _require_finished(baseline: ReadRun) -> None:
     """Look before anything is measured."""
     if not comparison.is_finished(baseline):
         place = shlex.quote(str(baseline.stored.folder))
-        raise UsageError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")
+        raise IncomparableError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")

@@ -54,9 +54,16 @@ def new_run(
     return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings, selection)
 
 
-def settings_of(mpirun: Path | None, summary_above: int | None = None) -> store.Settings:
+def settings_of(
+    mpirun: Path | None, timeout_s: float | None, summary_above: int | None = None, site: Path | None = None
+) -> store.Settings:
     """What is said once for a whole run."""
-    return store.Settings(summary_above or store.Settings.summary_above, str(mpirun.absolute()) if mpirun else None)
+    return store.Settings(
+        summary_above=summary_above or store.Settings.summary_above,
+        mpirun=_absolute(mpirun),
+        timeout_s=timeout_s,
+        site=_absolute(site),
+    )
 
 
 def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:
@@ -148,6 +155,10 @@ def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s:
         except KeyboardInterrupt:
             err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
             raise
+
+
+def _absolute(path: Path | None) -> str | None:
+    return str(path.absolute()) if path else None
 
 
 def _goal(run: store.Run) -> Goal | None:

@@ -75,7 +75,9 @@ def run_command(
     goal = measuring.goal_of(precision, budget)
     if run is not None:
         _refuse_what_is_settled({"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun})
-    settings = measuring.settings_of(mpirun, summary_above)
+        site = site or (Path(run.settings.site) if run.settings.site else None)
+        timeout = timeout if timeout is not None else run.settings.timeout_s
+    settings = measuring.settings_of(mpirun, timeout, summary_above, site)
     request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
     if request is not None and dry_run:
         print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")

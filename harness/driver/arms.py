@@ -99,8 +99,14 @@ def describe(asked: Sequence[str]) -> Described:
 
 
 def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> None:
-    """Raise UsageError for a pin of a package that no framework of the run requires, and for two frameworks in one interpreter."""
+    """Raise UsageError for a pin of a package that no framework of the run requires, and for two frameworks in one interpreter.
+
+    IncomparableError where a side's checkout lacks a framework: the other side adds it.
+    """
     for arm in arms.values():
+        for name in frameworks:
+            if arm.checkout and not (arm.adapters / name / REQUIREMENTS).exists():
+                raise IncomparableError(f"{arm.checkout} has no framework {name}, so there is nothing to compare")
         pins.require_known(arm.pins, [(arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8") for name in frameworks])
         if arm.python and len(frameworks) > 1:
             raise UsageError(f"{arm.python} is the interpreter of one framework, and the run has {len(frameworks)}")
@@ -119,8 +125,18 @@ def plan(arms: Mapping[str, Described], frameworks: Sequence[str], chosen: suite
 def _planned(
     name: str, arm: Described, frameworks: Sequence[str], chosen: suite.Suite, wishes: Mapping[str, Any]
 ) -> list[PlannedCase]:
-    entries = catalog.select(catalog.frameworks(arm.adapters), frameworks)
+    entries = catalog.select(_declared(arm), frameworks)
     return suite.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
+
+
+def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
+    """The frameworks as a side's checkout declares them. IncomparableError where this code cannot read another checkout's."""
+    try:
+        return catalog.frameworks(arm.adapters)
+    except UsageError as error:
+        if arm.checkout is None:
+            raise
+        raise IncomparableError(f"{arm.checkout} cannot be read from here: {error}") from error
 
 
 def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
@@ -148,13 +164,13 @@ def _with_checkout(made: Described, folder: Path) -> Described:
 
 
 def _language(checkout: Path) -> dict[str, Any]:
-    """What a checkout's worker reads and writes. Raises UsageError where it does not say."""
+    """What a checkout's worker reads and writes. Raises IncomparableError where it does not say."""
     variables = os.environ | {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
     argv = [sys.executable, "-c", _PROBE]
     done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S)
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UsageError(f"the worker of {checkout} does not say what records it writes: {last}")
+        raise IncomparableError(f"the worker of {checkout} does not say what records it writes: {last}")
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

@@ -15,6 +15,7 @@ from harness.plan import PlannedCase
 _JOB_S = 7.0  # most of it for what a framework imports
 _RAW_JOB_S = 1.2
 _SAMPLE_S = 0.4
+_RAW_SAMPLE_S = 0.1
 _BYTES_PER_S = 250e6
 _TRAINED_BYTES_PER_S = 600e6  # bytes of state whose training step takes a second
 _BLOCKS_A_SAMPLE = 4  # of `every` steps: two with checkpoints, and two without
@@ -38,10 +39,11 @@ def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Roughly how many seconds a plan will take."""
     jobs_s = sum((2 * unit.processes + 1) * (_RAW_JOB_S if unit.case.framework == "raw" else _JOB_S) for unit in group(plan))
+    samples_s = sum(samples_wanted([item]) * (_RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S) for item in plan)
     taken = [(item.case, item.processes * (item.samples + item.warmups)) for item in plan]
     moved = sum(2 * samples * state_bytes(case) for case, samples in taken)
     trained = sum(samples * _BLOCKS_A_SAMPLE * case.every * state_bytes(case) for case, samples in taken)
-    return jobs_s + samples_wanted(plan) * _SAMPLE_S + moved / _BYTES_PER_S + trained / _TRAINED_BYTES_PER_S
+    return jobs_s + samples_s + moved / _BYTES_PER_S + trained / _TRAINED_BYTES_PER_S
 
 
 def _as_expected(item: PlannedCase, row: Outcome) -> bool:

@@ -209,18 +209,26 @@ def spread(plan: Sequence[PlannedCase], nodes: int) -> list[PlannedCase]:
     return [replace(item, case=replace(item.case, nodes=nodes)) if item.case.world > 1 else item for item in plan]
 
 
-def is_outside(plan: Sequence[PlannedCase]) -> bool:
-    """Whether the plan is to be measured in a Slurm job, and this is none. Raises UsageError in one that is too small or elsewhere.
+def require_a_node() -> None:
+    """Raise UsageError in a shell that holds a Slurm job and is on none of its nodes.
 
     Under salloc the shell stays where it was: what is no rank of mpirun would be measured there, and not on the job's nodes.
     """
-    if "SLURM_JOB_ID" not in os.environ:
-        return is_launcher(plan)
-    if "SLURMD_NODENAME" not in os.environ:
+    if "SLURM_JOB_ID" in os.environ and "SLURMD_NODENAME" not in os.environ:
         raise UsageError(
             "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`, or in a script "
             "for sbatch"
         )
+
+
+def is_outside(plan: Sequence[PlannedCase]) -> bool:
+    """Whether the plan is to be measured in a Slurm job, and this is none.
+
+    Raises UsageError in a job that is too small, or beside its nodes.
+    """
+    if "SLURM_JOB_ID" not in os.environ:
+        return is_launcher(plan)
+    require_a_node()
     wanted, held = _nodes(plan), int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if wanted > held:
         raise UsageError(f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}")

@@ -30,11 +30,14 @@ class Settings:
     """What is said once for a whole run: it goes on with the same when it is resumed, and in a Slurm job.
 
     In a world of more than `summary_above` ranks, one record stands for the samples of all. `mpirun` is that of the system's own
-    Open MPI, where the user has named one.
+    Open MPI, where the user has named one. A worker without progress for `timeout_s` is ended; None leaves that to its job. `site`
+    is the file that says what Slurm is told, where not the user's own.
     """
 
     summary_above: int = SUMMARY_ABOVE
     mpirun: str | None = None
+    timeout_s: float | None = None
+    site: str | None = None
 
 
 class Run(StoredRun):
@@ -147,7 +150,7 @@ def create(
         "goal": dict(goal or {}),
         "settings": asdict(settings or Settings()),
         "selection": selection.to_json() if selection else None,
-        "cases": [asdict(item) for item in plan],
+        "cases": [{"id": item.case.id, **asdict(item)} for item in plan],  # by which the records name them
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
     (folder / RECORDS).touch()
