@@ -11,7 +11,7 @@ import numpy as np
 from adapters.chainer.modules import parameters
 from adapters.chainer.state import Array, State
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy
+from adapters.deepfreeze.tensor import Bytes, Copy, Late
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
@@ -20,8 +20,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
     metadata = {"framework": "chainer"}
 
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
-        own = {name: _bytes(array) for name, array in state.arrays().items()}
-        return {name: data if isinstance(data, np.ndarray) else partial(_download, data) for name, data in own.items()}
+        return {
+            name: Late(partial(_bytes, array)) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
+            for name, array in state.arrays().items()
+        }
 
     def load(self, state: State, path: Path) -> None:
         arrays = state.arrays()

@@ -17,7 +17,7 @@ from adapters.formats import safetensors
 from workloads import Role, role_of
 
 RING_BYTES = 64 << 20  # of a save that nobody runs beside
-REQUEST_BYTES = 4 << 20  # at least: between two requests a thread waits for the interpreter
+REQUEST_BYTES = 16 << 20  # at least: between two requests a thread waits for the interpreter
 
 T = TypeVar("T")
 StateT = TypeVar("StateT")
@@ -35,14 +35,14 @@ class DeepFreezeMethod(Method[StateT]):
 
     def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
         super().__init__(place, framework, options)
-        self._synchronous = bool(options.get("synchronous", False))
+        self.synchronous = bool(options.get("synchronous", False))
 
     def open(self, state: StateT) -> None:
         """Agree with the other ranks on a name for this session, and have the memory."""
         self.peers = Alone() if self.place.world == 1 else Together()
         session, first_arena = self.peers.of_first(lambda: (secrets.token_hex(4), self._oldest_arena()))
         ranks = Ranks(self.place.rank, self.place.world, session)
-        ring_bytes = RING_BYTES if self._synchronous and not self.memory_folders() else None
+        ring_bytes = RING_BYTES if self.synchronous and not self.memory_folders() else None
         self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes, first_arena)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
@@ -55,7 +55,7 @@ class DeepFreezeMethod(Method[StateT]):
         except Exception:
             self.engine.refuse(path, self.tensors)
             raise
-        return (self._save_now if self._synchronous else self.engine.save)(tensors, path, step)
+        return (self._save_now if self.synchronous else self.engine.save)(tensors, path, step)
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""

@@ -15,7 +15,7 @@ from adapters.deepfreeze.writer import Frontier
 from adapters.directio import ALIGNMENT
 
 COPY_BYTES = 1 << 20  # what is copied at least before the writers are told
-RING_BLOCKS = 8
+RING_BLOCKS = 4
 
 
 class Snapshot:
@@ -93,7 +93,7 @@ class Stream(Snapshot):
     """A state that nothing changes until it is written: it goes through a ring, small enough for the processor's caches."""
 
     def block_bytes(self, io: DirectIo) -> int:
-        """Return a block of which the ring holds many: some are being written while others are filled."""
+        """Return a block of which the ring holds some: two are being written while others are filled."""
         return min(io.block_bytes, max(len(self.memory) // RING_BLOCKS // ALIGNMENT, 1) * ALIGNMENT)
 
     def begin(self) -> None:

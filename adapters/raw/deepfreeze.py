@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy
+from adapters.deepfreeze.tensor import Bytes, Copy, Late
 from adapters.raw.framework import Array, State
 
 
@@ -19,8 +19,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
     metadata = {"framework": "raw"}
 
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
-        own = {name: _bytes(array) for name, array in state.leaves.items()}
-        return {name: data if isinstance(data, np.ndarray) else partial(_download, data) for name, data in own.items()}
+        return {
+            name: Late(partial(_bytes, array)) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
+            for name, array in state.leaves.items()
+        }
 
     def load(self, state: State, path: Path) -> None:
         own = {name: _bytes(array) for name, array in state.leaves.items()}

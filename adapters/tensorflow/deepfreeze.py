@@ -23,7 +23,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
     """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to them.
 
     A variable whose value somebody still holds gets new memory when it changes. So what the forward pass changes is held until it
-    is copied, and the others are only looked at in passing, for the optimizer's step to work in place.
+    is copied, and the others are only looked at in passing, for the optimizer's step to work in place. Where `save` ends with the
+    checkpoint, nothing has to be held.
     """
 
     metadata = {"framework": "tensorflow", "layout": "native: kernels are (in, out) and (height, width, in, out)"}
@@ -37,7 +38,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
         variables = state.plain_variables()
-        kept = {spec.name for spec in self.tensors if spec.changes is Changes.NEVER}
+        kept = set() if self.synchronous else {spec.name for spec in self.tensors if spec.changes is Changes.NEVER}
         held = {name: partial(_bytes, _value(variable)) for name, variable in variables.items() if name in kept}
         return {name: Late(held.get(name) or partial(_bytes_of, variable)) for name, variable in variables.items()}
 
