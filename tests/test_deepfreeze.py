@@ -925,7 +925,7 @@ def test_ranks_that_are_told_of_a_failure_at_different_times_save_together_again
 def test_a_rank_that_cannot_begin_does_not_keep_the_others_waiting(folder: Path, rank: int) -> None:
     engines = [new_engine(rank, 2) for rank in range(2)]
     with ThreadPoolExecutor() as pool:
-        refusing = pool.submit(engines[rank].refuse, folder / "first", SPECS)
+        refusing = pool.submit(engines[rank].refuse, folder / "first")
         with pytest.raises(CommitFailed, match="could not write its share"):
             engines[1 - rank].save(tensors(rank_state(1 - rank)), folder / "first", STEP).finished()
         refusing.result(30)

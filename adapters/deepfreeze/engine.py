@@ -16,7 +16,7 @@ from adapters.base import DirectIo, Pending
 from adapters.deepfreeze import layout
 from adapters.deepfreeze.arena import Arena, Origin
 from adapters.deepfreeze.commit import Commit, CommonCommit
-from adapters.deepfreeze.layout import Layout
+from adapters.deepfreeze.layout import Index, Layout
 from adapters.deepfreeze.reader import Reader, Tensors
 from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
@@ -196,6 +196,7 @@ class Engine:
         self._ring_bytes = ring_bytes
         self._specs: tuple[Spec, ...] = ()
         self._layout: Layout | None = None
+        self._index: Index | None = None  # of several ranks' files, where this one writes it
         self._reader = Reader(io)
         self._last: Save | None = None
         self._asked = 0  # how often for a save
@@ -228,7 +229,7 @@ class Engine:
         plan = self._planned(specs)
         arena = self._arenas[self._turn % len(self._arenas)]
         share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
-        commit = self._commit(path, specs)
+        commit = self._commit(path)
         try:
             snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
         except Exception as own:
@@ -245,10 +246,10 @@ class Engine:
         """Count a save, whatever becomes of it: ranks that cannot all begin it go on to call the next one by the same number."""
         self._asked += 1
 
-    def refuse(self, path: Path, specs: Sequence[Spec]) -> None:
+    def refuse(self, path: Path) -> None:
         """Count a save that cannot begin, and have the other ranks know at once."""
         self.skip()
-        self._tell_others(self._commit(path, specs))
+        self._tell_others(self._commit(path))
 
     def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
         """Bring the tensors to their targets' memory, and return those without a target in new memory.
@@ -343,11 +344,16 @@ class Engine:
     def _planned(self, specs: Sequence[Spec]) -> Layout:
         if self._layout is None or tuple(specs) != self._specs:
             self._layout = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
+            self._index = layout.index(specs, self._ranks.world) if self._ranks.rank == 0 and self._ranks.world > 1 else None
             self._specs = tuple(specs)
         return self._layout
 
-    def _commit(self, path: Path, specs: Sequence[Spec]) -> Commit:
+    def _commit(self, path: Path) -> Commit:
         ranks = self._ranks
         if ranks.world == 1:
             return Commit(path, self._tag)
-        return CommonCommit(path, self._tag, ranks.rank, ranks.world, partial(layout.index, specs, ranks.world))
+        return CommonCommit(path, self._tag, ranks.rank, ranks.world, self._sealed_index)
+
+    def _sealed_index(self, seals: Mapping[str, str]) -> bytes:
+        assert self._index is not None  # there are shares to seal
+        return self._index.sealed(seals)

@@ -67,9 +67,19 @@ class Layout:
         return struct.pack("<Q", len(unsealed)) + self._text(step, seal, digests), seal
 
     def _text(self, step: int, seal: str, digests: Sequence[str]) -> bytes:
-        values = (str(step), seal, *digests, "")
-        text = "".join(itertools.chain.from_iterable(zip(self.fragments, values, strict=True)))
-        return text.encode().ljust(self.data_start - 8)
+        return _filled(self.fragments, (str(step), seal, *digests)).ljust(self.data_start - 8)
+
+
+@dataclass(frozen=True)
+class Index:
+    """The customary index of all ranks' files, but for what only the end of a save tells."""
+
+    files: tuple[str, ...]
+    fragments: tuple[str, ...]  # of its text; between them belong the digests of the files' headers
+
+    def sealed(self, seals: Mapping[str, str]) -> bytes:
+        """Return the index's bytes, with the digest of every file's header."""
+        return _filled(self.fragments, [seals[file] for file in self.files])
 
 
 def digest(data: bytes | memoryview) -> str:
@@ -98,15 +108,16 @@ def lay_out(specs: Sequence[Spec], rank: int, world: int, metadata: Mapping[str,
     return Layout(file_name(rank, world), start, start + (stops[-1] if stops else 0), moved, fragments)
 
 
-def index(specs: Sequence[Spec], world: int, seals: Mapping[str, str]) -> bytes:
-    """Return the customary index of all ranks' files, with the digest of every file's header."""
-    pieces = {piece.name: (piece, file_name(rank, world)) for rank in range(world) for piece in share(specs, rank, world)}
+def index(specs: Sequence[Spec], world: int) -> Index:
+    """Return the customary index of all ranks' files. All ranks wait for the one that writes it, so it is made beforehand."""
+    files = tuple(file_name(rank, world) for rank in range(world))
+    pieces = {piece.name: (piece, files[rank]) for rank in range(world) for piece in share(specs, rank, world)}
     total_bytes = sum(piece.size_bytes for piece, _ in pieces.values())
     content = {
-        "metadata": {"total_size": total_bytes, HEADER_KEY: dict(seals)},
+        "metadata": {"total_size": total_bytes, HEADER_KEY: dict.fromkeys(files, _BLANK)},
         "weight_map": {name: file for name, (_, file) in pieces.items()},
     }
-    return json.dumps(content, indent=1).encode()
+    return Index(files, tuple(json.dumps(content, indent=1).split(_ESCAPED_BLANK)))
 
 
 def share(specs: Sequence[Spec], rank: int, world: int) -> list[Piece]:
@@ -125,6 +136,11 @@ def share(specs: Sequence[Spec], rank: int, world: int) -> list[Piece]:
 def local_name(name: str, rank: int) -> str:
     """What a leaf that each rank has of its own is called in the files."""
     return f"{name}@rank{rank}"
+
+
+def _filled(fragments: Sequence[str], values: Sequence[str]) -> bytes:
+    """The text that has the values between its fragments."""
+    return "".join(itertools.chain.from_iterable(zip(fragments, (*values, ""), strict=True))).encode()
 
 
 def _check(spec: Spec) -> None:

@@ -53,7 +53,7 @@ class DeepFreezeMethod(Method[StateT]):
             sources, step = self.sources(state), self.step(state)
             tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
         except Exception:
-            self.engine.refuse(path, self.tensors)
+            self.engine.refuse(path)
             raise
         return (self._save_now if self.synchronous else self.engine.save)(tensors, path, step)
 
