@@ -1,7 +1,7 @@
 """How good the regression gate is on this machine: false alarms between like runs, and slowdowns of 15 % that it finds.
 
     python tests/gate_quality.py collect 40      # about two minutes each: runs of the gate suite on the raw adapter
-    python tests/gate_quality.py live 20         # three and a half minutes each: A/B runs in which one method is slowed down by 15 %
+    python tests/gate_quality.py live 20         # up to four minutes each: A/B runs in which one method is slowed down by 15 %
     python tests/gate_quality.py report          # reads what is there; takes seconds
 
 Each command adds to what is stored until there are as many as it says, so that it can be interrupted. Run it on a quiet machine.
