@@ -7,6 +7,7 @@ import re
 import pytest
 from conftest import Measure, Measured, faulty, planned
 
+HUNG_S = 10  # longer than a worker needs to start beside other tests
 REASONS = {
     "no-op-load": ("verify", r"leaves differ from the saved state: weights/"),
     "one-leaf-missing": ("verify", r"^Mismatch: 1 of \d+ leaves differ from the saved state: weights/classifier"),
@@ -25,8 +26,8 @@ REASONS = {
     "raises": ("save", r"RuntimeError: the double was asked to raise"),
     "exits": ("save", r"the process ended before its work was done"),
     "killed": ("save", r"killed by SIGKILL"),
-    "hangs": ("save", r"no progress for 5 s, so the process was killed"),
-    "hangs-in-load": ("load", r"no progress for 5 s, so the process was killed"),
+    "hangs": ("save", rf"no progress for {HUNG_S} s, so the process was killed"),
+    "hangs-in-load": ("load", rf"no progress for {HUNG_S} s, so the process was killed"),
     "out-of-memory": ("save", r"MemoryError"),
     "rubbish": ("records", r"the worker wrote an invalid record: schema None"),
 }
@@ -35,7 +36,7 @@ REASONS = {
 @pytest.fixture(scope="module")
 def run(measure: Measure) -> Measured:
     """All of them in one run, so that each shows that the others went on."""
-    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=5)
+    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=HUNG_S)
 
 
 @pytest.mark.parametrize("fault", REASONS)

@@ -90,7 +90,7 @@ def where(scratch: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("fault", ["none", "raises", "killed", "hangs", "exits"])
 def test_two_ranks_leave_nothing(measure: Measure, where: Path, fault: str) -> None:
     with nothing_left(where):
-        found = measure([faulty(fault, world=2, launcher="mpirun")], timeout_s=8, where=where)
+        found = measure([faulty(fault, world=2, launcher="mpirun")], timeout_s=20 if fault == "hangs" else 60, where=where)
     assert found.rows[0].status == ("ok" if fault == "none" else "failed")
 
 
@@ -99,7 +99,7 @@ def test_ranks_of_one_node_share_memory_in_the_runs_own_folder(measure: Measure,
     """What they leave there the run clears away itself, also when nothing of mpirun has lived long enough to do it."""
     item = faulty("killed", world=2)
     with nothing_left(where) as watched:
-        found = measure([replace(item, case=replace(item.case, **launched))], timeout_s=8, where=where)
+        found = measure([replace(item, case=replace(item.case, **launched))], where=where)
     assert found.rows[0].status == "failed"
     assert [path for path in watched.shared_memory if not path.is_relative_to(folder_of(found.run.folder))] == []
 

@@ -20,7 +20,8 @@ from test_leftovers import nothing_left
 from test_session import CKPTBENCH, processes_in, start
 
 PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
-WAIT_S = 90  # until ranks that import PyTorch have a daemon each, and until a job that has come to a halt is ended
+WAIT_S = 120  # until ranks that import PyTorch have a daemon each, and until a job has ended
+HUNG_S = 40  # longer than such ranks need to start beside other tests
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,10 +37,10 @@ def where(scratch: Path) -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def job(results: Path, where: Path) -> subprocess.Popen[str]:
+def job(results: Path, where: Path, timeout_s: int = WAIT_S) -> subprocess.Popen[str]:
     """Start a run of two ranks, whose daemons start with the first save."""
-    case = ("--timeout", "25", "--framework", "pytorch", "--workload", "resnet50", "--method", "dcp-async-tuned", "--world", "2")
-    return start([*CKPTBENCH, "run", "smoke", *case, "--results", str(results), "--dir", str(where)])
+    case = ("--framework", "pytorch", "--workload", "resnet50", "--method", "dcp-async-tuned", "--world", "2")
+    return start([*CKPTBENCH, "run", "smoke", *case, "--timeout", str(timeout_s), "--results", str(results), "--dir", str(where)])
 
 
 def daemons_in(where: Path) -> list[psutil.Process]:
@@ -61,7 +62,8 @@ def until_daemons_run(driver: subprocess.Popen[str], where: Path) -> list[psutil
         if len(found) == 2:
             return found
         time.sleep(0.05)
-    pytest.fail("no two daemons were seen")
+    driver.kill()
+    pytest.fail(f"no two daemons were seen: {driver.communicate()[1]}")
 
 
 def only_row_of(results: Path) -> dict[str, Any]:
@@ -83,12 +85,12 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "reason"),
     # Where both stand at the same place, nobody knows which of them the other waits for.
-    [(psutil.Process.kill, "rank {rank}: killed by SIGKILL"), (psutil.Process.suspend, "rank [01]: no progress for 25 s")],
+    [(psutil.Process.kill, "rank {rank}: killed by SIGKILL"), (psutil.Process.suspend, f"rank [01]: no progress for {HUNG_S} s")],
     ids=["killed", "suspended"],
 )
 def test_a_rank_that_stops_leaves_nothing(tmp_path: Path, where: Path, stop: Callable[[psutil.Process], None], reason: str) -> None:
     with nothing_left(where):
-        driver = job(tmp_path, where)
+        driver = job(tmp_path, where, HUNG_S)
         rank = until_daemons_run(driver, where)[0].parent()
         assert rank is not None
         number = rank.environ()["OMPI_COMM_WORLD_RANK"]

@@ -30,12 +30,13 @@ _PIECE_BYTES = 1 << 20  # copied in a fraction of a millisecond
 class Double(Method[State]):
     """The buffered method with the misbehaviour that the option `fault` names; `slowdown` 1.15 has saves work 15 % longer.
 
-    `on_rank` is the one rank that misbehaves; -1 for all of them.
+    `delay_s` has each wait as well. `on_rank` is the one rank that misbehaves; -1 for all of them.
     """
 
     def __init__(self, place: Place, framework: Framework[State], options: dict[str, Any]) -> None:
         super().__init__(place, framework, options)
         self.slowdown = float(options.get("slowdown", 1.0))
+        self.delay_s = float(options.get("delay_s", 0.0))
         chosen = options.get("on_rank", -1) in (-1, place.rank)
         self.inner = FAULTS[options.get("fault", "none") if chosen else "none"](place, framework, options)
 
@@ -47,6 +48,7 @@ class Double(Method[State]):
         pending = self.inner.save(state, path)
         if self.slowdown > 1:
             _copy_until(state.host, time.perf_counter() + (self.slowdown - 1) * (time.perf_counter() - begin))
+        time.sleep(self.delay_s)
         return pending
 
     def load(self, state: State, path: Path) -> None:
