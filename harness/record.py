@@ -110,7 +110,7 @@ class WorkerRecord:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One block size and depth of the calibration sweep; the best of its tries."""
+    """One block size and depth of the calibration sweep; the median of its tries."""
 
     operation: Literal["write", "read"]
     block_bytes: int

@@ -98,8 +98,9 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         settings: store.Settings | None = None,
         arms: Mapping[str, Arm] | None = None,
         goal: Goal | None = None,
+        results: Path | None = None,
     ) -> Measured:
-        folder = tmp_path_factory.mktemp("results")
+        folder = results or tmp_path_factory.getbasetemp() / "results"  # in which the first run sweeps the directory for all
         place = where or scratch
         made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place), settings=settings)
         interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})

@@ -417,12 +417,20 @@ def test_that_nobody_watched_the_flushing_is_said(make: Make) -> None:
     assert [remark for remark in found.remarks if "what survives a power loss is not known any more" in remark]
 
 
-def test_ceilings_of_other_requests_are_told(make: Make) -> None:
+@pytest.mark.parametrize(
+    ("changes", "left_out"),
+    [({}, []), ({"write_depth": 7}, ["durable"]), ({"read_block_bytes": 7}, ["load"]), ({"write_depth": 7, "read_depth": 7}, None)],
+)
+def test_what_is_told_in_ceilings_of_other_requests_is_not_compared(
+    make: Make, changes: dict[str, int], left_out: list[str] | None
+) -> None:
     plan = [item()]
     first = next(record for record in records.one_of_each() if record.kind == "calibration")
-    base, same, other = (make(plan, [made, *cost(plan[0])]) for made in (first, first, replace(first, write_depth=7)))
-    assert comparison.of_runs(base, same).remarks == ()
-    assert comparison.of_runs(base, other).remarks[0].startswith("the ceilings were measured by requests of other sizes or depths")
+    base, head = (make(plan, [made, *cost(plan[0], factor)]) for made, factor in ((first, 1.0), (replace(first, **changes), 1.5)))
+    found = comparison.of_runs(base, head)
+    asked = ["durable", "load"] if left_out is None else left_out
+    assert [name for name in ("durable", "stall", "load") if name not in figures(found)] == asked
+    assert [remark.partition(":")[0] for remark in found.remarks] == [" and ".join(asked)] * bool(asked)
 
 
 def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:

@@ -75,6 +75,10 @@ _FIGURES: dict[type[Row], dict[str, tuple[str, _Cost]]] = {  # name -> whose fra
     },
     TrainRow: {"training": ("trainings", lambda blocks: 1.0 + blocks["overhead_share"])},
 }
+_REQUESTS: dict[str, Callable[[CalibrationRecord], tuple[int, int]]] = {  # that a figure's ceiling is made of
+    "durable": lambda record: (record.write_block_bytes, record.write_depth),
+    "load": lambda record: (record.read_block_bytes, record.read_depth),
+}
 _UNITS = {"durable": "ceilings", "stall": "s", "load": "ceilings", "training": "times that without"}
 
 
@@ -217,7 +221,7 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = [*_packages_remark(_packages(base, ""), _packages(head, "")), *_mpi_remark(_mpirun(base), _mpirun(head))]
-    remarks += _calibration_remark(base.measured, head.measured)
+    remarks += _ceilings_remark(base.measured, head.measured)
     sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
     return _compared(*sides, False, remarks, confidence)
 
@@ -358,16 +362,23 @@ def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
         yield f"{_name(new)}: what survives a power loss is not known any more ({new.row.durability_reason})"
 
 
-def _calibration_remark(old: Measured, new: Measured) -> list[str]:
-    """Whether the two ceilings were measured alike: each run finds out anew how its directory is written and read fastest."""
-    ways = [{_requests(record) for record in found.calibrations} for found in (old, new)]
-    if len(ways[0]) != 1 or ways[0] == ways[1]:
+def _ceilings_remark(old: Measured, new: Measured) -> list[str]:
+    """What is not compared because the two ceilings were made of other requests, whose speeds differ by themselves."""
+    left_out = [name for name in _REQUESTS if _ceilings_differ(name, old, new)]
+    if not left_out:
         return []
-    return ["the ceilings were measured by requests of other sizes or depths: durable and load may differ a little by that alone"]
+    asked = " and ".join(left_out)
+    return [
+        f"{asked}: not compared, for the ceilings were made of requests of other sizes or depths, as each run found them the "
+        "fastest. Runs of one results folder share them, and the sides of ab do"
+    ]
 
 
-def _requests(record: CalibrationRecord) -> tuple[int, ...]:
-    return record.write_block_bytes, record.write_depth, record.read_block_bytes, record.read_depth
+def _ceilings_differ(figure: str, old: Measured, new: Measured) -> bool:
+    """Whether a figure in units of the ceiling has other units on the two sides."""
+    if figure not in _REQUESTS or not old.calibrations or not new.calibrations:
+        return False
+    return _REQUESTS[figure](old.calibrations[0]) != _REQUESTS[figure](new.calibrations[0])
 
 
 def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:
@@ -392,7 +403,7 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     """What both sides have measured of a row."""
     base, head = old.costs(), new.costs()
     for name in base:
-        if name in head and not (name == "load" and _caches_differ(old, new)):
+        if name in head and not (name == "load" and _caches_differ(old, new)) and not _ceilings_differ(name, old.found, new.found):
             moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
             yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old, new))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import workloads
 from harness.case import Case, Job, JobRole, Storage, Task, job_to_json
-from harness.driver import launch, process, syscalls
+from harness.driver import calibrations, launch, process, syscalls
 from harness.driver.arms import Arm
 from harness.driver.errors import UsageError
 from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
@@ -224,24 +224,37 @@ class Session:
             self._fail(case, slot, ending.at.rank, ending.at.phase, ending.reason or "the worker left the case out")
 
     def _calibrated(self, units: Sequence[Unit]) -> Storage:
-        """Return how the scratch directory takes I/O, from the run's own sweep, which is made once."""
-        found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
-        if not found:
-            self._on_event(Event("calibrating: how fast this directory takes direct writes and reads"))
-            size_bytes = min(max(state_bytes(item.case) for item in self._run.plan), CALIBRATION_BYTES_AT_MOST)
-            job = Job(
-                name=self._name("calibrate", 0),
-                role="calibrate",
-                process=0,
-                scratch=str(self._scratch),
-                calibration_bytes=max(size_bytes, _CALIBRATION_BYTES_AT_LEAST),
-                not_direct=self._not_direct,
-            )
-            ending = self._run_job(job, units[0].case)
-            found = [record for record in self._run.records if isinstance(record, CalibrationRecord)]
-            if not found:
-                raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
-        return _storage_of(found[0])
+        """Return how the scratch directory takes I/O, as the run has it, or else an earlier run beside it, or else a sweep."""
+        if (found := self._calibration()) is None:
+            size_bytes = _calibration_bytes(self._run.plan)
+            earlier = None if self._not_direct else calibrations.of_an_earlier_run(self._run, size_bytes)
+            if earlier is not None:
+                name, found = earlier
+                self._run.append(found)
+                self._on_event(Event(f"ceilings: by the requests that run {name} found the fastest here"))
+            else:
+                found = self._swept(units, size_bytes)
+        return _storage_of(found)
+
+    def _calibration(self) -> CalibrationRecord | None:
+        return next((record for record in self._run.records if isinstance(record, CalibrationRecord)), None)
+
+    def _swept(self, units: Sequence[Unit], size_bytes: int) -> CalibrationRecord:
+        """Have a worker find out by which requests the scratch directory is written and read fastest."""
+        self._on_event(Event("calibrating: how fast this directory takes direct writes and reads"))
+        job = Job(
+            name=self._name("calibrate", 0),
+            role="calibrate",
+            process=0,
+            scratch=str(self._scratch),
+            calibration_bytes=size_bytes,
+            not_direct=self._not_direct,
+        )
+        ending = self._run_job(job, units[0].case)
+        found = self._calibration()
+        if found is None:
+            raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
+        return found
 
     def _trace(self, unit: Unit, storage: Storage) -> None:
         """Watch one save of each case at the system calls, untimed, where strace is to be had."""
@@ -420,6 +433,13 @@ def _patience_s(job: Job) -> float:
     """How long a job may stand in one phase: a slow start, or the slowest method known on this state."""
     size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
     return _SLOWEST_START_S + size_bytes / _SLOWEST_METHOD_BYTES_PER_S
+
+
+def _calibration_bytes(plan: Sequence[PlannedCase]) -> int:
+    """How much to sweep a directory with: about the largest state, in few sizes, so that runs can share a sweep."""
+    largest_bytes = max(state_bytes(item.case) for item in plan)
+    power_of_two = 1 << (largest_bytes - 1).bit_length()
+    return min(max(power_of_two, _CALIBRATION_BYTES_AT_LEAST), CALIBRATION_BYTES_AT_MOST)
 
 
 def _storage_of(record: CalibrationRecord) -> Storage:

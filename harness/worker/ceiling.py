@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -35,7 +37,9 @@ RING_BYTES = 64 << 20
 _MIB = 1 << 20
 _SWEEP_BLOCKS_BYTES = (1 * _MIB, 4 * _MIB, 16 * _MIB)
 _SWEEP_DEPTHS = (1, 2, 4)
-_SWEEP_TRIES = 3
+_SWEEP_ROUNDS = 7
+_SETTINGS = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))  # (block_bytes, depth)
+GOOD_SHARE = 0.95  # of the fastest setting's speed: medians of the rounds differ by as much for nothing
 
 
 class Ceiling:
@@ -129,35 +133,48 @@ def read_file(path: Path, ring: memoryview, total_bytes: int, storage: Storage) 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """The settings tried in one directory with so many bytes."""
+    """All settings, tried in one directory with so many bytes.
+
+    They take turns, so that what neighbours do on the device meanwhile hits them alike, and each is judged by its median: single
+    tries scatter by more than the settings differ, and of many settings the luckiest try is no measure.
+    """
 
     folder: Path
     ring: memoryview
     total_bytes: int
 
-    def write_point(self, block_bytes: int, depth: int) -> SweepPoint:
-        """The best of the tries: neighbours on the same device only ever make a try slower."""
-        storage = _settings(block_bytes, depth)
-        path = self.folder / "sweep-write"
-        times_ns = []
-        for _ in range(_SWEEP_TRIES):
-            begin = now_ns()
-            write_file(path, self.ring, self.total_bytes, storage)
-            sync_tree(path)
-            times_ns.append(now_ns() - begin)
-            remove_tree(path)
-        wait_until_quiet(self.folder)
-        return SweepPoint("write", block_bytes, depth, self.total_bytes * 1e9 / min(times_ns))
+    def writes(self) -> list[SweepPoint]:
+        """Each setting writes a new file and flushes it."""
+        return self._in_turns("write", self._write_ns)
 
-    def read_point(self, path: Path, block_bytes: int, depth: int) -> SweepPoint:
-        """The best of the tries on a file that is there already."""
-        storage = _settings(block_bytes, depth)
-        times_ns = []
-        for _ in range(_SWEEP_TRIES):
-            begin = now_ns()
-            read_file(path, self.ring, self.total_bytes, storage)
-            times_ns.append(now_ns() - begin)
-        return SweepPoint("read", block_bytes, depth, self.total_bytes * 1e9 / min(times_ns))
+    def reads(self, path: Path) -> list[SweepPoint]:
+        """Each setting reads a file that is there already."""
+        return self._in_turns("read", partial(self._read_ns, path))
+
+    def _in_turns(self, operation: Literal["write", "read"], try_ns: Callable[[Storage], int]) -> list[SweepPoint]:
+        times_ns: dict[tuple[int, int], list[int]] = {setting: [] for setting in _SETTINGS}
+        for _ in range(_SWEEP_ROUNDS):
+            wait_until_quiet(self.folder)
+            for setting in _SETTINGS:
+                times_ns[setting].append(try_ns(_storage(*setting)))
+        return [
+            SweepPoint(operation, *setting, bytes_per_s=self.total_bytes * 1e9 / median_ns(found))
+            for setting, found in times_ns.items()
+        ]
+
+    def _write_ns(self, storage: Storage) -> int:
+        path = self.folder / "sweep-write"
+        begin = now_ns()
+        write_file(path, self.ring, self.total_bytes, storage)
+        sync_tree(path)
+        end = now_ns()
+        remove_tree(path)
+        return end - begin
+
+    def _read_ns(self, path: Path, storage: Storage) -> int:
+        begin = now_ns()
+        read_file(path, self.ring, self.total_bytes, storage)
+        return now_ns() - begin
 
 
 def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> CalibrationRecord:
@@ -169,14 +186,12 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
     if not_direct:
         return _uncalibrated(total_bytes, not_direct)
     sweep = _Sweep(folder, random_ring(), total_bytes)
-    wait_until_quiet(folder)
-    settings = list(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))
-    writes = [sweep.write_point(block_bytes, depth) for block_bytes, depth in settings]
+    writes = sweep.writes()
     path = folder / "sweep-read"
-    write_file(path, sweep.ring, total_bytes, _settings(_MIB, 1))
+    write_file(path, sweep.ring, total_bytes, _storage(_MIB, 1))
     sync_tree(path)
     before_bytes, _ = usage.transferred_bytes()
-    reads = [sweep.read_point(path, block_bytes, depth) for block_bytes, depth in settings]
+    reads = sweep.reads(path)
     after_bytes, _ = usage.transferred_bytes()
     remove_tree(path)
     write, read = _fastest(writes), _fastest(reads)
@@ -189,7 +204,7 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
         write_depth=write.depth,
         read_block_bytes=read.block_bytes,
         read_depth=read.depth,
-        counts_device_reads=after_bytes - before_bytes >= total_bytes * len(settings) * _SWEEP_TRIES,
+        counts_device_reads=after_bytes - before_bytes >= total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS,
         points=(*writes, *reads),
     )
 
@@ -199,7 +214,7 @@ def median_ns(times_ns: Iterable[int]) -> int:
     return int(statistics.median(times_ns))
 
 
-def _settings(block_bytes: int, depth: int) -> Storage:
+def _storage(block_bytes: int, depth: int) -> Storage:
     return Storage(True, block_bytes, depth, block_bytes, depth, counts_device_reads=True)
 
 
@@ -219,7 +234,7 @@ def _uncalibrated(total_bytes: int, reason: str) -> CalibrationRecord:
 
 
 def _fastest(points: list[SweepPoint]) -> SweepPoint:
-    """The simplest setting within two per cent of the best: a deeper queue must earn its threads."""
+    """The simplest setting not far from the best: a deeper queue must earn its threads, and small requests their number."""
     best = max(point.bytes_per_s for point in points)
-    good = [point for point in points if point.bytes_per_s >= 0.98 * best]
-    return min(good, key=lambda point: (point.depth, point.block_bytes))
+    good = [point for point in points if point.bytes_per_s >= GOOD_SHARE * best]
+    return min(good, key=lambda point: (point.depth, -point.block_bytes))

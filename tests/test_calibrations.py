@@ -1,0 +1,69 @@
+"""Runs of one results folder share the requests that their ceilings are made of; others find out anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import records
+from conftest import Measure, planned
+
+from harness.driver import calibrations, manifest, store
+from harness.record import CalibrationRecord
+
+SIZE_BYTES = 16 << 20
+SWEEP = next(record for record in records.one_of_each() if isinstance(record, CalibrationRecord))
+SWEEP = replace(SWEEP, bytes=SIZE_BYTES)
+
+Make = Callable[..., store.Run]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """A run in the results folder; with `begun`, of this machine, with these fields changed."""
+
+    def made(*sweeps: CalibrationRecord, begun: bool = True, **changes: object) -> store.Run:
+        here = replace(manifest.capture(tmp_path), **changes) if begun else None
+        run = store.create(tmp_path / "results", "test", ["pytest"], [planned()], here)
+        for sweep in sweeps:
+            run.append(sweep)
+        run.close()
+        return run
+
+    return made
+
+
+def test_the_newest_alike_is_taken(make: Make) -> None:
+    make(replace(SWEEP, write_depth=1))
+    newer, run = make(replace(SWEEP, write_depth=4)), make()
+    assert calibrations.of_an_earlier_run(run, SIZE_BYTES) == (newer.name, replace(SWEEP, write_depth=4))
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        lambda make: make(replace(SWEEP, bytes=2 * SIZE_BYTES)),
+        lambda make: make(replace(SWEEP, direct=False, reason="no direct I/O there")),
+        lambda make: make(SWEEP, begun=False),
+        lambda make: make(SWEEP, kernel="another one"),
+        lambda make: make(),
+        lambda make: (make(SWEEP).folder / "manifest.json").write_text("{"),
+        lambda make: (make(SWEEP).folder / "records.jsonl").write_text('{"kind":"calibration"'),
+    ],
+    ids=["size", "page cache", "not begun", "kernel", "no sweep", "damaged manifest", "damaged record"],
+)
+def test_of_another_kind_none_is(make: Make, unlike: Callable[[Make], object]) -> None:
+    unlike(make)
+    assert calibrations.of_an_earlier_run(make(), SIZE_BYTES) is None
+
+
+def test_the_second_run_of_a_folder_sweeps_no_more(measure: Measure, tmp_path: Path) -> None:
+    first, second = (measure([planned("buffered", samples=1, warmups=0)], results=tmp_path) for _ in range(2))
+    if not first.records("calibration")[0].direct:
+        pytest.skip("the directory takes no direct I/O, so that nothing is swept")
+    assert first.records("calibration") == second.records("calibration")
+    assert any("calibrating" in message for message in first.messages)
+    assert not any("calibrating" in message for message in second.messages)
+    assert f"ceilings: by the requests that run {first.run.name} found the fastest here" in second.messages
