@@ -30,7 +30,7 @@ from harness.reading import InvalidLine
 from harness.record import CalibrationRecord, FailureRecord, Record, SyscallsRecord
 from harness.worker.folders import Folders
 
-CALIBRATION_BYTES_AT_MOST = 256 << 20
+CALIBRATION_BYTES_AT_MOST = 64 << 20  # several times what the device takes at once: a larger file is written no differently
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 _KEPT_BYTES_AT_MOST = 8 << 30
 _STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
