@@ -12,25 +12,22 @@ import numpy as np
 from adapters.base import DirectIo
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
-from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
+from adapters.deepfreeze.tensor import Bytes, Changes, Spec
 
 SPECS = [Spec("weights/a", "float32", (300, 1000)), Spec("rng/cpu", "uint8", (5056,), Changes.FORWARD, local=True)]
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree", "open")
 
 
 def engine(rank: int) -> Engine:
-    """Return a rank's engine."""
-    return Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [Arena()])
+    """Return a rank's engine, ready to save."""
+    made = Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [Arena()])
+    made.prepare(SPECS)
+    return made
 
 
 def state(rank: int) -> dict[str, Bytes]:
     """Return what a rank has: the weights of all, and bytes of its own."""
     return {spec.name: np.full(spec.size_bytes, rank + 1 if spec.local else 7, np.uint8) for spec in SPECS}
-
-
-def tensors(rank: int) -> list[Tensor]:
-    """Return a rank's state as the engine takes it."""
-    return [Tensor(spec, state(rank)[spec.name]) for spec in SPECS]
 
 
 def die_before(folder: Path, number: int) -> None:
@@ -50,10 +47,9 @@ def die_before(folder: Path, number: int) -> None:
 def main(folder: Path, rank: int, number: int) -> None:
     """Save, and say when that begins."""
     own = engine(rank)
-    own.prepare(SPECS)
     print("ready", flush=True)
     die_before(folder, number)
-    own.save(tensors(rank), folder / "checkpoint", 1).finished()
+    own.save(state(rank), folder / "checkpoint", 1).finished()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,7 +30,7 @@ from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
-from adapters.deepfreeze.tensor import Bytes, Changes, Spec, Tensor
+from adapters.deepfreeze.tensor import Bytes, Changes, Source, Spec
 from adapters.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,10 +52,6 @@ State = dict[str, Bytes]
 def new_state(seed: int, specs: Sequence[Spec] = SPECS) -> State:
     random = np.random.default_rng(seed)
     return {spec.name: random.integers(0, 256, spec.size_bytes, dtype=np.uint8) for spec in specs}
-
-
-def tensors(state: State, specs: Sequence[Spec] = SPECS) -> list[Tensor]:
-    return [Tensor(spec, state[spec.name]) for spec in specs]
 
 
 def new_engine(
@@ -82,7 +78,7 @@ def folder(scratch: Path, request: pytest.FixtureRequest) -> Path:
 def saved(folder: Path) -> Path:
     """A checkpoint of `new_state(1)`."""
     path = folder / "checkpoint"
-    new_engine().save(tensors(new_state(1)), path, STEP).finished()
+    new_engine().save(new_state(1), path, STEP).finished()
     return path
 
 
@@ -100,9 +96,9 @@ class Gate:
         destination[:] = self.data[skip_bytes : skip_bytes + len(destination)]
 
 
-def gated(state: State, name: str) -> tuple[Gate, list[Tensor]]:
+def gated(state: State, name: str) -> tuple[Gate, dict[str, Source]]:
     gate = Gate(state[name])
-    return gate, [Tensor(tensor.spec, gate) if tensor.spec.name == name else tensor for tensor in tensors(state)]
+    return gate, {**state, name: gate}
 
 
 # --- files ------------------------------------------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ def gated(state: State, name: str) -> tuple[Gate, list[Tensor]]:
 def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_bytes: int, depth: int, direct: bool) -> None:
     engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct, ring_bytes=ring_bytes)
     for seed in (1, 2):  # the second save meets what the first has left in the arena
-        engine.save(tensors(new_state(seed)), folder / str(seed), STEP).finished()
+        engine.save(new_state(seed), folder / str(seed), STEP).finished()
     for seed in (1, 2):
         target = new_state(3)
         assert engine.load(folder / str(seed), SPECS, target) == {}
@@ -181,7 +177,7 @@ def test_the_file_is_an_ordinary_one_with_aligned_data(saved: Path) -> None:
 
 
 def test_the_same_state_gives_the_same_file(saved: Path) -> None:
-    new_engine().save(tensors(new_state(1)), saved.parent / "again", STEP).finished()
+    new_engine().save(new_state(1), saved.parent / "again", STEP).finished()
     assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
 
 
@@ -192,7 +188,7 @@ def test_a_type_that_the_format_lacks_is_named(folder: Path) -> None:
 
 def test_a_checkpoint_is_never_overwritten(saved: Path) -> None:
     with pytest.raises(FileExistsError):
-        new_engine().save(tensors(new_state(2)), saved, STEP).finished()
+        new_engine().save(new_state(2), saved, STEP).finished()
     target = new_state(3)
     new_engine().load(saved, SPECS, target)
     assert equal(target, new_state(1))
@@ -201,8 +197,9 @@ def test_a_checkpoint_is_never_overwritten(saved: Path) -> None:
 def test_a_state_that_has_grown_is_saved_whole(folder: Path) -> None:
     engine = new_engine()
     specs = [*SPECS, Spec("weights/new", "float64", (100_000,))]
-    engine.save(tensors(new_state(1)), folder / "small", STEP).finished()
-    engine.save(tensors(new_state(1, specs), specs), folder / "large", STEP).finished()
+    engine.save(new_state(1), folder / "small", STEP).finished()
+    engine.prepare(specs)
+    engine.save(new_state(1, specs), folder / "large", STEP).finished()
     assert equal(engine.load(folder / "large", specs, {}), new_state(1, specs))
 
 
@@ -211,8 +208,8 @@ def test_a_state_that_has_grown_is_saved_whole(folder: Path) -> None:
 
 def test_save_returns_with_a_copy_of_what_the_forward_pass_changes(folder: Path) -> None:
     state = new_state(1)
-    gate, gated_tensors = gated(state, "weights/a")
-    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    gate, sources = gated(state, "weights/a")
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     for name in ("buffers/mean", "rng/cpu"):
         state[name] += 1
     gate.open.set()
@@ -222,8 +219,8 @@ def test_save_returns_with_a_copy_of_what_the_forward_pass_changes(folder: Path)
 
 def test_staged_returns_when_the_update_may_change_everything(folder: Path) -> None:
     state = new_state(1)
-    gate, gated_tensors = gated(state, "optimizer/a")
-    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    gate, sources = gated(state, "optimizer/a")
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     with ThreadPoolExecutor() as pool:
         staged = pool.submit(save.staged)
@@ -250,8 +247,8 @@ def waiting_for_a_copy(save: Save, gate: Gate) -> Iterator[Future[None]]:
 
 
 def test_who_waits_for_the_copy_helps_with_it(folder: Path) -> None:
-    gate, gated_tensors = gated(new_state(1), "weights/a")  # the largest, which the background copies first
-    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    gate, sources = gated(new_state(1), "weights/a")  # the largest, which the background copies first
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     with waiting_for_a_copy(save, gate) as staged:
         assert not save._snapshot._waiting, "nothing is left for the background"
         assert not staged.done()
@@ -261,9 +258,9 @@ def test_who_waits_for_the_copy_helps_with_it(folder: Path) -> None:
 
 
 def test_what_goes_wrong_in_the_help_costs_the_checkpoint(folder: Path) -> None:
-    gate, gated_tensors = gated(new_state(1), "weights/a")
-    failing = {tensor.spec.name: tensor for tensor in broken(new_state(1), "weights/half")}["weights/half"]
-    save = new_engine().save([failing if t.spec.name == "weights/half" else t for t in gated_tensors], folder / "checkpoint", STEP)
+    gate, sources = gated(new_state(1), "weights/a")
+    sources["weights/half"] = broken(new_state(1), "weights/half")["weights/half"]
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     with waiting_for_a_copy(save, gate) as staged:
         pass
     staged.result(30)
@@ -273,10 +270,9 @@ def test_what_goes_wrong_in_the_help_costs_the_checkpoint(folder: Path) -> None:
 
 
 def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None:
-    state = {"weights/fixed": np.zeros(5000, np.uint8)}
-    gate = Gate(state["weights/fixed"])
-    spec = Spec("weights/fixed", "uint8", (5000,), Changes.NEVER)
-    save = new_engine().save([Tensor(spec, gate)], folder / "checkpoint", STEP)
+    gate, engine = Gate(np.zeros(5000, np.uint8)), new_engine()
+    engine.prepare([Spec("weights/fixed", "uint8", (5000,), Changes.NEVER)])
+    save = engine.save({"weights/fixed": gate}, folder / "checkpoint", STEP)
     save.staged()
     assert not (folder / "checkpoint").exists()
     gate.open.set()
@@ -287,8 +283,8 @@ def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None
 def test_what_is_copied_is_written_while_the_rest_is_still_to_be_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrote = threading.Event()
     monkeypatch.setattr(writer, "write_all", lambda *arguments: (write_all(*arguments), wrote.set()))
-    gate, gated_tensors = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
-    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    gate, sources = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     assert wrote.wait(30)
     gate.open.set()
@@ -297,8 +293,8 @@ def test_what_is_copied_is_written_while_the_rest_is_still_to_be_copied(folder: 
 
 def test_a_load_waits_for_what_is_still_to_be_copied(folder: Path, saved: Path) -> None:
     engine, state = new_engine(), new_state(2)
-    gate, gated_tensors = gated(state, "weights/a")
-    save = engine.save(gated_tensors, folder / "next", STEP)
+    gate, sources = gated(state, "weights/a")
+    save = engine.save(sources, folder / "next", STEP)
     with ThreadPoolExecutor() as pool:
         load = pool.submit(engine.load, saved, SPECS, state)
         time.sleep(0.1)
@@ -312,20 +308,20 @@ def test_a_load_waits_for_what_is_still_to_be_copied(folder: Path, saved: Path) 
 
 def test_what_is_copied_is_let_go(folder: Path) -> None:
     """A framework that gives the memory of old arrays to new ones could not do so while somebody looked at them."""
-    gate, gated_tensors = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
-    save = new_engine().save(gated_tensors, folder / "checkpoint", STEP)
+    gate, sources = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    save = new_engine().save(sources, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
-    assert save._snapshot.tensors == {}
+    assert save._snapshot.sources == {}
     gate.open.set()
     save.finished()
 
 
 def test_a_second_save_waits_for_the_first(folder: Path) -> None:
     engine = new_engine()
-    gate, gated_tensors = gated(new_state(1), "position/step")
-    engine.save(gated_tensors, folder / "first", STEP)
+    gate, sources = gated(new_state(1), "position/step")
+    engine.save(sources, folder / "first", STEP)
     with ThreadPoolExecutor() as pool:
-        second = pool.submit(engine.save, tensors(new_state(2)), folder / "second", STEP)
+        second = pool.submit(engine.save, new_state(2), folder / "second", STEP)
         assert not second.done()
         gate.open.set()
         second.result(30).finished()
@@ -336,11 +332,11 @@ def test_a_second_save_waits_for_the_first(folder: Path) -> None:
 # --- errors in the background -----------------------------------------------------------------------------------------------
 
 
-def broken(state: State, name: str) -> list[Tensor]:
+def broken(state: State, name: str) -> dict[str, Source]:
     def fail(destination: Bytes, skip_bytes: int) -> None:
         raise OSError(5, "Input/output error")
 
-    return [Tensor(tensor.spec, fail) if tensor.spec.name == name else tensor for tensor in tensors(state)]
+    return {**state, name: fail}
 
 
 Ask = Callable[[Engine, Path], None]
@@ -351,7 +347,7 @@ Ask = Callable[[Engine, Path], None]
     "ask",
     [
         lambda engine, path: engine._last.finished(),
-        lambda engine, path: engine.save(tensors(new_state(2)), path / "next", STEP),
+        lambda engine, path: engine.save(new_state(2), path / "next", STEP),
         lambda engine, path: engine.wait(),
     ],
     ids=["finished", "save", "close"],
@@ -362,7 +358,7 @@ def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(folder: 
     with pytest.raises(OSError, match="Input/output error"):
         ask(engine, folder)
     assert list(folder.iterdir()) == []
-    engine.save(tensors(new_state(2)), folder / "next", STEP).finished()  # it is told once, and the engine goes on
+    engine.save(new_state(2), folder / "next", STEP).finished()  # it is told once, and the engine goes on
     assert equal(engine.load(folder / "next", SPECS, {}), new_state(2))
 
 
@@ -374,27 +370,27 @@ def test_a_writer_that_fails_lets_nobody_wait_for_ever(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writer, "write_all", fail)
-    save = new_engine(ring_bytes=ring_bytes).save(tensors(new_state(1)), folder / "checkpoint", STEP)
+    save = new_engine(ring_bytes=ring_bytes).save(new_state(1), folder / "checkpoint", STEP)
     with pytest.raises(OSError, match="No space left on device"):
         save.finished()
     assert list(folder.iterdir()) == []
 
 
 def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
-    new_engine(ring_bytes=1 << 17).save(tensors(new_state(1)), saved.parent / "again", STEP).finished()
+    new_engine(ring_bytes=1 << 17).save(new_state(1), saved.parent / "again", STEP).finished()
     assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
 
 
 def test_a_missing_parent_is_an_error(folder: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        new_engine().save(tensors(new_state(1)), folder / "missing" / "checkpoint", STEP).finished()
+        new_engine().save(new_state(1), folder / "missing" / "checkpoint", STEP).finished()
 
 
 def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In shared memory, that is the checkpoint before."""
     helped: list[Snapshot] = []
     monkeypatch.setattr(Snapshot, "help", helped.append)
-    save = new_engine().save(tensors(new_state(2)), saved, STEP)
+    save = new_engine().save(new_state(2), saved, STEP)
     save.staged()
     with pytest.raises(FileExistsError):
         save.finished()
@@ -445,13 +441,13 @@ def left_behind() -> list[str]:
 
 def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(folder: Path) -> None:
     engine = new_engine()
-    gate, gated_tensors = gated(new_state(1), "weights/a")
-    engine.save(gated_tensors, folder / "first", STEP)
-    for wait in (engine.wait, lambda: engine.save(tensors(new_state(2)), folder / "never", STEP)):
+    gate, sources = gated(new_state(1), "weights/a")
+    engine.save(sources, folder / "first", STEP)
+    for wait in (engine.wait, lambda: engine.save(new_state(2), folder / "never", STEP)):
         with interrupted():
             wait()
     with ThreadPoolExecutor() as pool:
-        second = pool.submit(engine.save, tensors(new_state(2)), folder / "second", STEP)
+        second = pool.submit(engine.save, new_state(2), folder / "second", STEP)
         time.sleep(0.1)
         assert not second.done(), "the first one still needs the arena"
         gate.open.set()
@@ -466,9 +462,8 @@ def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_c
         raise KeyboardInterrupt
 
     engine = new_engine()
-    gate, gated_tensors = gated(new_state(1), "weights/a")
-    sources = [Tensor(t.spec, interrupt) if t.spec.name == "weights/half" else t for t in gated_tensors]
-    save = engine.save(sources, folder / "checkpoint", STEP)
+    gate, sources = gated(new_state(1), "weights/a")
+    save = engine.save({**sources, "weights/half": interrupt}, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     with pytest.raises(KeyboardInterrupt):
         save.staged()
@@ -485,11 +480,11 @@ def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Pa
     with monkeypatch.context() as patch:
         patch.setattr(Save, "start", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            engine.save(tensors(new_state(1)), folder / "first", STEP)
+            engine.save(new_state(1), folder / "first", STEP)
     engine.cancel(KeyboardInterrupt())
     with pytest.raises(FileNotFoundError):
         engine.load(folder / "first", SPECS, {})
-    engine.save(tensors(new_state(2)), folder / "second", STEP).finished()
+    engine.save(new_state(2), folder / "second", STEP).finished()
     assert [path.name for path in folder.iterdir()] == ["second"]
 
 
@@ -514,12 +509,12 @@ def test_no_thread_waits_for_ever_where_one_does_not_start(
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", fail)
         with pytest.raises(type(error)):
-            engine.save(tensors(new_state(1)), folder / "first", STEP).finished()
+            engine.save(new_state(1), folder / "first", STEP).finished()
     engine.wait()  # it is told once
     assert left_behind() == []
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert [path.name for path in folder.iterdir()] in ([], ["first"])
-    engine.save(tensors(new_state(2)), folder / "second", STEP).finished()
+    engine.save(new_state(2), folder / "second", STEP).finished()
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
     if (folder / "first").exists():  # the background had begun
         assert (number, is_started) == (3, True)
@@ -631,7 +626,7 @@ def rank_state(rank: int) -> State:
     return new_state(1, SHARED) | new_state(10 + rank, [spec for spec in SPECS if spec.local])
 
 
-def save_together(path: Path, world: int, sources: Callable[[int], list[Tensor]]) -> list[BaseException | None]:
+def save_together(path: Path, world: int, sources: Callable[[int], Mapping[str, Source]]) -> list[BaseException | None]:
     """Save on all ranks at once, and return what each one raised."""
 
     def run(rank: int) -> BaseException | None:
@@ -649,7 +644,7 @@ def save_together(path: Path, world: int, sources: Callable[[int], list[Tensor]]
 @pytest.fixture
 def sharded(folder: Path) -> Path:
     path = folder / "checkpoint"
-    assert save_together(path, 3, lambda rank: tensors(rank_state(rank))) == [None, None, None]
+    assert save_together(path, 3, rank_state) == [None, None, None]
     return path
 
 
@@ -683,7 +678,7 @@ def test_a_single_checkpoint_can_be_loaded_by_several_ranks(saved: Path) -> None
 
 def test_a_rank_that_fails_costs_all_of_them_the_checkpoint(folder: Path) -> None:
     for failing in (0, 1):
-        sources = [broken(rank_state(rank), "rng/cpu") if rank == failing else tensors(rank_state(rank)) for rank in range(2)]
+        sources = [broken(rank_state(rank), "rng/cpu") if rank == failing else rank_state(rank) for rank in range(2)]
         errors = save_together(folder / "checkpoint", 2, lambda rank, sources=sources: sources[rank])
         assert str(errors[failing]) == "[Errno 5] Input/output error"
         assert isinstance(errors[1 - failing], CommitFailed)
@@ -693,7 +688,7 @@ def test_a_rank_that_fails_costs_all_of_them_the_checkpoint(folder: Path) -> Non
 def test_a_missing_or_foreign_shard_is_found(sharded: Path) -> None:
     second = sharded / "model-00002-of-00003.safetensors"
     other = sharded.parent / "other"
-    save_together(other, 3, lambda rank: tensors(new_state(50)))
+    save_together(other, 3, lambda rank: new_state(50))
     second.write_bytes((other / second.name).read_bytes())
     with pytest.raises(Damaged, match=f"{second.name} is not the file that {INDEX} was written for"):
         new_engine(0, 3).load(sharded, SPECS, {})
@@ -733,7 +728,7 @@ def save_to_memory(memory: Path, session: str, ranks: Sequence[int] = (0, 1)) ->
 
     def save(rank: int) -> None:
         with suppress(CommitFailed):
-            engines[rank].save(tensors(rank_state(rank)), memory.parent / session, STEP).finished()
+            engines[rank].save(rank_state(rank), memory.parent / session, STEP).finished()
 
     with ThreadPoolExecutor() as pool:
         list(pool.map(save, ranks))
@@ -778,7 +773,7 @@ def test_pinned_memory_is_let_go_before_it_is_given_back(folder: Path, shared: b
         assert len(pinned) == 1
         assert pinned[0] >= size_bytes
     engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {}, [arena])
-    engine.save(tensors(new_state(1)), folder / "checkpoint", STEP)
+    engine.save(new_state(1), folder / "checkpoint", STEP)
     engine.close()
     assert pinned == []
     assert (folder / "checkpoint").exists()
@@ -800,7 +795,7 @@ def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> 
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begun\n"
-        save = new_engine(1 - dying, 2).save(tensors(rank_state(1 - dying)), folder / "checkpoint", STEP)
+        save = new_engine(1 - dying, 2).save(rank_state(1 - dying), folder / "checkpoint", STEP)
         save.staged()
         other.kill()
         with pytest.raises(CommitFailed, match=f"rank {dying} ended before .* was complete"):
@@ -815,7 +810,7 @@ def test_a_rank_that_nobody_can_see_is_dead_when_it_gives_no_sign_of_life(
     meeting = commit.partial_path(folder / "checkpoint", "session-1")
     meeting.mkdir()
     (meeting / "rank-1.elsewhere.writing").touch()
-    save = new_engine(0, 2).save(tensors(rank_state(0)), folder / "checkpoint", STEP)
+    save = new_engine(0, 2).save(rank_state(0), folder / "checkpoint", STEP)
     assert save._ended.wait(30), "it waits for ever"
     with pytest.raises(CommitFailed, match="rank 1 has given no sign of life in 0 seconds"):
         save.finished()
@@ -825,10 +820,10 @@ def test_a_rank_that_nobody_can_see_is_dead_when_it_gives_no_sign_of_life(
 def test_a_rank_that_takes_long_gives_signs_of_life(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "SILENT_S", 0.3)
     monkeypatch.setattr(commit, "BEAT_S", 0.02)
-    gate, gated_tensors = gated(rank_state(1), "rng/cpu")
+    gate, sources = gated(rank_state(1), "rng/cpu")
     opening = threading.Timer(1.0, gate.open.set)
     opening.start()
-    assert save_together(folder / "checkpoint", 2, lambda rank: gated_tensors if rank else tensors(rank_state(0))) == [None, None]
+    assert save_together(folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)) == [None, None]
 
 
 def test_a_free_lock_is_no_death_where_locks_cannot_be_had(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -840,10 +835,10 @@ def test_a_free_lock_is_no_death_where_locks_cannot_be_had(folder: Path, impatie
         lock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", refuse_the_first)
-    gate, gated_tensors = gated(rank_state(1), "rng/cpu")
+    gate, sources = gated(rank_state(1), "rng/cpu")
     opening = threading.Timer(0.5, gate.open.set)
     opening.start()
-    assert save_together(folder / "checkpoint", 2, lambda rank: gated_tensors if rank else tensors(rank_state(0))) == [None, None]
+    assert save_together(folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)) == [None, None]
 
 
 @pytest.mark.parametrize("step", ["_take_shares", "_publish"])
@@ -865,9 +860,9 @@ def test_a_rank_that_loses_sight_of_the_others_tears_no_checkpoint(
 
     monkeypatch.setattr(CommonCommit, "_has_published", lose_sight)
     monkeypatch.setattr(CommonCommit, step, wait_before)
-    first = new_engine(0, 2).save(tensors(rank_state(0)), folder / "checkpoint", STEP)
+    first = new_engine(0, 2).save(rank_state(0), folder / "checkpoint", STEP)
     with pytest.raises(OSError, match="Too many open files"):
-        new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP).finished()
+        new_engine(1, 2).save(rank_state(1), folder / "checkpoint", STEP).finished()
     ended.set()
     if step == "_take_shares":
         with pytest.raises(CommitFailed, match="rank 1 has withdrawn its share"):
@@ -896,7 +891,7 @@ class Trainer:
             engine.wait()
 
     def _save(self, rank: int, name: str, failing: bool) -> BaseException | None:
-        sources = broken(rank_state(rank), "rng/cpu") if failing else tensors(rank_state(rank))
+        sources = broken(rank_state(rank), "rng/cpu") if failing else rank_state(rank)
         try:
             save = self._engines[rank].save(sources, self._folder / name, STEP)
             save.staged()
@@ -927,16 +922,16 @@ def test_a_rank_that_cannot_begin_does_not_keep_the_others_waiting(folder: Path,
     with ThreadPoolExecutor() as pool:
         refusing = pool.submit(engines[rank].refuse, folder / "first")
         with pytest.raises(CommitFailed, match="could not write its share"):
-            engines[1 - rank].save(tensors(rank_state(1 - rank)), folder / "first", STEP).finished()
+            engines[1 - rank].save(rank_state(1 - rank), folder / "first", STEP).finished()
         refusing.result(30)
-        saves = [engine.save(tensors(rank_state(number)), folder / "second", STEP) for number, engine in enumerate(engines)]
+        saves = [engine.save(rank_state(number), folder / "second", STEP) for number, engine in enumerate(engines)]
         for save in saves:
             save.finished()
     assert [path.name for path in folder.iterdir()] == ["second"]
 
 
 def test_a_meeting_that_was_cleared_is_over_where_its_directory_stays(folder: Path) -> None:
-    save = new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP)
+    save = new_engine(1, 2).save(rank_state(1), folder / "checkpoint", STEP)
     meeting = commit.partial_path(folder / "checkpoint", "session-1")
     deadline = time.monotonic() + 30
     while not list(meeting.glob("rank-1.*.done-*")) and time.monotonic() < deadline:
@@ -956,7 +951,7 @@ def test_an_interrupt_beside_an_error_of_before_leaves_nothing_that_copies(
     monkeypatch.setattr(commit, "ABSENT_S", 0.1)
     monkeypatch.setattr(commit, "_LOOK_S", 0.01)
     engine.save(broken(new_state(1), "weights/half"), folder / "first", STEP).join()
-    gate, gated_tensors = gated(new_state(2), "weights/a")
+    gate, sources = gated(new_state(2), "weights/a")
 
     def interrupt(save: Save) -> None:
         gate.open.set()
@@ -964,14 +959,14 @@ def test_an_interrupt_beside_an_error_of_before_leaves_nothing_that_copies(
 
     monkeypatch.setattr(Save, "staged", interrupt)
     with pytest.raises(KeyboardInterrupt if world > 1 else OSError):
-        engine.save(gated_tensors, folder / "second", STEP)
+        engine.save(sources, folder / "second", STEP)
     assert left_behind() == []
     engine.wait()
     assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == []
 
 
 def test_a_rank_that_has_left_is_not_waited_for(folder: Path, impatient: None) -> None:
-    save = new_engine(1, 2).save(tensors(rank_state(1)), folder / "checkpoint", STEP)
+    save = new_engine(1, 2).save(rank_state(1), folder / "checkpoint", STEP)
     meeting = commit.partial_path(folder / "checkpoint", "session-1")
     mark = meeting / "rank-0.elsewhere.writing"
     mark.touch()
@@ -1014,7 +1009,7 @@ def save_beside(folder: Path, rank: int, number: int) -> tuple[BaseException | N
     with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
-        save = deepfreeze_rank.engine(1 - rank).save(deepfreeze_rank.tensors(1 - rank), folder / "checkpoint", 1)
+        save = deepfreeze_rank.engine(1 - rank).save(deepfreeze_rank.state(1 - rank), folder / "checkpoint", 1)
         assert save._ended.wait(30), "it waits for ever"
         return told(save), other.wait(30)
 
@@ -1041,7 +1036,7 @@ def test_a_rank_that_cannot_even_begin_or_say_so_costs_all_of_them_the_checkpoin
         original(own, *arguments)
 
     monkeypatch.setattr(CommonCommit, step, fail)
-    errors = save_together(folder / "checkpoint", 2, lambda rank: tensors(rank_state(rank)))
+    errors = save_together(folder / "checkpoint", 2, rank_state)
     assert str(errors[failing]) == "[Errno 28] No space left on device"
     assert isinstance(errors[1 - failing], CommitFailed)
     assert not (folder / "checkpoint").exists()
@@ -1054,7 +1049,7 @@ def test_no_rank_calls_durable_what_rank_0_could_not_make_so(folder: Path, monke
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(commit, "sync_directory", fail)
-    errors = save_together(folder / "checkpoint", 3, lambda rank: tensors(rank_state(rank)))
+    errors = save_together(folder / "checkpoint", 3, rank_state)
     assert str(errors[0]) == "[Errno 5] Input/output error"
     assert all(isinstance(error, CommitFailed) for error in errors[1:])
     assert [path.name for path in folder.iterdir()] == ["checkpoint"], "it is visible, and may not outlive a power loss"
@@ -1075,12 +1070,12 @@ def test_ranks_that_hear_of_the_failure_while_rank_0_clears_up_leave_nothing(fol
 
     monkeypatch.setattr(os, "rmdir", rename_a_mark_before)
     monkeypatch.setattr(commit, "sync_directory", fail)
-    save_together(folder / "checkpoint", 2, lambda rank: tensors(rank_state(rank)))
+    save_together(folder / "checkpoint", 2, rank_state)
     assert removed
     assert [path.name for path in folder.iterdir()] == ["checkpoint"]
 
 
 def test_ranks_that_all_find_the_name_taken_do_not_wait_for_each_other(saved: Path) -> None:
-    errors = save_together(saved, 2, lambda rank: tensors(rank_state(rank)))
+    errors = save_together(saved, 2, rank_state)
     assert [type(error) for error in errors] == [FileExistsError, FileExistsError]
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]

@@ -21,7 +21,7 @@ from adapters.base import DirectIo
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
-from adapters.deepfreeze.tensor import Spec, Tensor
+from adapters.deepfreeze.tensor import Spec
 
 folder, state_bytes, arenas, ring_bytes = Path(sys.argv[1]), *map(int, sys.argv[2:])
 write_all = writer.write_all
@@ -43,7 +43,7 @@ engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 4 << 20, 1), {}, [Arena()
 engine.prepare(specs)
 pending, unfinished = [], []
 for number in range(3):
-    pending.append(engine.save([Tensor(spec, state[spec.name]) for spec in specs], folder / str(number), number))
+    pending.append(engine.save(state, folder / str(number), number))
     pending[-1].staged()
     unfinished.append(sum(not (folder / str(earlier)).exists() for earlier in range(number)))
 engine.wait()

@@ -27,7 +27,7 @@ from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.store import OWN_NAME, Store
-from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
+from adapters.deepfreeze.tensor import Bytes, Spec
 from adapters.deepfreeze.writer import FileWriter
 from adapters.directio import write_all
 from adapters.raw.deepfreeze import DeepFreeze
@@ -225,7 +225,8 @@ def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(folder: P
     arena = SharedArena(memory / "0-of-1")
     engine = Engine(Ranks(0, 1, "other"), DirectIo(True, 1 << 16, 1), {}, [arena])
     engine.home = method.engine.home
-    engine.save([Tensor(spec, np.zeros(spec.size_bytes, np.uint8)) for spec in other], folder / "other", 9).finished()
+    engine.prepare(other)
+    engine.save({spec.name: np.zeros(spec.size_bytes, np.uint8) for spec in other}, folder / "other", 9).finished()
     found = store.restore(state)
     assert (found.level, found.step, digests(framework, state)) == ("directory", 1, expected[1])
     assert "is not in" in found.skipped[0]
@@ -404,8 +405,7 @@ def engine_save_that_breaks_off(method: DeepFreeze, state: State, path: Path) ->
         raise OSError("the device is lost")
 
     sources = {**method.sources(state), method.tensors[-1].name: lost}
-    tensors = [Tensor(spec, sources[spec.name]) for spec in method.tensors]
-    method.engine.save(tensors, path, method.step(state)).finished()
+    method.engine.save(sources, path, method.step(state)).finished()
 
 
 def test_memory_keeps_the_newest_step_that_a_failing_disk_refused(
@@ -442,7 +442,6 @@ from pathlib import Path
 from deepfreeze_victim import advance, opened
 from test_deepfreeze import interrupted
 from adapters.deepfreeze.store import OWN_NAME, Store
-from adapters.deepfreeze.tensor import Tensor
 
 def die(destination, skip_bytes):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -453,7 +452,7 @@ for step in range(1, last):
     advance(framework, state)
     Store(method, folder).save(state).finished()
 sources = {**method.sources(state), method.tensors[-1].name: die}
-method.engine.save([Tensor(spec, sources[spec.name]) for spec in method.tensors], folder / "never", last).finished()
+method.engine.save(sources, folder / "never", last).finished()
 """
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from adapters.chainer.modules import parameters
 from adapters.chainer.state import Array, State
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy, Late
+from adapters.deepfreeze.tensor import Bytes, Late, Source
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
@@ -19,9 +19,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     metadata = {"framework": "chainer"}
 
-    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+    def sources(self, state: State) -> Mapping[str, Source]:
         return {
-            name: Late(partial(_bytes, array)) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
+            name: Late(_bytes, array) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
             for name, array in state.arrays().items()
         }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +20,7 @@ from adapters.deepfreeze.layout import Index, Layout
 from adapters.deepfreeze.reader import Reader, Tensors
 from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import open_stored
-from adapters.deepfreeze.tensor import Bytes, Spec, Tensor
+from adapters.deepfreeze.tensor import Bytes, Source, Spec
 from adapters.deepfreeze.writer import FileWriter, Frontier
 
 _log = logging.getLogger("deepfreeze")
@@ -167,7 +167,7 @@ class Save(Pending):
 
     def _give_up(self) -> None:
         try:
-            self._snapshot.tensors.clear()
+            self._snapshot.sources.clear()
             self._writer.close()
         finally:
             self._commit.abandon()  # whatever happens, the other ranks are told
@@ -194,7 +194,6 @@ class Engine:
         self._metadata = dict(metadata)
         self._arenas = arenas
         self._ring_bytes = ring_bytes
-        self._specs: tuple[Spec, ...] = ()
         self._layout: Layout | None = None
         self._index: Index | None = None  # of several ranks' files, where this one writes it
         self._reader = Reader(io)
@@ -209,13 +208,16 @@ class Engine:
         return self._ranks.session
 
     def prepare(self, specs: Sequence[Spec]) -> None:
-        """Have the memory for saves of such tensors."""
-        plan = self._planned(specs)
+        """Save such tensors from now on, and have the memory for it."""
+        self.join()
+        plan = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
+        self._index = layout.index(specs, self._ranks.world) if self._ranks.rank == 0 and self._ranks.world > 1 else None
+        self._layout = plan
         for arena in self._arenas:
             self._fitted(arena, plan)
 
-    def save(self, tensors: Iterable[Tensor], path: Path, step: int) -> Save:
-        """Begin to save under `path`, once the save before is finished; raises what that one has not told yet.
+    def save(self, sources: Mapping[str, Source], path: Path, step: int) -> Save:
+        """Begin to save the prepared tensors under `path`, once the save before is finished; raises what that one has not told yet.
 
         Of several ranks, some may have been told by then. They count on all to take part, so one that raises begins nevertheless:
         the save is not to be repeated.
@@ -224,13 +226,12 @@ class Engine:
         error = self._forget()
         if error is not None and self._ranks.world == 1:
             raise error
-        named = {tensor.spec.name: tensor for tensor in tensors}
-        specs = tuple(tensor.spec for tensor in named.values())
-        plan = self._planned(specs)
+        plan = self._layout
+        assert plan is not None  # something was prepared
         arena = self._arenas[self._turn % len(self._arenas)]
-        share = {entry.piece.spec.name: named[entry.piece.spec.name] for entry in plan.placed}
         commit = self._commit(path)
         try:
+            share = {entry.piece.spec.name: sources[entry.piece.spec.name] for entry in plan.placed}
             snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
         except Exception as own:
             self._tell_others(commit)
@@ -340,13 +341,6 @@ class Engine:
         if self._ring_bytes is None:
             return arena.fit(plan.file, plan.file_bytes)
         return arena.fit(plan.file, max(plan.data_start, min(plan.file_bytes, self._ring_bytes)))
-
-    def _planned(self, specs: Sequence[Spec]) -> Layout:
-        if self._layout is None or tuple(specs) != self._specs:
-            self._layout = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
-            self._index = layout.index(specs, self._ranks.world) if self._ranks.rank == 0 and self._ranks.world > 1 else None
-            self._specs = tuple(specs)
-        return self._layout
 
     def _commit(self, path: Path) -> Commit:
         ranks = self._ranks

@@ -12,7 +12,7 @@ from adapters.base import DirectIo, Entry, Framework, Method, Place
 from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.stored import Damaged, open_stored
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Spec, Tensor, changed_by, spec_of
+from adapters.deepfreeze.tensor import Changes, Source, Spec, changed_by, spec_of
 from adapters.formats import safetensors
 from workloads import Role, role_of
 
@@ -51,11 +51,10 @@ class DeepFreezeMethod(Method[StateT]):
         """Copy what the forward pass changes, and leave the rest to the background."""
         try:
             sources, step = self.sources(state), self.step(state)
-            tensors = [Tensor(spec, sources[spec.name]) for spec in self.tensors]
         except Exception:
             self.engine.refuse(path)
             raise
-        return (self._save_now if self.synchronous else self.engine.save)(tensors, path, step)
+        return (self._save_now if self.synchronous else self.engine.save)(sources, path, step)
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""
@@ -106,9 +105,9 @@ class DeepFreezeMethod(Method[StateT]):
         steps = [_step_in(folder) for folder in self.memory_folders()]
         return steps.index(min(steps)) if steps else 0
 
-    def _save_now(self, tensors: list[Tensor], path: Path, step: int) -> Save:
+    def _save_now(self, sources: Mapping[str, Source], path: Path, step: int) -> Save:
         try:
-            save = self.engine.save(tensors, path, step)
+            save = self.engine.save(sources, path, step)
             save.finished()
         except Exception:
             self.engine.join()  # also where what is told is of the save before, and the others count on this one
@@ -119,8 +118,8 @@ class DeepFreezeMethod(Method[StateT]):
         return save
 
     @abstractmethod
-    def sources(self, state: StateT) -> Mapping[str, Bytes | Copy]:
-        """Return the memory of every tensor, or what copies it."""
+    def sources(self, state: StateT) -> Mapping[str, Source]:
+        """Return where the bytes of every tensor are."""
 
 
 def few_and_large(io: DirectIo) -> DirectIo:

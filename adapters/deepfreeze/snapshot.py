@@ -10,7 +10,7 @@ import xxhash
 
 from adapters.base import DirectIo
 from adapters.deepfreeze.layout import Layout, Placed, digest
-from adapters.deepfreeze.tensor import Changes, Tensor, bytes_of
+from adapters.deepfreeze.tensor import Changes, Source, bytes_of, copy
 from adapters.deepfreeze.writer import Frontier
 from adapters.directio import ALIGNMENT
 
@@ -21,11 +21,11 @@ RING_BLOCKS = 4
 class Snapshot:
     """A state on its way into an arena that has the layout of its file and keeps all of it."""
 
-    def __init__(self, layout: Layout, memory: memoryview, tensors: dict[str, Tensor]) -> None:
-        """Take the tensors of this rank's share. Each is gone once it is copied: a framework may copy what is still looked at."""
+    def __init__(self, layout: Layout, memory: memoryview, sources: dict[str, Source]) -> None:
+        """Take the sources of this rank's share. Each is gone once it is copied: a framework may copy what is still looked at."""
         self.layout = layout
         self.memory = memory
-        self.tensors = tensors
+        self.sources = sources
         self.is_whole = False
         self._waiting = deque(self._of(Changes.UPDATE))
         self._helping = threading.Lock()
@@ -80,11 +80,11 @@ class Snapshot:
 
     def _copy(self, entry: Placed, on_copied: Callable[[int], None]) -> None:
         """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
-        tensor = self.tensors.pop(entry.piece.spec.name)
+        source = self.sources.pop(entry.piece.spec.name)
         start = entry.start
         while start < entry.stop:
             stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
-            tensor.copy_to(bytes_of(self.memory[start:stop]), entry.piece.skip_bytes + start - entry.start)
+            copy(source, bytes_of(self.memory[start:stop]), entry.piece.skip_bytes + start - entry.start)
             on_copied(stop)
             start = stop
 
@@ -110,7 +110,7 @@ class Stream(Snapshot):
         return digests
 
     def _pass(self, entry: Placed, frontier: Frontier) -> str:
-        tensor = self.tensors.pop(entry.piece.spec.name)
+        source = self.sources.pop(entry.piece.spec.name)
         checksum = xxhash.xxh3_64()
         start = entry.start
         while start < entry.stop:
@@ -118,7 +118,7 @@ class Stream(Snapshot):
             length = min(COPY_BYTES, entry.stop - start, len(self.memory) - place)
             frontier.reserve(start + length)
             part = bytes_of(self.memory[place : place + length])
-            tensor.copy_to(part, entry.piece.skip_bytes + start - entry.start)
+            copy(source, part, entry.piece.skip_bytes + start - entry.start)
             checksum.update(part.data)
             start += length
             frontier.advance(start)

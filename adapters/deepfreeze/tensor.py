@@ -1,4 +1,4 @@
-"""What the engine saves: named tensors in somebody's memory."""
+"""What the engine saves: named tensors, and where their bytes are."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from workloads import Role
 Bytes = NDArray[np.uint8]
 Copy = Callable[[Bytes, int], None]
 """Fill the destination with a tensor's bytes, from the given one on; return once they are there."""
+Source = Bytes | Copy
+"""A tensor's memory, or what copies it from where it is."""
 
 SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes an item)
     "bool": ("BOOL", 1),
@@ -65,29 +67,25 @@ class Spec:
 class Late:
     """A source whose bytes are looked up when they are copied: in the background, not while the training waits for `save`."""
 
-    def __init__(self, look_up: Callable[[], Bytes]) -> None:
+    __slots__ = ("_bytes", "_look_up", "_tensor")  # there are hundreds, made while the training waits
+
+    def __init__(self, look_up: Callable[[Any], Bytes], tensor: Any) -> None:
         self._look_up = look_up
+        self._tensor = tensor
         self._bytes: Bytes | None = None
 
     def __call__(self, destination: Bytes, skip_bytes: int) -> None:
         if self._bytes is None:
-            self._bytes = self._look_up()
-        np.copyto(destination, self._bytes[skip_bytes : skip_bytes + len(destination)])
+            self._bytes = self._look_up(self._tensor)
+        copy(self._bytes, destination, skip_bytes)
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """A tensor and its memory: the bytes themselves, or what copies them from a device."""
-
-    spec: Spec
-    source: Bytes | Copy
-
-    def copy_to(self, destination: Bytes, skip_bytes: int) -> None:
-        """Copy as many bytes as the destination has, from the tensor's byte `skip_bytes` on."""
-        if isinstance(self.source, np.ndarray):
-            np.copyto(destination, self.source[skip_bytes : skip_bytes + len(destination)])  # lets go of the interpreter's lock
-        else:
-            self.source(destination, skip_bytes)
+def copy(source: Source, destination: Bytes, skip_bytes: int) -> None:
+    """Copy as many bytes as the destination has, from the source's byte `skip_bytes` on."""
+    if isinstance(source, np.ndarray):
+        np.copyto(destination, source[skip_bytes : skip_bytes + len(destination)])  # lets go of the interpreter's lock
+    else:
+        source(destination, skip_bytes)
 
 
 def spec_of(leaf: Leaf, changes: Changes) -> Spec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 from jax import Array
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, bytes_of
+from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, bytes_of
 from adapters.jax.framework import Jax
 from adapters.jax.state import State
 from workloads import Role
@@ -35,8 +34,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def changed_by(self, role: Role) -> Changes:
         return Changes.UPDATE if role in (Role.WEIGHT, Role.OPTIMIZER) else Changes.NEVER
 
-    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
-        return {name: Late(partial(self._bytes, array)) for name, array in state.tensors().items()}
+    def sources(self, state: State) -> Mapping[str, Source]:
+        return {name: Late(self._bytes, array) for name, array in state.tensors().items()}
 
     def load(self, state: State, path: Path) -> None:
         dtypes = {spec.name: jnp.dtype(spec.dtype) for spec in self.tensors}

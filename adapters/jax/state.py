@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import Array
+from jax.tree_util import PyTreeDef
 
 from adapters.jax.modules import Tree
 from adapters.jax.strategies import OneRank
@@ -47,6 +49,7 @@ class State:
     step: int = 0
     gradients: Tree = field(default_factory=dict)
     loss: Array = field(default_factory=lambda: jnp.array(jnp.nan))
+    _places: dict[PyTreeDef, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def workload(self) -> Workload:
@@ -71,7 +74,10 @@ class State:
 
     def tensors(self) -> dict[str, Array]:
         """Return everything as arrays under canonical names, for formats that hold nothing else."""
-        return dict(self._tensors())
+        leaves, structure = jax.tree.flatten(self.tree())
+        if structure not in self._places:
+            self._places[structure] = dict(self._named_leaves(structure.unflatten(range(len(leaves)))))
+        return {name: leaves[place] for name, place in self._places[structure].items()} | {"position/step": jnp.asarray(self.step)}
 
     def adopt_tensors(self, tensors: Mapping[str, Array]) -> None:
         """Hold the arrays of `tensors` from now on."""
@@ -83,7 +89,7 @@ class State:
             SLOTS[slot]: self._nested(tensors, f"optimizer/{slot}", self.workload.parameters)
             for slot in self.workload.optimizer.slots
         }
-        counter = {name.rpartition("/")[2]: tensors[name] for name, _ in self._counters()}
+        counter = {name.rpartition("/")[2]: tensors[name] for name, _ in self._counters(self.optimizer)}
         self.optimizer = optax.tree_utils.tree_set(self.optimizer, **slots, **counter)
         self.rng = tensors["rng/key"]
         self.step = int(tensors["position/step"])
@@ -92,25 +98,27 @@ class State:
     def _nested(tensors: Mapping[str, Array], prefix: str, variables: tuple[Variable, ...]) -> Tree:
         return nested({variable.name: tensors[f"{prefix}/{variable.name}"] for variable in variables})
 
-    def _tensors(self) -> Iterator[tuple[str, Array]]:
-        yield from self._named("weights", self.weights, self.workload.parameters)
-        yield from self._named("buffers", self.buffers, self.workload.buffers)
+    def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the leaves of a `tree` under canonical names. It takes milliseconds: optax and flax walk the tree time and again."""
+        yield from self._named("weights", tree["weights"], self.workload.parameters)
+        yield from self._named("buffers", tree["buffers"], self.workload.buffers)
         if self.workload.master_weights:
-            yield from self._named("optimizer/master", self.master, self.workload.parameters)
+            yield from self._named("optimizer/master", tree["master"], self.workload.parameters)
         for slot in self.workload.optimizer.slots:
-            values = optax.tree_utils.tree_get(self.optimizer, SLOTS[slot])
+            values = optax.tree_utils.tree_get(tree["optimizer"], SLOTS[slot])
             yield from self._named(f"optimizer/{slot}", values, self.workload.parameters)
-        yield from self._counters()
-        yield "rng/key", self.rng
-        yield "position/step", jnp.asarray(self.step)
+        yield from self._counters(tree["optimizer"])
+        yield "rng/key", tree["rng"]
+        yield "position/step", tree["step"]
 
-    def _counters(self) -> Iterator[tuple[str, Array]]:
-        count = optax.tree_utils.tree_get(self.optimizer, "count")
+    @staticmethod
+    def _counters(optimizer: optax.OptState) -> Iterator[tuple[str, Any]]:
+        count = optax.tree_utils.tree_get(optimizer, "count")
         if count is not None:
             yield "optimizer/count", count
 
     @staticmethod
-    def _named(prefix: str, tree: Tree, variables: tuple[Variable, ...]) -> Iterator[tuple[str, Array]]:
+    def _named(prefix: str, tree: Tree, variables: tuple[Variable, ...]) -> Iterator[tuple[str, Any]]:
         flat = flatten_dict(tree, sep=".")  # in the model's order or, once a compiled function has returned it, the alphabet's
         return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adapters.deepfreeze.arena import Arena, Pin, Unpin
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy, Late
+from adapters.deepfreeze.tensor import Bytes, Late, Source
 from adapters.pytorch.state import State
 
 
@@ -28,11 +28,11 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def arenas(self, pin: Pin | None = None) -> list[Arena]:
         return super().arenas(_pin if self._stream else pin)
 
-    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+    def sources(self, state: State) -> Mapping[str, Source]:
         if self._stream:
             self._stream.wait_stream(torch.cuda.current_stream())  # the copies wait for what is being computed now
         return {
-            name: partial(self._download, _bytes(tensor)) if tensor.is_cuda else Late(partial(_host_bytes, tensor))
+            name: partial(self._download, _bytes(tensor)) if tensor.is_cuda else Late(_host_bytes, tensor)
             for name, tensor in state.tensors().items()
         }
 

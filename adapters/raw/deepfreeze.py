@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Copy, Late
+from adapters.deepfreeze.tensor import Bytes, Late, Source
 from adapters.raw.framework import Array, State
 
 
@@ -18,9 +18,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     metadata = {"framework": "raw"}
 
-    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+    def sources(self, state: State) -> Mapping[str, Source]:
         return {
-            name: Late(partial(_bytes, array)) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
+            name: Late(_bytes, array) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
             for name, array in state.leaves.items()
         }
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Late, Spec
+from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec
 from adapters.tensorflow.state import State
 from workloads import Role
 
@@ -36,11 +35,13 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def changed_by(self, role: Role) -> Changes:
         return Changes.NEVER if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
 
-    def sources(self, state: State) -> Mapping[str, Bytes | Copy]:
+    def sources(self, state: State) -> Mapping[str, Source]:
         variables = state.plain_variables()
-        kept = set() if self.synchronous else {spec.name for spec in self.tensors if spec.changes is Changes.NEVER}
-        held = {name: partial(_bytes, _value(variable)) for name, variable in variables.items() if name in kept}
-        return {name: Late(held.get(name) or partial(_bytes_of, variable)) for name, variable in variables.items()}
+        sources = {name: Late(_bytes_of, variable) for name, variable in variables.items()}
+        if not self.synchronous:
+            kept = [spec.name for spec in self.tensors if spec.changes is Changes.NEVER]
+            sources |= {name: Late(_bytes, _value(variables[name])) for name in kept}
+        return sources
 
     def load(self, state: State, path: Path) -> None:
         variables = state.plain_variables()
