@@ -19,9 +19,10 @@ from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
-_AT_ONCE = 4  # requests in flight at least: the device must not wait for the interpreter
+_AT_ONCE = 3  # requests in flight at least: the device must not wait for the interpreter
 _AHEAD = 2  # blocks that have come and wait, or are being brought to their place, beside those being read
-_BLOCK_BYTES = 1 << 20  # at most: what comes last is brought to its place while nothing is read
+_BLOCK_BYTES = 4 << 20  # at most: what comes last is brought to its place while nothing is read
+_SMALL_BYTES = 1 << 20  # of tensors that are many
 
 Range = tuple[int, int]  # [start, stop) in a file
 Tensors = Generator[tuple[str, Bytes], None, None]  # names and bytes
@@ -59,15 +60,15 @@ class Reader:
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
         yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
         entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
-        small = [found for found in entries if found.spec.size_bytes < self._block_bytes]
-        large = [found for found in entries if found.spec.size_bytes >= self._block_bytes]
+        small = [found for found in entries if found.spec.size_bytes < _SMALL_BYTES]
+        large = [found for found in entries if found.spec.size_bytes >= _SMALL_BYTES]
         with closing(self._read(file, [Group(found, targets) for found in (small, large) if found])) as arrived:
             fresh = (
                 (found.spec.name, group.memory(found.stored.start, found.stored.stop))
                 for group, found in arrived
                 if found.spec.name not in targets
             )
-            yield from _mixed(fresh, self._block_bytes, at_once=len(small) // max(len(large), 1) + 1)
+            yield from _mixed(fresh, at_once=len(small) // max(len(large), 1) + 1)
 
     def _read(self, file: StoredFile, groups: Sequence[Group]) -> Generator[tuple[Group, Found], None, None]:
         """Yield what has come and is what was saved."""
@@ -165,11 +166,11 @@ def _awaited(groups: Sequence[Group]) -> str:
     return next(group.arrivals[0] for group in groups if group.arrivals).found.stored.name
 
 
-def _mixed(arrived: Iterator[tuple[str, Bytes]], large_bytes: int, at_once: int) -> Iterator[tuple[str, Bytes]]:
+def _mixed(arrived: Iterator[tuple[str, Bytes]], at_once: int) -> Iterator[tuple[str, Bytes]]:
     """Yield large tensors when they come, and behind each `at_once` of the small ones that came before."""
     waiting: deque[tuple[str, Bytes]] = deque()
     for name, data in arrived:
-        if len(data) < large_bytes:
+        if len(data) < _SMALL_BYTES:
             waiting.append((name, data))
             continue
         yield name, data
