@@ -728,6 +728,7 @@ def save_to_memory(memory: Path, session: str, ranks: Sequence[int] = (0, 1)) ->
 
     def save(rank: int) -> None:
         with suppress(CommitFailed):
+            engines[rank].prepare(SPECS)
             engines[rank].save(rank_state(rank), memory.parent / session, STEP).finished()
 
     with ThreadPoolExecutor() as pool:
@@ -773,6 +774,7 @@ def test_pinned_memory_is_let_go_before_it_is_given_back(folder: Path, shared: b
         assert len(pinned) == 1
         assert pinned[0] >= size_bytes
     engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {}, [arena])
+    engine.prepare(SPECS)
     engine.save(new_state(1), folder / "checkpoint", STEP)
     engine.close()
     assert pinned == []

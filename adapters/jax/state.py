@@ -99,7 +99,7 @@ class State:
         return nested({variable.name: tensors[f"{prefix}/{variable.name}"] for variable in variables})
 
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the leaves of a `tree` under canonical names. It takes milliseconds: optax and flax walk the tree time and again."""
+        """Yield the leaves of a `tree` under canonical names. Slow: optax and flax walk the tree again and again."""
         yield from self._named("weights", tree["weights"], self.workload.parameters)
         yield from self._named("buffers", tree["buffers"], self.workload.buffers)
         if self.workload.master_weights:

@@ -13,7 +13,7 @@ from adapters.base import DirectIo
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.layout import INDEX, share
-from adapters.deepfreeze.tensor import Spec, Tensor
+from adapters.deepfreeze.tensor import Spec
 
 WORLD = 2
 SPECS = [
@@ -31,7 +31,8 @@ def save_shards(path: Path) -> dict[str, bytes]:
 
     def save(rank: int) -> None:
         engine = Engine(Ranks(rank, WORLD, "session"), DirectIo(False, 1 << 16, 1), {}, [Arena()])
-        engine.save([Tensor(spec, states[rank][spec.name]) for spec in SPECS], path, 1).finished()
+        engine.prepare(SPECS)
+        engine.save(states[rank], path, 1).finished()
 
     with ThreadPoolExecutor(WORLD) as pool:
         list(pool.map(save, range(WORLD)))
