@@ -132,6 +132,7 @@ class CalibrationRecord:
     read_depth: int
     counts_device_reads: bool
     points: tuple[SweepPoint, ...]
+    rounds: int = 0  # in which all settings took turns; 0 in records of before they did
 
 
 @dataclass(frozen=True)

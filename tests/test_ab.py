@@ -243,7 +243,7 @@ def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path
     assert done.returncode == 1, done.stderr
     found = json.loads((out / "comparison.json").read_text())
     durable = next(figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable")
-    assert (durable["verdict"], durable["ratio"] > 3) == ("slower", True)
+    assert durable["verdict"] == "slower"
     run = store.Run(store.find(tmp_path / "results", "latest"))
     jobs = [record.job for record in run.records if record.kind == "worker" and "save" in record.job]
     assert [job[-2:] for job in jobs] == ["0a", "0b", "1b", "1a", "2a", "2b", "3b", "3a", "4a", "4b", "5b", "5a"]

@@ -20,7 +20,8 @@ from test_leftovers import nothing_left
 from test_session import CKPTBENCH, processes_in, start
 
 PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
-WAIT_S = 120  # until ranks that import PyTorch have a daemon each, and until a job has ended
+WAIT_S = 120  # until ranks that import PyTorch have a daemon each, and until a job has come to a halt
+END_S = 150  # until it has ended
 HUNG_S = 40  # longer than such ranks need to start beside other tests
 
 pytestmark = [
@@ -62,8 +63,8 @@ def until_daemons_run(driver: subprocess.Popen[str], where: Path) -> list[psutil
         if len(found) == 2:
             return found
         time.sleep(0.05)
-    driver.kill()
-    pytest.fail(f"no two daemons were seen: {driver.communicate()[1]}")
+    driver.send_signal(signal.SIGINT)
+    pytest.fail(f"no two daemons were seen: {driver.communicate(timeout=END_S)[1]}")
 
 
 def only_row_of(results: Path) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
     with nothing_left(where):
         driver = job(tmp_path, where)
         until_daemons_run(driver, where)
-        _, errors = driver.communicate(timeout=WAIT_S)
+        _, errors = driver.communicate(timeout=END_S)
         assert driver.returncode == 0, errors
     assert only_row_of(tmp_path)["status"] == "ok"
 
@@ -95,7 +96,7 @@ def test_a_rank_that_stops_leaves_nothing(tmp_path: Path, where: Path, stop: Cal
         assert rank is not None
         number = rank.environ()["OMPI_COMM_WORLD_RANK"]
         stop(rank)
-        _, errors = driver.communicate(timeout=WAIT_S)
+        _, errors = driver.communicate(timeout=END_S)
         assert driver.returncode == 1, errors
     row = only_row_of(tmp_path)
     assert row["status"] == "failed"
@@ -107,5 +108,5 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:
         driver = job(tmp_path, where)
         until_daemons_run(driver, where)
         driver.send_signal(signal.SIGINT)
-        _, errors = driver.communicate(timeout=WAIT_S)
+        _, errors = driver.communicate(timeout=END_S)
         assert driver.returncode == 130, errors

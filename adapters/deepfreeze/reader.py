@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -111,7 +111,8 @@ class Group:
 
     def blocks(self, block_bytes: int) -> Iterator[Range]:
         """Yield what is to be read."""
-        return _blocks([(arrival.start, arrival.stop) for arrival in self.arrivals], block_bytes)
+        parts = [(arrival.start, arrival.stop) for arrival in self.arrivals]
+        return _blocks(_joined(parts, min(block_bytes, _SMALL_BYTES)), block_bytes)
 
     def memory(self, start: int, stop: int) -> Bytes:
         """Return the new memory of a part of the file."""
@@ -178,15 +179,16 @@ def _mixed(arrived: Iterator[tuple[str, Bytes]], at_once: int) -> Iterator[tuple
     yield from waiting
 
 
-def _blocks(parts: Sequence[Range], block_bytes: int) -> Iterator[Range]:
-    """Divide the parts of a file, which are in order, into blocks that begin as direct I/O wants it; short gaps are read too."""
-    for start, stop in _joined(parts, block_bytes):
+def _blocks(parts: Iterable[Range], block_bytes: int) -> Iterator[Range]:
+    """Divide the parts of a file, which are in order, into blocks that begin as direct I/O wants it."""
+    for start, stop in parts:
         first = start // ALIGNMENT * ALIGNMENT
         for offset in range(first, stop, block_bytes):
             yield offset, min(offset + block_bytes, stop)
 
 
 def _joined(parts: Sequence[Range], gap_bytes: int) -> Iterator[Range]:
+    """Join parts between which so little lies that it is read too."""
     joined: list[Range] = []
     for start, stop in parts:
         if joined and start - joined[-1][1] < gap_bytes:

@@ -22,6 +22,8 @@ the same seconds are a larger share of it, and nothing is slower. *Same* lies wi
 worth the name, not how certain they must be: the intervals are the same, and so is how often chance alone puts one of them above 1.
 A change of less than 1 % of the training is never called slower.
 
+What is told in ceilings is not compared between two runs that made them of other requests.
+
 Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
 larger by more than 0.1 %.
 """
@@ -75,9 +77,9 @@ _FIGURES: dict[type[Row], dict[str, tuple[str, _Cost]]] = {  # name -> whose fra
     },
     TrainRow: {"training": ("trainings", lambda blocks: 1.0 + blocks["overhead_share"])},
 }
-_REQUESTS: dict[str, Callable[[CalibrationRecord], tuple[int, int]]] = {  # that a figure's ceiling is made of
-    "durable": lambda record: (record.write_block_bytes, record.write_depth),
-    "load": lambda record: (record.read_block_bytes, record.read_depth),
+_REQUESTS: dict[str, Callable[[CalibrationRecord], tuple[int, ...]]] = {  # that a figure's ceiling is made of
+    "durable": lambda record: (record.direct, record.write_block_bytes, record.write_depth),
+    "load": lambda record: (record.direct, record.read_block_bytes, record.read_depth),
 }
 _UNITS = {"durable": "ceilings", "stall": "s", "load": "ceilings", "training": "times that without"}
 
@@ -221,7 +223,8 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = [*_packages_remark(_packages(base, ""), _packages(head, "")), *_mpi_remark(_mpirun(base), _mpirun(head))]
-    remarks += _ceilings_remark(base.measured, head.measured)
+    if any(isinstance(row, CostRow) for row in head.rows):
+        remarks += _ceilings_remark(base.measured, head.measured)
     sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
     return _compared(*sides, False, remarks, confidence)
 
@@ -370,7 +373,7 @@ def _ceilings_remark(old: Measured, new: Measured) -> list[str]:
     asked = " and ".join(left_out)
     return [
         f"{asked}: not compared, for the ceilings were made of requests of other sizes or depths, as each run found them the "
-        "fastest. Runs of one results folder share them, and the sides of ab do"
+        "fastest. Runs of like size in one results folder share them, and the sides of ab do"
     ]
 
 
@@ -404,7 +407,7 @@ def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement
     base, head = old.costs(), new.costs()
     for name in base:
         if name in head and not (name == "load" and _caches_differ(old, new)) and not _ceilings_differ(name, old.found, new.found):
-            moved = 0.0 if paired else _drift(old.row, new.row, _UNITS[name])
+            moved = 0.0 if paired else _drift(old, new, _UNITS[name])
             yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old, new))
 
 
@@ -420,16 +423,17 @@ def _worth(old: _Cell, new: _Cell) -> Worth:
     return Worth(of_overhead if grew_together else math.inf, of_overhead)
 
 
-def _drift(old: Row, new: Row, unit: str) -> float:
+def _drift(old: _Cell, new: _Cell, unit: str) -> float:
     """The logarithm of how far the machine moved between two runs: the copy in memory, and for seconds the write ceiling too."""
-    match old, new:
-        case (CostRow(), CostRow()):
-            ceilings = [(old.ceiling_write_s, new.ceiling_write_s)] if unit == "s" else []
-            moved = [_moved(before.value, after.value) for before, after in ceilings if before and after]
-            return max([_moved(old.memory_copy_s, new.memory_copy_s), *moved])
-        case (TrainRow(), TrainRow()):
-            overhead = max(0.0, old.overhead_share.value) if old.overhead_share else 0.0
-            return math.log1p(overhead * math.expm1(_moved(old.memory_copy_s, new.memory_copy_s)) / (1.0 + overhead))
+    match old.row, new.row:
+        case (CostRow() as before, CostRow() as after):
+            is_told = unit == "s" and not _ceilings_differ("durable", old.found, new.found)
+            ceilings = [(before.ceiling_write_s, after.ceiling_write_s)] if is_told else []
+            moved = [_moved(earlier.value, later.value) for earlier, later in ceilings if earlier and later]
+            return max([_moved(before.memory_copy_s, after.memory_copy_s), *moved])
+        case (TrainRow() as before, TrainRow() as after):
+            overhead = max(0.0, before.overhead_share.value) if before.overhead_share else 0.0
+            return math.log1p(overhead * math.expm1(_moved(before.memory_copy_s, after.memory_copy_s)) / (1.0 + overhead))
     return 0.0
 
 

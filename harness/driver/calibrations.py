@@ -12,8 +12,8 @@ from harness.stored import MANIFEST, RECORDS, StoredRun
 
 
 def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, CalibrationRecord] | None:
-    """Return the newest sweep of so many bytes among a run's neighbours that were measured alike, and that neighbour's name."""
-    for file in sorted(run.folder.parent.glob(f"*/{RECORDS}"), reverse=True):
+    """Return the first sweep of so many bytes among a run's neighbours that were measured alike, and that neighbour's name."""
+    for file in sorted(run.folder.parent.glob(f"*/{RECORDS}")):
         found = _sweep_in(file)
         if found is not None and found.bytes == size_bytes and _is_alike(file.with_name(MANIFEST), run.manifest):
             return file.parent.name, found
@@ -28,7 +28,7 @@ def _sweep_in(records: Path) -> CalibrationRecord | None:
         found = parse(line)
     except (OSError, InvalidLine):
         return None
-    return found if isinstance(found, CalibrationRecord) and found.direct else None
+    return found if isinstance(found, CalibrationRecord) and found.direct and found.rounds else None
 
 
 def _is_alike(manifest: Path, here: Manifest) -> bool:

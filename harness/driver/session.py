@@ -36,6 +36,8 @@ _KEPT_BYTES_AT_MOST = 8 << 30
 _STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
+_SLOWEST_DEVICE_BYTES_PER_S = 20e6
+_SWEEP_TRANSFERS = 126  # about
 _IN_WORDS: dict[JobRole, str] = {
     "save": "saves",
     "load": "loads",
@@ -430,9 +432,10 @@ def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
 
 
 def _patience_s(job: Job) -> float:
-    """How long a job may stand in one phase: a slow start, or the slowest method known on this state."""
+    """How long a job may stand in one phase: a slow start, or the slowest method known on this state, or a slow device's sweep."""
     size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
-    return _SLOWEST_START_S + size_bytes / _SLOWEST_METHOD_BYTES_PER_S
+    sweep_s = _SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
+    return _SLOWEST_START_S + max(size_bytes / _SLOWEST_METHOD_BYTES_PER_S, sweep_s)
 
 
 def _calibration_bytes(plan: Sequence[PlannedCase]) -> int:

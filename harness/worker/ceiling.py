@@ -206,6 +206,7 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
         read_depth=read.depth,
         counts_device_reads=after_bytes - before_bytes >= total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS,
         points=(*writes, *reads),
+        rounds=_SWEEP_ROUNDS,
     )
 
 
