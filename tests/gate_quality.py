@@ -2,7 +2,7 @@
 
     python tests/gate_quality.py collect 40      # about two minutes each: runs of the gate suite on the raw adapter
     python tests/gate_quality.py live 20         # up to four minutes each: A/B runs in which one method is slowed down by 15 %
-    python tests/gate_quality.py report          # reads what is there; takes seconds
+    python tests/gate_quality.py report          # reads what is there; of forty runs in a minute
 
 Each command adds to what is stored until there are as many as it says, so that it can be interrupted. Run it on a quiet machine.
 """

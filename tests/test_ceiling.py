@@ -198,7 +198,7 @@ def test_calibration_tries_every_setting_and_takes_a_good_one(place: Path) -> No
         rates = {(p.block_bytes, p.depth): p.bytes_per_s for p in found.points if p.operation == operation}
         assert list(rates) == tried
         assert min(rates.values()) > 0
-        assert rates[block_bytes, depth] >= ceilings.GOOD_SHARE * max(rates.values())
+        assert rates[block_bytes, depth] >= 0.95 * max(rates.values())
     assert len(found.points) == 2 * len(tried)
     assert found.counts_device_reads is True
     assert list(place.iterdir()) == [], "the sweep's files are gone"

@@ -12,7 +12,6 @@ from conftest import Measure, Measured, planned
 from harness.driver import preflight
 from harness.plan import PlannedCase
 from harness.worker import storage
-from harness.worker.ceiling import GOOD_SHARE
 
 
 def spied(spy: str, **changes: object) -> PlannedCase:
@@ -56,7 +55,7 @@ def test_one_sweep_a_run_finds_block_size_and_depth(run: Measured) -> None:
             if (point.operation, point.block_bytes, point.depth)
             == ("write", calibration.write_block_bytes, calibration.write_depth)
         )
-        assert chosen.bytes_per_s >= GOOD_SHARE * best
+        assert chosen.bytes_per_s >= 0.95 * best
 
 
 @pytest.mark.parametrize("kind", ["save", "load"])

@@ -30,14 +30,14 @@ from harness.reading import InvalidLine
 from harness.record import CalibrationRecord, FailureRecord, Record, SyscallsRecord
 from harness.worker.folders import Folders
 
-CALIBRATION_BYTES_AT_MOST = 64 << 20  # several times what the device takes at once: a larger file is written no differently
+CALIBRATION_BYTES_AT_MOST = 64 << 20  # what a sweep ever has in flight; with 256 MiB it took 21 s
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 _KEPT_BYTES_AT_MOST = 8 << 30
 _STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
 _SLOWEST_DEVICE_BYTES_PER_S = 20e6
-_SWEEP_TRANSFERS = 126  # about
+_SWEEP_TRANSFERS = 126  # of all settings and rounds, writes and reads
 _IN_WORDS: dict[JobRole, str] = {
     "save": "saves",
     "load": "loads",

@@ -39,7 +39,7 @@ _SWEEP_BLOCKS_BYTES = (1 * _MIB, 4 * _MIB, 16 * _MIB)
 _SWEEP_DEPTHS = (1, 2, 4)
 _SWEEP_ROUNDS = 7
 _SETTINGS = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))  # (block_bytes, depth)
-GOOD_SHARE = 0.95  # of the fastest setting's speed: medians of the rounds differ by as much for nothing
+_GOOD_SHARE = 0.95  # of the fastest setting's speed: medians of the rounds differ by as much for nothing
 
 
 class Ceiling:
@@ -237,5 +237,5 @@ def _uncalibrated(total_bytes: int, reason: str) -> CalibrationRecord:
 def _fastest(points: list[SweepPoint]) -> SweepPoint:
     """The simplest setting not far from the best: a deeper queue must earn its threads, and small requests their number."""
     best = max(point.bytes_per_s for point in points)
-    good = [point for point in points if point.bytes_per_s >= GOOD_SHARE * best]
+    good = [point for point in points if point.bytes_per_s >= _GOOD_SHARE * best]
     return min(good, key=lambda point: (point.depth, -point.block_bytes))
