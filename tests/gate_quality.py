@@ -14,14 +14,14 @@ import itertools
 import math
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
 from harness.analysis import comparison, ratios
-from harness.analysis.comparison import ComparedRow, Figure
+from harness.analysis.comparison import ComparedRow, Comparison, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import simultaneous
 from harness.stored import folders
@@ -96,28 +96,51 @@ def report(like: Sequence[ReadRun], live: Sequence[ReadRun]) -> None:
         require_like(runs)
     if len(like) > 1:
         print(f"the longest of {len(like)} runs took {max(map(duration_s, like)):.0f} s")
-        print(false_alarms(like))
+        compared = pairs_of(like)
+        print(false_alarms(compared, len(like)))
+        print(findable(compared.values()))
     if live:
         print(f"the longest of {len(live)} A/B runs took {max(map(duration_s, live)):.0f} s")
         print(power(live))
         print(untouched(live))
 
 
-def false_alarms(runs: Sequence[ReadRun]) -> str:
+def pairs_of(runs: Sequence[ReadRun]) -> dict[tuple[int, int], Comparison]:
+    """Every run against every other one, in both orders, by their places."""
+    return {(base, head): comparison.of_runs(runs[base], runs[head]) for base, head in itertools.permutations(range(len(runs)), 2)}
+
+
+def false_alarms(compared: Mapping[tuple[int, int], Comparison], runs: int) -> str:
     """How often `compare` calls a run slower or worse than another one of the same code, over all ordered pairs.
 
     The interval resamples the runs, since a run is in many pairs; a run against itself is left out. Where there is no alarm at all
     it has no width: then the exact one of as many pairs as have no run in common is given.
     """
-    alarms = np.full((len(runs), len(runs)), np.nan)
-    for first, second in itertools.permutations(range(len(runs)), 2):
-        alarms[first, second] = comparison.of_runs(runs[first], runs[second]).regressed
-    share, pairs = float(np.nanmean(alarms)), len(runs) * (len(runs) - 1)
-    text = f"false alarms of compare: {share:.1%} of {pairs} pairs of {len(runs)} runs"
+    alarms = np.full((runs, runs), np.nan)
+    for pair, found in compared.items():
+        alarms[pair] = found.regressed
+    share = float(np.nanmean(alarms))
+    text = f"false alarms of compare: {share:.1%} of {len(compared)} pairs of {runs} runs"
     if not share:
-        return f"{text} {exact(0, len(runs) // 2)}"
+        return f"{text} {exact(0, runs // 2)}"
     low, high = resampled_share(alarms)
     return f"{text} [{low:.1%} to {high:.1%}]"
+
+
+def findable(compared: Iterable[Comparison]) -> str:
+    """By how much longer the head's saves and loads would have to take for `compare` to call them slower, in nine of ten pairs.
+
+    That is as much as puts the low end of the interval above 1 and the ratio beyond the tolerance: the head's samples, all as much
+    longer, have the same interval around another ratio.
+    """
+    needed: dict[str, list[float]] = {}
+    for row in (row for found in compared for row in found.rows):
+        for figure in row.figures:
+            if figure.unit == comparison.IN_CEILINGS:
+                factor = max(1.0 / figure.ratio.low if figure.ratio.low else math.inf, comparison.TOLERANCE / figure.ratio.value)
+                needed.setdefault(f"{row.name}, {figure.name}", []).append(factor)
+    shares = (f"{name} {np.quantile(factors, POWER) - 1.0:.0%} (of {len(factors)} pairs)" for name, factors in needed.items())
+    return f"compare finds nine of ten slowdowns of at least: {'; '.join(shares) or 'none, for no two ceilings are alike'}"
 
 
 def resampled_share(alarms: np.ndarray) -> tuple[float, float]:

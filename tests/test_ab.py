@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from records import failure
 
 from harness.analysis import comparison
 from harness.analysis.runs import read_run
@@ -217,10 +218,17 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     elsewhere = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (elsewhere.returncode, "another one (kernel): remove" in " ".join(elsewhere.stderr.split())) == (3, True)
     (baseline / "manifest.json").write_text(machine)
-    lines = [line for line in records.read_text().splitlines() if '"kind":"verified"' not in line]
+    whole = records.read_text()
+    lines = [line for line in whole.splitlines() if '"kind":"verified"' not in line]
     records.write_text("\n".join(lines) + "\n")
     third = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (third.returncode, "the baseline was interrupted" in third.stderr) == (3, True)
+    records.write_text(whole)
+    ended_later = store.Run(baseline)
+    ended_later.append(failure(ended_later.plan[0].case.id))
+    ended_later.close()
+    fourth = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (fourth.returncode, "a row of the baseline" in fourth.stderr) == (3, True), fourth.stderr
     assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
 
 

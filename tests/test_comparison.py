@@ -154,6 +154,48 @@ def test_a_stall_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> N
     assert figures(compared(make, cost(plan[0]), elsewhere, plan))["stall"].verdict == "inconclusive"
 
 
+@pytest.mark.parametrize(("in_ceilings", "share"), [(1.0, 0.0), (1.25, 0.2), (2.0, 0.5), (0.8, 0.25), (0.4, 1.0)])
+def test_times_in_ceilings_are_as_uncertain_as_the_share_beside_the_disk(make: Make, in_ceilings: float, share: float) -> None:
+    plan = [item()]
+    found = []
+    for record in cost(plan[0], ceilings=records.ceilings(0.4 / in_ceilings)):
+        is_load = record.kind == "load"
+        found.append(replace(record, ceilings=records.ceilings(0.2 / in_ceilings)) if is_load else record)
+    moved = [replace(record, memory_copy_ns=6_500_000) if record.kind == "state" else record for record in found]  # from 5 ms
+    still, uncertain = figures(compared(make, found, found, plan)), figures(compared(make, found, moved, plan))
+    for name in ("durable", "load"):
+        assert uncertain[name].ratio.value == still[name].ratio.value
+        assert still[name].ratio.low / uncertain[name].ratio.low == pytest.approx(1.0 + 0.3 * share, abs=1e-3)
+
+
+def test_a_slower_head_is_not_the_less_certain(make: Make) -> None:
+    plan = [item()]
+    ceilings = records.ceilings(0.4)
+    head = cost(plan[0], 1.5, ceilings=ceilings)
+    moved = [replace(record, memory_copy_ns=10_000_000) if record.kind == "state" else record for record in head]
+    assert figures(compared(make, cost(plan[0], ceilings=ceilings), moved, plan))["durable"].verdict == "slower"
+
+
+@pytest.mark.parametrize("cache", ["warm", "memory"])
+def test_loads_beside_the_disk_are_told_in_seconds(make: Make, cache: str) -> None:
+    plan = [item()]
+    found = [replace(record, cache=cache) if record.kind == "load" else record for record in cost(plan[0])]
+    faster_disk = [replace(record, ceilings=records.ceilings(0.05)) if record.kind == "load" else record for record in found]
+    load = figures(compared(make, found, faster_disk, plan))["load"]
+    assert (load.unit, load.base, load.ratio) == ("s", 0.2, Estimate(1.0, 1.0, 1.0)), "the disk has no part in it"
+    slower = [replace(record, memory_copy_ns=6_500_000) if record.kind == "state" else record for record in found]  # from 5 ms
+    assert figures(compared(make, found, slower, plan))["load"].ratio.high == pytest.approx(1.3)
+
+
+def test_a_stall_is_as_uncertain_as_the_disk_whatever_requests_told_it(make: Make) -> None:
+    plan = [item()]
+    first = next(record for record in records.one_of_each() if record.kind == "calibration")
+    base = make(plan, [first, *cost(plan[0])])
+    slower_disk = cost(plan[0], 1.5, ceilings=records.ceilings(0.15))
+    for made in (first, replace(first, write_depth=7)):
+        assert figures(comparison.of_runs(base, make(plan, [made, *slower_disk])))["stall"].verdict == "inconclusive"
+
+
 def test_stalls_below_a_millisecond_are_alike(make: Make) -> None:
     plan = [item()]
     short, longer = ({"save_ns": 1_000 * times, "staged_ns": 1_000} for times in (1, 100))
@@ -237,6 +279,14 @@ def test_an_overhead_whose_seconds_and_share_disagree_is_neither_slower_nor_fast
     assert training.ratio.value == pytest.approx(ratio, abs=1e-3)
     assert training.ratio.low > 1.0 or training.ratio.high < 1.0
     assert training.verdict == "inconclusive"
+
+
+def test_an_overhead_is_only_as_certain_as_the_disk_was_the_same(make: Make) -> None:
+    plan = [item(), item(experiment="train", every=2)]
+    base = [*cost(plan[0], ceilings=records.ceilings(0.1)), *trained(plan[1], 0.03)]
+    for ceiling_s, expected in ((0.1, "slower"), (0.3, "inconclusive")):
+        head = [*cost(plan[0], ceilings=records.ceilings(ceiling_s)), *trained(plan[1], 0.06)]
+        assert figures(compared(make, base, head, plan), row=1)["training"].verdict == expected
 
 
 def test_an_overhead_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
@@ -330,6 +380,14 @@ def test_a_row_that_fails_by_a_declared_race_does_not_count(make: Make, race: bo
         found = compared(make, base, head, plan)
         assert any("by a race in its framework" in remark for remark in found.remarks) != counts
         assert found.regressed == (counts and head is failed)
+
+
+@pytest.mark.parametrize("race", [True, False])
+@pytest.mark.parametrize(("before", "now", "counts"), [("torn", "torn", False), ("torn", "lost", True), ("lost", "torn", False)])
+def test_a_row_that_fails_otherwise_than_declared_counts(make: Make, before: str, now: str, counts: bool, race: bool) -> None:
+    plan = [replace(item(), race=race, expected_failure="torn")]
+    base, head = ([*cost(plan[0]), records.failure(plan[0].case.id, reason=reason)] for reason in (before, now))
+    assert compared(make, base, head, plan).regressed is counts
 
 
 def test_a_lost_flush_counts(make: Make) -> None:
@@ -431,6 +489,8 @@ def test_what_is_told_in_ceilings_of_other_requests_is_not_compared(
     asked = ["durable", "load"] if left_out is None else left_out
     assert [name for name in ("durable", "stall", "load") if name not in figures(found)] == asked
     assert [remark.partition(":")[0] for remark in found.remarks] == [" and ".join(asked)] * bool(asked)
+    assert list(found.rows[0].left_out) == asked
+    assert found.is_hollow is (left_out is None)
 
 
 def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:
@@ -632,21 +692,21 @@ NASTY = 'a|b <script>alert("x")</script> \x1b[31mred\x00 & ]]>'
 def nasty() -> Comparison:
     slower = Figure("durable", "ceilings", 1.0, 1.2, Estimate(1.2, 1.1, 1.3), "slower")
     unknown = Figure("stall", "s", 0.1, 0.1, Estimate(1.0, 0.0, float("inf")), "inconclusive")
-    row = ComparedRow("group <1>", "raw x", ("0" * 12,), (slower, unknown), (NASTY,), ())
+    row = ComparedRow("group <1>", "raw x", ("0" * 12,), (slower, unknown), (NASTY,), (), {"load": NASTY})
     return Comparison("base", "head", False, 2, (row,), ("a remark",))
 
 
 def test_junit_is_valid_xml_whatever_a_record_says() -> None:
     root = ElementTree.fromstring(comparison_output.to_junit(nasty()))
-    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("3", "2", "1")
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "2", "2")
     messages = [failure.get("message") for failure in root.iter("failure")]
     assert messages[0] == NASTY.replace("\x1b[31m", "").replace("\x00", "\ufffd")
-    assert messages[1] == "slower: 1.200 [1.10–1.30]"
+    assert messages[1] == "slower: 1.200 [1.100–1.300]"
 
 
 def test_markdown_keeps_its_table_whatever_a_record_says() -> None:
     text = comparison_output.to_markdown(nasty())
-    assert text.startswith("### 1 of 1 rows got worse: head against base.")
+    assert text.startswith("### 1 of 1 rows got worse: head against base. Figures: 1 slower, 1 inconclusive, 1 not compared.")
     assert "<script>" not in text
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert {line.replace("\\|", "").count("|") for line in rows} == {7}
@@ -656,6 +716,7 @@ def test_json_has_no_infinity() -> None:
     found = json.loads(comparison_output.to_json(nasty()), parse_constant=lambda name: pytest.fail(name))
     assert [figure["ratio_high"] for figure in found["rows"][0]["figures"]] == [1.3, None]
     assert (found["schema"], found["regressed"], found["rows"][0]["faults"]) == (1, True, [NASTY])
+    assert found["rows"][0]["left_out"] == {"load": NASTY}
 
 
 def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -678,3 +739,29 @@ def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> Non
     assert (same.returncode, json.loads(same.stdout)["regressed"]) == (0, False)
     refused = ckptbench("compare", base.name, elsewhere.name, *results)
     assert (refused.returncode, "not measured alike (machine)" in refused.stderr) == (3, True)
+
+
+def test_the_command_does_not_pass_what_it_could_not_compare(make: Make, tmp_path: Path) -> None:
+    plan = [item()]
+    first = next(record for record in records.one_of_each() if record.kind == "calibration")
+    other = replace(first, write_depth=7, read_depth=7)
+    base, head, slow = (make(plan, [made, *cost(plan[0], factor)]) for made, factor in ((first, 1.0), (other, 1.0), (other, 1.5)))
+    results = ("--results", str(tmp_path / "results"))
+    hollow = ckptbench("compare", base.name, head.name, *results)
+    assert hollow.returncode == 3, hollow.stderr
+    assert "neither saves nor loads could: " in " ".join(hollow.stdout.split())
+    assert "2 not compared" in " ".join(hollow.stdout.split())
+    assert ckptbench("compare", base.name, slow.name, *results).returncode == 1
+
+
+@pytest.mark.parametrize(("option", "told"), [(("--format", "xml"), "unknown format 'xml'"), (("--out", "README.md"), "README.md")])
+@pytest.mark.parametrize(
+    "words",
+    [("compare", "a", "b"), ("ab", "--b", "slowdown=2.0", "--framework", "raw"), ("regress", "--framework", "raw")],
+)
+def test_an_output_that_cannot_be_is_refused_before_anything_is_measured(
+    tmp_path: Path, words: tuple[str, ...], option: tuple[str, str], told: str
+) -> None:
+    results = tmp_path / "results"
+    refused = ckptbench(*words, *option, "--results", str(results))
+    assert (refused.returncode, told in refused.stderr, results.exists()) == (2, True, False), refused.stderr

@@ -10,9 +10,11 @@ Every figure is a cost, so that a ratio of head over base above 1 is worse:
   is the larger one.
 
 Processes of two arms stand side by side, so their differences count pair by pair, and what the machine did meanwhile cancels. Two
-runs were measured at different times. There the ceilings cancel what the disk did, and intervals of saves and loads are wider by
-what the run's own control, the copy in memory, changed in between; that of a stall, which has seconds, by the write ceiling's too;
-and that of training by what the control's change does to the overhead.
+runs were measured at different times, and each has two controls of its own, the copy in memory and the write ceiling; by what they
+changed in between, intervals are wider. Ceilings cancel what the disk did to a save or a load that is told in them: of these, the
+share of the time that is not the disk's may be off by as much as the copy is. A stall may be off by the larger of the two changes,
+and so may the overhead of a training, for which the saves of the same run tell the ceiling. Loads in seconds may be off as the copy
+is.
 
 A row is *slower* where the interval, corrected for all figures tested, excludes 1 and the estimate is above 1.05; *faster* is the
 mirror image; *same* where the whole interval lies within 5 %; else it is *inconclusive*. Of training, 5 % would hide an overhead
@@ -22,7 +24,8 @@ the same seconds are a larger share of it, and nothing is slower. *Same* lies wi
 worth the name, not how certain they must be: the intervals are the same, and so is how often chance alone puts one of them above 1.
 A change of less than 1 % of the training is never called slower.
 
-What is told in ceilings is not compared between two runs that made them of other requests.
+What is told in ceilings is not compared between two runs that made them of other requests. Loads out of a cache or memory, where
+the disk is no ceiling, are told in seconds.
 
 Correctness has no interval: what was verified, covered, flushed or bitwise and is not any more always counts, as do files that are
 larger by more than 0.1 %.
@@ -33,8 +36,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -61,6 +64,7 @@ OVERHEAD_FLOOR = 0.01  # of the training without checkpoints: an overhead that d
 BYTES_PER_THOUSAND = 1  # that files may grow or shrink
 STALL_FLOOR_S = 1e-3
 ARMS = ("a", "b")
+IN_CEILINGS = "ceilings"  # the unit of what is told in times of a raw write or read of as many bytes
 
 Verdict = Literal["faster", "same", "slower", "inconclusive"]
 _SIDES = ("arm", "covers", "rank_local", "framework_path", "method_path", "options")  # fields that may differ between two sides
@@ -68,20 +72,29 @@ _COVERAGE = ("weights", "weights+optimizer", "full")
 _DURABILITY = ("never", "at finished", "at return")
 
 
-_Cost = Callable[[pd.DataFrame], "pd.Series[float]"]
-_FIGURES: dict[type[Row], dict[str, tuple[str, _Cost]]] = {  # name -> whose frame, and what a sample costs
+@dataclass(frozen=True)
+class _Told:
+    """How a figure is told: by which samples, in what unit, and what one of them costs."""
+
+    kind: str
+    unit: str
+    cost: Callable[[pd.DataFrame], pd.Series[float]]
+
+
+_FIGURES: dict[type[Row], dict[str, _Told]] = {
     CostRow: {
-        "durable": ("saves", lambda samples: 1.0 / samples["efficiency"]),
-        "stall": ("saves", lambda samples: samples["stall_s"].clip(lower=STALL_FLOOR_S)),
-        "load": ("loads", lambda samples: 1.0 / samples["efficiency"]),
+        "durable": _Told("saves", IN_CEILINGS, lambda samples: 1.0 / samples["efficiency"]),
+        "stall": _Told("saves", "s", lambda samples: samples["stall_s"].clip(lower=STALL_FLOOR_S)),
+        "load": _Told("loads", IN_CEILINGS, lambda samples: 1.0 / samples["efficiency"]),
     },
-    TrainRow: {"training": ("trainings", lambda blocks: 1.0 + blocks["overhead_share"])},
+    TrainRow: {"training": _Told("trainings", "times that without", lambda blocks: 1.0 + blocks["overhead_share"])},
 }
+_OTHER_REQUESTS = "the ceilings were made of requests of other sizes or depths"
+_LOAD_BESIDE_THE_DISK = _Told("loads", "s", lambda samples: samples["load_s"])  # out of a cache or memory: no ceiling of it
 _REQUESTS: dict[str, Callable[[CalibrationRecord], tuple[int, ...]]] = {  # that a figure's ceiling is made of
     "durable": lambda record: (record.direct, record.write_block_bytes, record.write_depth),
     "load": lambda record: (record.direct, record.read_block_bytes, record.read_depth),
 }
-_UNITS = {"durable": "ceilings", "stall": "s", "load": "ceilings", "training": "times that without"}
 
 
 class Unlike(ValueError):
@@ -113,6 +126,7 @@ class ComparedRow:
     figures: tuple[Figure, ...]
     faults: tuple[str, ...]
     gains: tuple[str, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # figures that both sides have, and why they are not compared
 
     @property
     def regressed(self) -> bool:
@@ -136,6 +150,12 @@ class Comparison:
         """Whether any row is worse."""
         return any(row.regressed for row in self.rows)
 
+    @property
+    def is_hollow(self) -> bool:
+        """Whether something was left out, and in no row what a save or a load takes of the disk's time could be compared."""
+        compared = any(figure.unit == IN_CEILINGS for row in self.rows for figure in row.figures)
+        return any(row.left_out for row in self.rows) and not compared
+
     def counts(self) -> dict[Verdict, int]:
         """How many figures got each verdict."""
         verdicts = [figure.verdict for row in self.rows for figure in row.figures]
@@ -150,6 +170,7 @@ class _Cell:
     item: PlannedCase
     row: Row
     found: Measured
+    write_ceiling_s: float | None  # of a training, which measures none of its own, that of its run's saves of such a state
 
     @property
     def case(self) -> Case:
@@ -157,31 +178,49 @@ class _Cell:
         return self.item.case
 
     @property
-    def lost_its_race(self) -> bool:
-        """Whether it failed by a fault of its framework that comes and goes, as its adapter declares."""
-        declared = self.item.expected_failure if self.item.race else None
+    def fails_as_declared(self) -> bool:
+        """Whether it failed by the fault of its framework that its adapter declares."""
+        declared = self.item.expected_failure
         return self.row.status == "failed" and declared is not None and re.search(declared, self.row.reason) is not None
 
-    def costs(self) -> dict[str, Samples]:
-        """The samples of the row's figures, as costs; none where it did not go well or takes no samples."""
+    @property
+    def lost_its_race(self) -> bool:
+        """Whether it failed by a fault of its framework that comes and goes."""
+        return bool(self.item.race) and self.fails_as_declared
+
+    @property
+    def told(self) -> dict[str, _Told]:
+        """How the row's figures are told; none where it did not go well or takes no samples."""
         figures = _FIGURES.get(type(self.row), {}) if self.row.status == "ok" else {}
-        found = {name: self._samples(kind, cost) for name, (kind, cost) in figures.items()}
+        if "load" in figures and isinstance(self.row, CostRow) and self.row.load_cache in ("warm", "memory"):
+            return figures | {"load": _LOAD_BESIDE_THE_DISK}
+        return figures
+
+    @property
+    def memory_copy_s(self) -> float | None:
+        """One copy of its state in memory."""
+        copied_s: float | None = getattr(self.row, "memory_copy_s", None)
+        return copied_s
+
+    def costs(self) -> dict[str, Samples]:
+        """The samples of the row's figures, as costs."""
+        found = {name: self._samples(told) for name, told in self.told.items()}
         return {name: samples for name, samples in found.items() if samples is not None}
 
     def middle(self, kind: str, column: str) -> float:
         """The median of a column over the samples that `costs` are of."""
         return float(self._used(kind)[column].median())
 
-    def _samples(self, kind: str, cost: _Cost) -> Samples | None:
+    def _samples(self, told: _Told) -> Samples | None:
         """What the samples cost, the disturbed ones too.
 
         Of a process's few samples none is to spare: its median is safe from one bad one, and without the disturbed ones the medians
         of two like processes differ by more, not by less.
         """
-        used = self._used(kind)
+        used = self._used(told.kind)
         if used.empty:
             return None
-        return Samples(np.asarray(cost(used), dtype=np.float64), np.asarray(used["process"], dtype=np.int64))
+        return Samples(np.asarray(told.cost(used), dtype=np.float64), np.asarray(used["process"], dtype=np.int64))
 
     def _used(self, kind: str) -> pd.DataFrame:
         frame: pd.DataFrame = getattr(self.found, kind)
@@ -223,8 +262,6 @@ def of_runs(base: ReadRun, head: ReadRun, confidence: float = CONFIDENCE) -> Com
             f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}): their numbers compare nothing"
         )
     remarks = [*_packages_remark(_packages(base, ""), _packages(head, "")), *_mpi_remark(_mpirun(base), _mpirun(head))]
-    if any(isinstance(row, CostRow) for row in head.rows):
-        remarks += _ceilings_remark(base.measured, head.measured)
     sides = _Side(base.name, _cells(base, ""), base), _Side(head.name, _cells(head, ""), head)
     return _compared(*sides, False, remarks, confidence)
 
@@ -306,7 +343,7 @@ def _compared(base: _Side, head: _Side, paired: bool, remarks: Sequence[str], co
     lost, not_asked_of_head = base.lacking(head)
     added, not_asked_of_base = head.lacking(base)
     rows += [_lost_row(cell) for cell in lost]
-    notes = [*remarks, *itertools.chain.from_iterable(_row_remarks(old[key], new[key]) for key in common)]
+    notes = [*remarks, *_ceilings_remark(rows), *itertools.chain.from_iterable(_row_remarks(old[key], new[key]) for key in common)]
     notes += [*_left_out_remark(base, head, not_asked_of_head), *_left_out_remark(head, base, not_asked_of_base)]
     if added:
         notes.append(f"new in {head.name}: {', '.join(_name(cell) for cell in added)}")
@@ -323,11 +360,25 @@ def _left_out_remark(of: _Side, other: _Side, cells: Sequence[_Cell]) -> list[st
 
 def _cells(run: ReadRun, arm: str) -> dict[str, _Cell]:
     """The rows of one side, by what makes them the same row on the other."""
+    of_side = [(item, row) for item, row in zip(run.stored.plan, run.rows, strict=True) if item.case.arm == arm]
+    ceilings_s: dict[tuple[object, ...], list[float]] = {}
+    for item, row in of_side:
+        if (ceiling_s := _own_ceiling_s(row)) is not None:
+            ceilings_s.setdefault(_saved(item.case), []).append(ceiling_s)
+    middle_s = {saved: float(np.median(of_rows)) for saved, of_rows in ceilings_s.items()}
     return {
-        _key(item.case): _Cell(item, row, run.measured)
-        for item, row in zip(run.stored.plan, run.rows, strict=True)
-        if item.case.arm == arm
+        _key(item.case): _Cell(item, row, run.measured, _own_ceiling_s(row) or middle_s.get(_saved(item.case)))
+        for item, row in of_side
     }
+
+
+def _own_ceiling_s(row: Row) -> float | None:
+    return row.ceiling_write_s.value if isinstance(row, CostRow) and row.ceiling_write_s else None
+
+
+def _saved(case: Case) -> tuple[object, ...]:
+    """What a save of the case takes the disk's time for, by whatever method."""
+    return case.framework, case.workload, case.preset, case.precision, case.covers, case.device, case.world, case.scale, case.nodes
 
 
 def _key(case: Case) -> str:
@@ -340,11 +391,26 @@ def _lost_row(cell: _Cell) -> ComparedRow:
 
 def _compared_row(old: _Cell, new: _Cell, measurements: Sequence[_Measurement], paired: bool, level: float) -> ComparedRow:
     figures = tuple(_tested(measurement, paired, level) for measurement in measurements)
-    by_chance = old.lost_its_race or new.lost_its_race
-    changes = [] if by_chance else [*_changes(old.row, new.row), *_own_values_change(old.case, new.case)]
+    left_out = _left_out(old, new)
+    changes = [] if _by_chance(old, new) else list(_changes_of(old, new))
     faults = tuple(text for text, worse in changes if worse)
     gains = tuple(text for text, worse in changes if not worse)
-    return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains)
+    return ComparedRow(_group(new), _name(new), (old.case.id, new.case.id), figures, faults, gains, left_out)
+
+
+def _by_chance(old: _Cell, new: _Cell) -> bool:
+    """Whether a side failed by a fault that comes and goes, and none otherwise."""
+    failed = [cell for cell in (old, new) if cell.row.status == "failed"]
+    return bool(failed) and all(cell.lost_its_race for cell in failed)
+
+
+def _left_out(old: _Cell, new: _Cell) -> dict[str, str]:
+    """The figures that are not compared although both sides may have them, and why."""
+    in_ceilings = [name for name, told in new.told.items() if name in old.told and told.unit == IN_CEILINGS]
+    found = {name: _OTHER_REQUESTS for name in in_ceilings if _ceilings_differ(name, old.found, new.found)}
+    if isinstance(old.row, CostRow) and isinstance(new.row, CostRow) and _caches_differ(old, new):
+        found["load"] = f"loads were {old.row.load_cache} and are {new.row.load_cache}"
+    return found
 
 
 def _caches_differ(old: _Cell, new: _Cell) -> bool:
@@ -355,7 +421,7 @@ def _caches_differ(old: _Cell, new: _Cell) -> bool:
 
 def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
     """What one side does not tell of a row, so that nothing is said of it."""
-    if old.lost_its_race or new.lost_its_race:
+    if _by_chance(old, new):
         yield f"{_name(new)}: fails now and then by a race in its framework, so the sides are not compared"
     if not (isinstance(old.row, CostRow) and isinstance(new.row, CostRow)):
         return
@@ -365,15 +431,14 @@ def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
         yield f"{_name(new)}: what survives a power loss is not known any more ({new.row.durability_reason})"
 
 
-def _ceilings_remark(old: Measured, new: Measured) -> list[str]:
+def _ceilings_remark(rows: Iterable[ComparedRow]) -> list[str]:
     """What is not compared because the two ceilings were made of other requests, whose speeds differ by themselves."""
-    left_out = [name for name in _REQUESTS if _ceilings_differ(name, old, new)]
-    if not left_out:
+    names = dict.fromkeys(name for row in rows for name, reason in row.left_out.items() if reason == _OTHER_REQUESTS)
+    if not names:
         return []
-    asked = " and ".join(left_out)
     return [
-        f"{asked}: not compared, for the ceilings were made of requests of other sizes or depths, as each run found them the "
-        "fastest. Runs of like size in one results folder share them, and the sides of ab do"
+        f"{' and '.join(names)}: not compared, for {_OTHER_REQUESTS}, as each run found them the fastest. "
+        "Runs of like size in one results folder share them, and the sides of ab do"
     ]
 
 
@@ -405,10 +470,12 @@ def verdict(ratio: Estimate, worth: Worth = Worth()) -> Verdict:
 def _measurements(old: _Cell, new: _Cell, paired: bool) -> Iterator[_Measurement]:
     """What both sides have measured of a row."""
     base, head = old.costs(), new.costs()
+    left_out = _left_out(old, new)
     for name in base:
-        if name in head and not (name == "load" and _caches_differ(old, new)) and not _ceilings_differ(name, old.found, new.found):
-            moved = 0.0 if paired else _drift(old, new, _UNITS[name])
-            yield _Measurement(name, _UNITS[name], base[name], head[name], moved, _worth(old, new))
+        if name in head and name not in left_out:
+            unit = new.told[name].unit
+            moved = 0.0 if paired else _drift(old, new, name, base[name])
+            yield _Measurement(name, unit, base[name], head[name], moved, _worth(old, new))
 
 
 def _worth(old: _Cell, new: _Cell) -> Worth:
@@ -423,18 +490,32 @@ def _worth(old: _Cell, new: _Cell) -> Worth:
     return Worth(of_overhead if grew_together else math.inf, of_overhead)
 
 
-def _drift(old: _Cell, new: _Cell, unit: str) -> float:
-    """The logarithm of how far the machine moved between two runs: the copy in memory, and for seconds the write ceiling too."""
-    match old.row, new.row:
-        case (CostRow() as before, CostRow() as after):
-            is_told = unit == "s" and not _ceilings_differ("durable", old.found, new.found)
-            ceilings = [(before.ceiling_write_s, after.ceiling_write_s)] if is_told else []
-            moved = [_moved(earlier.value, later.value) for earlier, later in ceilings if earlier and later]
-            return max([_moved(before.memory_copy_s, after.memory_copy_s), *moved])
-        case (TrainRow() as before, TrainRow() as after):
-            overhead = max(0.0, before.overhead_share.value) if before.overhead_share else 0.0
-            return math.log1p(overhead * math.expm1(_moved(before.memory_copy_s, after.memory_copy_s)) / (1.0 + overhead))
-    return 0.0
+def _drift(old: _Cell, new: _Cell, name: str, base: Samples) -> float:
+    """The logarithm of how far a figure may be off because the machine was another one by the time of the second run.
+
+    Its own controls tell. A stall and the overhead of a training move as the farther of two does, the copy in memory and the write
+    ceiling. Times in ceilings have the disk's change in their unit: of these, what is not the disk's moves as the copy does, and
+    so do loads that the disk has no part in.
+    """
+    copied = _moved(old.memory_copy_s, new.memory_copy_s)
+    farther = max(copied, _moved(old.write_ceiling_s, new.write_ceiling_s))
+    if isinstance(old.row, TrainRow):
+        overhead = max(0.0, old.row.overhead_share.value) if old.row.overhead_share else 0.0
+        return _in_part(farther, overhead / (1.0 + overhead))
+    if name == "stall":
+        return farther
+    in_ceilings = old.told[name].unit == IN_CEILINGS
+    return _in_part(copied, _share_beside_the_disk(float(np.median(base.values)))) if in_ceilings else copied
+
+
+def _share_beside_the_disk(in_ceilings: float) -> float:
+    """Which share of a time is not explained by the disk's: what exceeds the ceiling, or falls short of it, as out of a cache."""
+    return min(1.0, abs(1.0 - 1.0 / in_ceilings))
+
+
+def _in_part(moved: float, share: float) -> float:
+    """The logarithm of how much longer a time takes of which that share is as much longer as a control."""
+    return math.log1p(share * math.expm1(moved))
 
 
 def _moved(before: float | None, after: float | None) -> float:
@@ -461,9 +542,22 @@ def _changes(old: Row, new: Row) -> Iterator[tuple[str, bool]]:
             yield from _bytes_change(old.file_bytes, new.file_bytes)
         case (SizesRow(), SizesRow()):
             yield from _bytes_change(old.file_bytes, new.file_bytes)
+            yield from _bytes_change(old.fresh_file_bytes, new.fresh_file_bytes, "of a fresh state")
         case (ResumeRow(), ResumeRow()):
             yield from _flag_change("bitwise", old.bitwise, new.bitwise)
             yield from _flag_change("restored", old.restored, new.restored)
+
+
+def _changes_of(old: _Cell, new: _Cell) -> Iterator[tuple[str, bool]]:
+    yield from _changes(old.row, new.row)
+    yield from _failure_change(old, new)
+    yield from _own_values_change(old.case, new.case)
+
+
+def _failure_change(old: _Cell, new: _Cell) -> Iterator[tuple[str, bool]]:
+    """Whether what failed as its adapter declares fails otherwise now. Reasons that nobody declares may differ from run to run."""
+    if old.fails_as_declared and new.row.status == "failed" and not new.fails_as_declared:
+        yield f"fails otherwise than its adapter declares, in {new.row.phase or 'the run'}: {new.row.reason}", True
 
 
 def _own_values_change(old: Case, new: Case) -> Iterator[tuple[str, bool]]:
@@ -486,9 +580,9 @@ def _flag_change(what: str, old: bool | None, new: bool | None) -> Iterator[tupl
         yield f"is {what} now", False
 
 
-def _bytes_change(old: int | None, new: int | None) -> Iterator[tuple[str, bool]]:
+def _bytes_change(old: int | None, new: int | None, of: str = "") -> Iterator[tuple[str, bool]]:
     if old and new and 1000 * abs(new - old) > BYTES_PER_THOUSAND * old:
-        yield f"files had {old} bytes and have {new} ({100 * (new / old - 1):+.2f} %)", new > old
+        yield f"{f'files {of}'.strip()} had {old} bytes and have {new} ({100 * (new / old - 1):+.2f} %)", new > old
 
 
 def _packages(run: ReadRun, arm: str) -> dict[tuple[str, str], str]:

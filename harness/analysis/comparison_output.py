@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
-from harness.analysis.comparison import CONFIDENCE, ComparedRow, Comparison, Figure
+from harness.analysis.comparison import CONFIDENCE, IN_CEILINGS, ComparedRow, Comparison, Figure
 from harness.analysis.row import printable
 from harness.analysis.statistics import Estimate
 
 SCHEMA = 1  # of the JSON
 COLUMNS = ("row", "figure", "base", "head", "cost, head / base", "verdict")
-_MARKS = {"slower": "**slower**", "faster": "faster", "same": "same", "inconclusive": "inconclusive"}
+NOT_COMPARED = "not compared"
+_MARKS = {"slower": "**slower**", "faster": "faster", "same": "same", "inconclusive": "inconclusive", NOT_COMPARED: NOT_COMPARED}
 
 
 def lines(row: ComparedRow) -> list[tuple[str, ...]]:
-    """The row as lines of `COLUMNS`: one a figure, then one for each thing lost or won."""
-    figures = [(figure.name, *_sides(figure), ratio(figure.ratio), figure.verdict) for figure in row.figures]
-    others = [("correctness", "", "", fault, "worse") for fault in row.faults]
+    """The row as lines of `COLUMNS`: one a figure, compared or left out, then one for each thing lost or won."""
+    figures = [(_titled(figure), *_sides(figure), ratio(figure.ratio), figure.verdict) for figure in row.figures]
+    others = [(name, "", "", why, NOT_COMPARED) for name, why in row.left_out.items()]
+    others += [("correctness", "", "", fault, "worse") for fault in row.faults]
     others += [("correctness", "", "", gain, "better") for gain in row.gains]
     return [(row.name, *line) for line in [*figures, *others]]
 
@@ -36,13 +38,15 @@ def by_group(comparison: Comparison) -> dict[str, list[ComparedRow]]:
 
 def ratio(estimate: Estimate) -> str:
     """A ratio with its interval."""
-    high = f"{estimate.high:.2f}" if estimate.high < 100 else "∞"
-    return f"{estimate.value:.3f} [{estimate.low:.2f}–{high}]"
+    high = f"{estimate.high:.3f}" if estimate.high < 100 else "∞"
+    return f"{estimate.value:.3f} [{estimate.low:.3f}–{high}]"
 
 
 def headline(comparison: Comparison) -> str:
     """What came out, in a sentence or two."""
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in comparison.counts().items() if count)
+    left_out = sum(len(row.left_out) for row in comparison.rows)
+    counted = [*comparison.counts().items(), (NOT_COMPARED, left_out)]
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in counted if count)
     return f"{_result(comparison)}: {comparison.head} against {comparison.base}. Figures: {counts or 'none'}."
 
 
@@ -50,6 +54,8 @@ def _result(comparison: Comparison) -> str:
     regressed = sum(row.regressed for row in comparison.rows)
     if regressed:
         return f"{regressed} of {len(comparison.rows)} rows got worse"
+    if comparison.is_hollow:
+        return "Nothing got worse of what could be compared, and neither saves nor loads could"
     return "Nothing got worse for certain" if comparison.counts()["inconclusive"] else "Nothing got worse"
 
 
@@ -58,7 +64,7 @@ def method(comparison: Comparison) -> str:
     design = "processes of both sides in turn, pair by pair" if comparison.paired else "two runs of one machine"
     intervals = f"intervals of {CONFIDENCE:.0%} for all {comparison.tests} figures together"
     return (
-        f"A cost above 1 is worse. {design[0].upper()}{design[1:]}; {intervals}. "
+        f"A ratio above 1 is worse. {design[0].upper()}{design[1:]}; {intervals}. "
         "Slower: the interval excludes 1 and the estimate is above 1.05; of training, the overhead grew by more than 5 % and by at "
         "least 1 % of the training."
     )
@@ -83,6 +89,7 @@ def to_json(comparison: Comparison) -> str:
         "paired": comparison.paired,
         "tests": comparison.tests,
         "regressed": comparison.regressed,
+        "hollow": comparison.is_hollow,
         "remarks": list(comparison.remarks),
         "rows": [_row_fields(row) for row in comparison.rows],
     }
@@ -92,7 +99,7 @@ def to_json(comparison: Comparison) -> str:
 def to_junit(comparison: Comparison) -> str:
     """The comparison as JUnit XML: a suite for each table, a test for each figure and one for the correctness of each row.
 
-    What is inconclusive is reported as skipped: it was neither shown to be as fast nor to be slower.
+    What is inconclusive or left out is reported as skipped: it was neither shown to be as fast nor to be slower.
     """
     root = ElementTree.Element("testsuites", name="ckptbench compare")
     for title, rows in by_group(comparison).items():
@@ -113,6 +120,7 @@ def _row_fields(row: ComparedRow) -> dict[str, Any]:
         "regressed": row.regressed,
         "faults": list(row.faults),
         "gains": list(row.gains),
+        "left_out": dict(row.left_out),
         "figures": [_figure_fields(figure) for figure in row.figures],
     }
 
@@ -145,6 +153,10 @@ def _test_cases(row: ComparedRow) -> Iterator[ElementTree.Element]:
         else:
             ElementTree.SubElement(case, "system-out").text = message
         yield case
+    for name, why in row.left_out.items():
+        case = _test_case(row, name)
+        ElementTree.SubElement(case, "skipped", message=printable(f"{NOT_COMPARED}: {why}"))
+        yield case
 
 
 def _test_case(row: ComparedRow, what: str) -> ElementTree.Element:
@@ -155,6 +167,11 @@ def _count(element: ElementTree.Element) -> None:
     """Fill in how many tests lie below, as readers of JUnit expect it."""
     for attribute, tag in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
         element.set(attribute, str(len(element.findall(f".//{tag}"))))
+
+
+def _titled(figure: Figure) -> str:
+    """The figure's name, with a unit that its values do not show."""
+    return f"{figure.name}, {figure.unit}" if figure.unit == IN_CEILINGS else figure.name
 
 
 def _sides(figure: Figure) -> tuple[str, str]:

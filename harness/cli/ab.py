@@ -10,7 +10,7 @@ import typer
 from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
-from harness.cli.compare import FormatOption, OutOption, compared, present
+from harness.cli.compare import FormatOption, OutOption, compared, present, require_output
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.driver import arms, catalog, judge, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
@@ -53,6 +53,7 @@ def ab_command(
     described = dict(zip(arms.ARMS, (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE])), strict=True))
     frameworks = _frameworks(framework, described)
     arms.require_pins(described, frameworks)
+    require_output(form, folder)
     goal = measuring.goal_of(precision, budget)
     if mpirun is not None:
         launch.open_mpi(mpirun.absolute())

@@ -47,10 +47,14 @@ def compare_command(
     folder: OutOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Say what got slower, or worse, from one run to another of the same machine. Exit 1 where anything did."""
+    """Say what got slower, or worse, from one run to another of the same machine.
+
+    Exit 1 where anything did, and 3 where the two cannot be held against each other, or what they took of the disk's time cannot.
+    """
+    require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
     present(found, form, folder)
-    raise typer.Exit(int(found.regressed))
+    raise typer.Exit(1 if found.regressed else IncomparableError.exit_status if found.is_hollow else 0)
 
 
 @app.command("regress")
@@ -64,13 +68,14 @@ def regress_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
+    require_output(form, folder)
     slurm.require_a_node()
     frameworks, scratch = measuring.chosen_frameworks(framework, catalog.frameworks()), scratch_directory(directory)
     here = manifest.capture(scratch)
     place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
     baseline = next((read_run(found) for found in reversed(folders(place))), None)
     if baseline is not None:
-        _require_finished(baseline)
+        _require_sound(baseline)
         _require_alike(baseline, here, place)
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
@@ -107,12 +112,20 @@ def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
     return replace(found, remarks=(*found.remarks, *reached))
 
 
-def present(found: Comparison, form: str, folder: Path | None) -> None:
-    """Print a comparison, and write it to files where a folder is named."""
+def require_output(form: str, folder: Path | None) -> None:
+    """Refuse a format that nobody knows and a folder that cannot be made: before anything is measured."""
     if form not in FORMATS:
         raise nearest("format", form, FORMATS)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--out {folder}: {error.strerror}") from error
+
+
+def present(found: Comparison, form: str, folder: Path | None) -> None:
+    """Print a comparison, and write it to files where a folder is named."""
+    if folder is not None:
         for name, write in _WRITERS.values():
             (folder / name).write_text(write(found), encoding="utf-8")
     if form == "table":
@@ -165,8 +178,10 @@ def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
         )
 
 
-def _require_finished(baseline: ReadRun) -> None:
-    """Look before anything is measured."""
+def _require_sound(baseline: ReadRun) -> None:
+    """Look before anything is measured. A row that failed when an interrupted first run was ended would never be compared."""
+    place = shlex.quote(str(baseline.stored.folder))
     if not comparison.is_finished(baseline):
-        place = shlex.quote(str(baseline.stored.folder))
         raise IncomparableError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")
+    if judge.exit_code(baseline.stored.plan, baseline.rows):
+        raise IncomparableError(f"a row of the baseline {baseline.name} failed: remove {place} to have a new one")

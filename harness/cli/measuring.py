@@ -32,7 +32,7 @@ _PRECISION_HELP = (
 )
 PrecisionOption = Annotated[float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)]
 BudgetOption = Annotated[
-    str | None, typer.Option(metavar="10m", help="With --precision: begin nothing that would outlast this time [default: 10m].")
+    str | None, typer.Option(metavar="10m", help="With --precision: add no process that would outlast this time [default: 10m].")
 ]
 MpirunOption = Annotated[Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")]
 
