@@ -306,6 +306,16 @@ def test_a_part_measured_again_takes_no_place_in_the_panel_of_a_fuller_run(tmp_p
     assert {cell.run.name for cell in figures.scaled(pool)} == {part.name}
 
 
+def test_a_method_that_only_more_ranks_measured_is_named(tmp_path: Path, here: Manifest) -> None:
+    one, two = item("one"), item("two", world=2, strategy="flat", launcher="mpirun")
+    run = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one)), (two, cost(two, ranks=2))])
+    drawn = figures.draw([run])
+    for family in ("cost-", "size-"):
+        lacks = only(drawn, family).missing
+        assert [lack for lack in lacks if "raw two" in lack and "on 2 ranks" in lack and "on one rank" in lack], family
+        assert not [lack for lack in lacks if "raw one" in lack], family
+
+
 def test_no_untraced_save_takes_a_verdict_away(tmp_path: Path, here: Manifest) -> None:
     one, two, ranks = item("one"), item("two"), item("one", world=2, strategy="flat", launcher="mpirun")
     traced = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one))])
@@ -604,6 +614,17 @@ def test_the_index_of_the_reference_figures_lists_every_one() -> None:
     folder = REFERENCE / "figures"
     listed = re.findall(r"^- \[.*?\]\((.*?)\): .+\.$", (folder / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.svg"))
+
+
+def test_every_reference_run_is_listed_with_the_command_that_made_it() -> None:
+    listed = re.findall(r"^## (\S+):|^\| `(\S+)` \| `(.+)` \|$", (REFERENCE / "README.md").read_text(), re.MULTILINE)
+    machine, found = "", {}
+    for section, run, command in listed:
+        machine = section or machine
+        if run:
+            found[f"{machine}/{run}"] = command
+    kept = {f"{run.parent.name}/{run.name}": " ".join(store.Run(run).header["command"]) for run in folders(REFERENCE)}
+    assert found == kept
 
 
 def test_the_command_refuses_a_run_that_is_not_there(tmp_path: Path) -> None:

@@ -127,6 +127,15 @@ def left_out(cells: Iterable[Cell[AnyRow]], shown: Iterable[Cell[AnyRow]]) -> tu
     )
 
 
+def of_more_ranks(cells: Iterable[Cell[AnyRow]], world: int) -> tuple[str, ...]:
+    """A sentence for every row that a figure of `world` ranks has nothing of, since only more ranks have measured the method."""
+    measured = list(cells)
+    drawn = {(cell.row.framework, label(cell.row)) for cell in measured if cell.row.world == world}
+    others = [cell.row for cell in measured if (cell.row.framework, label(cell.row)) not in drawn]
+    ranks = "one rank" if world == 1 else f"{world} ranks"
+    return tuple(dict.fromkeys(lack(row, f"not drawn beside these, for none measured it on {ranks}") for row in others))
+
+
 def _key(row: Row) -> str:
     """What the case is; a state that has not grown yet is the state itself."""
     parts = (row.experiment, row.framework, row.method, row.workload, row.preset, row.precision, row.device, row.strategy)

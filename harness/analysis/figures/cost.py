@@ -23,6 +23,7 @@ from harness.analysis.figures.cells import (
     left_out,
     missing,
     number,
+    of_more_ranks,
     of_one_run,
     slug,
     state_title,
@@ -57,14 +58,15 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     saves = [cell for cell in pool.every(CostRow) if cell.row.scale <= 1]
     for state, cells in grouped(saves, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
-        yield _saves(state, world, [cell for cell in cells if cell.row.world == world], pool)
+        more_ranks = of_more_ranks(cells, world)
+        yield _saves(state, world, [cell for cell in cells if cell.row.world == world], more_ranks, pool)
     for (state, every, world), trained in grouped(
         pool.every(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
     ).items():
         yield _training(state, every, world, trained, pool)
 
 
-def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], more_ranks: tuple[str, ...], pool: Pool) -> Drawn:
     cells = of_one_run(measured)
     bytes_ = max((cell.row.state_bytes or 0 for cell in cells), default=0)
     title = f"What a checkpoint costs: {state_title(state)}{_ranks(world)}, {size(bytes_)} of state"
@@ -93,7 +95,7 @@ def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], pool: Po
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
     _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
-    lacks = missing(cells) + left_out(measured, cells)
+    lacks = missing(cells) + left_out(measured, cells) + more_ranks
     return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), lacks, figure)
 
 

@@ -10,7 +10,20 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from harness.analysis.cost import CostRow
-from harness.analysis.figures.cells import Cell, Pool, State, caption, chosen, footer, grouped, label, missing, slug, state_title
+from harness.analysis.figures.cells import (
+    Cell,
+    Pool,
+    State,
+    caption,
+    chosen,
+    footer,
+    grouped,
+    label,
+    missing,
+    of_more_ranks,
+    slug,
+    state_title,
+)
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import BAR_HEIGHT, beside, method_lines, notes
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, SKY, Look, frame
@@ -41,10 +54,10 @@ def draw(pool: Pool) -> Iterator[Drawn]:
         best = {
             (cell.row.framework, label(cell.row), cell.row.strategy): cell for cell in reversed(cells) if cell.row.world == world
         }
-        yield _figure(state, list(reversed(best.values())), pool)
+        yield _figure(state, list(reversed(best.values())), of_more_ranks(cells, world), pool)
 
 
-def _figure(state: State, cells: Sequence[Cell[Row]], pool: Pool) -> Drawn:
+def _figure(state: State, cells: Sequence[Cell[Row]], more_ranks: tuple[str, ...], pool: Pool) -> Drawn:
     state_bytes = max((_sized(cell.row).state_bytes or 0 for cell in cells), default=0)
     title = f"What the files hold: {state_title(state)}, {size(state_bytes)} of state"
     guide = (
@@ -70,7 +83,7 @@ def _figure(state: State, cells: Sequence[Cell[Row]], pool: Pool) -> Drawn:
     panels[-1].set_xlim(0.0, max(_NEAREST_LIMIT, 1.05 * widest))
     _legend(body, [row for rows in frameworks.values() for row in rows])
     what = "File bytes against bytes of state, by role where the format tells."
-    return Drawn(slug("size", *state), title, caption(what, COUNTED, cells, pool), missing(cells), figure)
+    return Drawn(slug("size", *state), title, caption(what, COUNTED, cells, pool), missing(cells) + more_ranks, figure)
 
 
 def _bars(axes: Axes, rows: Sequence[Sized]) -> None:
