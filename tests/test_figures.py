@@ -89,6 +89,12 @@ def only(found: Sequence[Drawn], start: str) -> Drawn:
     return matching[0]
 
 
+def of_bench(found: Sequence[Drawn], reference: Sequence[ReadRun]) -> tuple[Drawn, str]:
+    """The reference figure of what a checkpoint costs, of the machine that measured the suite `bench`, and that machine."""
+    machine = max((run for run in reference if run.name.endswith("bench-jax")), key=lambda run: run.name).stored.manifest.machine
+    return next(it for it in found if it.name.startswith("cost-resnet50") and machine in it.caption), machine
+
+
 def bars_of(axes: Axes) -> dict[str, tuple[float, float, float]]:
     """The length of the bar on each line, by the line's label, and its interval."""
     names = {round(place): text.get_text() for place, text in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)}
@@ -132,7 +138,7 @@ def texts(drawn: Drawn) -> str:
 
 
 def test_training_has_a_scale_and_a_step_for_each_framework(reference: list[ReadRun]) -> None:
-    runs = [run for run in reference if "-train-" in run.name]
+    runs = [run for run in reference if run.stored.header["suite"] == "train"]
     drawn = next(it for it in figures.draw(runs) if it.name.startswith("training-") and it.name.endswith("every-4"))
     told = " ".join(texts(drawn).split())
     frameworks = {row.framework for run in runs for row in run.rows}
@@ -168,7 +174,7 @@ def test_bars_and_points_are_the_rows_medians_with_their_intervals(reference: li
 
 
 def test_the_parts_of_an_overhead_are_the_rows(reference: list[ReadRun]) -> None:
-    run = next(run for run in reference if "-train-" in run.name)
+    run = next(run for run in reference if run.stored.header["suite"] == "train")
     drawn = only(figures.draw([run]), "training-resnet50-full-float32-cpu-every-4")
     overhead, stall, *_ = drawn.figure.axes
     rows = {row.method: row for row in run.rows if isinstance(row, TrainRow) and row.every == 4 and row.status == "ok"}
@@ -219,8 +225,8 @@ def test_axes_of_numbers_have_a_unit(drawn_reference: list[Drawn], family: str) 
 
 
 def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
-    drawn = only(drawn_reference, "cost-resnet50")
-    for part in ("95 % bootstrap intervals", reference[0].stored.manifest.machine, "2 cores"):
+    drawn, machine = of_bench(drawn_reference, reference)
+    for part in ("95 % bootstrap intervals", machine, "2 cores"):
         assert part in drawn.caption
     assert re.search(r"n = \d+ to \d+", drawn.caption)
     newest = {name: max(run.name for run in reference if run.name.endswith(name)) for name in ("bench-jax", "bench-pytorch")}
@@ -229,7 +235,7 @@ def test_captions_give_interval_counts_machine_and_runs(drawn_reference: list[Dr
 
 
 def test_what_is_missing_is_named_with_its_reason(drawn_reference: list[Drawn], reference: list[ReadRun]) -> None:
-    drawn = only(drawn_reference, "cost-resnet50")
+    drawn, _ = of_bench(drawn_reference, reference)
     assert any("dcp-hf-safetensors-merged" in lack and "torch.finfo()" in lack for lack in drawn.missing)
     assert all(lack.endswith(".") for lack in drawn.missing)
     assert "failed in save: RuntimeError" in texts(drawn)
@@ -614,6 +620,16 @@ def test_the_index_of_the_reference_figures_lists_every_one() -> None:
     folder = REFERENCE / "figures"
     listed = re.findall(r"^- \[.*?\]\((.*?)\): .+\.$", (folder / "README.md").read_text(), re.MULTILINE)
     assert sorted(listed) == sorted(path.name for path in folder.glob("*.svg"))
+
+
+def test_files_are_told_apart_by_their_machine_and_then_by_a_number(tmp_path: Path, here: Manifest) -> None:
+    machines = [here, replace(here, machine="other"), replace(here, machine="other", kernel="newer")]
+    one = item("one")
+    runs = [stored(tmp_path, machine, f"20260101-00000{n}-a", [(one, cost(one))]) for n, machine in enumerate(machines)]
+    assert "cost-resnet50-small-float32-cpu" in {drawn.name for drawn in figures.draw(runs[:1])}
+    names = {drawn.name for drawn in figures.draw(runs) if drawn.name.startswith("cost")}
+    start = "cost-resnet50-small-float32-cpu"
+    assert names == {f"{start}-{here.machine}", f"{start}-other-1", f"{start}-other-2"}
 
 
 def test_every_reference_run_is_listed_with_the_command_that_made_it() -> None:

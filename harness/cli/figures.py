@@ -29,8 +29,7 @@ def figures_command(
     drawn = figures.draw(_runs(names, results))
     if not drawn:
         raise UsageError("these runs hold nothing that a figure shows")
-    for figure in drawn:
-        svg, png = figures.save(figure, folder)
+    for figure, (svg, png) in zip(drawn, figures.save_all(drawn, folder), strict=True):
         out.print(escape(f"{svg}, {png.name}: {figure.title}"), highlight=False, soft_wrap=True)
         for lack in figure.missing:
             out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)

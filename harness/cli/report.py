@@ -45,8 +45,12 @@ def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     """Draw the figures of comparable runs as files, for the page to hold them as well."""
     from harness.analysis import figures  # no other command is to wait for matplotlib
 
-    drawn = [(figure, figures.save(figure, folder)[0]) for figure in figures.draw(runs)]
-    return [Picture(figure.title, figure.caption, figure.missing, svg.read_bytes()) for figure, svg in drawn]
+    drawn = figures.draw(runs)
+    files = figures.save_all(drawn, folder)
+    return [
+        Picture(figure.title, figure.caption, figure.missing, svg.read_bytes())
+        for figure, (svg, _) in zip(drawn, files, strict=True)
+    ]
 
 
 def _found(names: list[str], results: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from harness.analysis.cost import CostRow
 from harness.analysis.figures.cells import (
@@ -43,6 +44,7 @@ _VISIBLE_SHARE = 0.02  # of the axis: a column whose bars are shorter says so in
 _ROOM_FOR_PERCENTAGE = 1.3
 _TIMES_NOTE_LENGTH = 100
 _OVERHEAD_NOTE_LENGTH = 120
+_TICKS_AT_MOST = 4  # of a narrow panel
 _SCALE_INCHES = 0.2  # the name of an axis
 _PARTS = (
     ("overhead_s", "overhead", Look(BLUE)),
@@ -171,6 +173,7 @@ def _training(state: State, every: int, world: int, measured: Sequence[Cell[Trai
         _scale_parts(panels, rows)
         for axes in panels:
             axes.set_xlabel("s a checkpoint")
+        panels[0].xaxis.set_major_locator(MaxNLocator(_TICKS_AT_MOST))  # of all, which share it
     what = f"What one checkpoint {interval} adds to training, in its parts, each the median over blocks of training."
     return Drawn(
         slug("training", *state, f"every-{every}", _world_slug(world)),

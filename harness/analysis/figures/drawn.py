@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 
 import matplotlib as mpl
@@ -13,6 +17,7 @@ from PIL import Image
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
+_inherited: Sequence[Drawn] = ()  # of a process that saves
 _NOTEBOOK_COLOURS = 64  # a chart has few, and their mixtures with its ground; the file is a third of one with all colours
 
 
@@ -45,6 +50,24 @@ def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
         drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
         drawn.figure.savefig(png, dpi=PNG_DPI, metadata={"Title": drawn.title, "Description": drawn.caption, "Software": None})
     return svg, png
+
+
+def save_all(drawn: Sequence[Drawn], folder: Path) -> Iterator[tuple[Path, Path]]:
+    """Save every figure, and return the files of each in order. Laying out and rendering take longest, so all processors do it.
+
+    The processes are forked, for figures cannot be sent: the functions that write their axes' labels have no name.
+    """
+    with ProcessPoolExecutor(mp_context=get_context("fork"), initializer=_inherit, initargs=(drawn,)) as pool:
+        yield from pool.map(_save_inherited, range(len(drawn)), repeat(folder))
+
+
+def _inherit(drawn: Sequence[Drawn]) -> None:
+    global _inherited
+    _inherited = drawn
+
+
+def _save_inherited(place: int, folder: Path) -> tuple[Path, Path]:
+    return save(_inherited[place], folder)
 
 
 def _lay_out(figure: Figure) -> None:
