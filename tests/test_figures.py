@@ -632,6 +632,14 @@ def test_files_are_told_apart_by_their_machine_and_then_by_a_number(tmp_path: Pa
     assert names == {f"{start}-{here.machine}", f"{start}-other-1", f"{start}-other-2"}
 
 
+def test_the_runs_that_tell_most_of_a_kind_are_found_beside_newer_ones(tmp_path: Path, here: Manifest) -> None:
+    one, two, train = item("one"), item("two"), item("one", experiment="train", every=2)
+    fuller = stored(tmp_path, here, "20260101-000000-a", [(one, cost(one)), (two, cost(two))])
+    newer = stored(tmp_path, replace(here, machine="other"), "20260102-000000-b", [(one, cost(one)), (train, trained(train, 0.05))])
+    machines = [figures.fullest([fuller, newer], kind).manifest.machine for kind in (CostRow, TrainRow)]
+    assert machines == [here.machine, "other"]
+
+
 def test_every_reference_run_is_listed_with_the_command_that_made_it() -> None:
     listed = re.findall(r"^## (\S+):|^\| `(\S+)` \| `(.+)` \|$", (REFERENCE / "README.md").read_text(), re.MULTILINE)
     machine, found = "", {}

@@ -8,14 +8,14 @@ from dataclasses import replace
 import matplotlib as mpl
 
 from harness.analysis.figures import asynchrony, cost, determinism, durability, scale, size
-from harness.analysis.figures.cells import Pool, pools
+from harness.analysis.figures.cells import Pool, fullest, pools
 from harness.analysis.figures.drawn import Drawn, save, save_all
 from harness.analysis.figures.index import write_index
 from harness.analysis.figures.scale import scaled
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 
-__all__ = ["Drawn", "Pool", "draw", "pools", "save", "save_all", "scaled", "write_index"]
+__all__ = ["Drawn", "Pool", "draw", "fullest", "pools", "save", "save_all", "scaled", "write_index"]
 
 _FAMILIES: tuple[Callable[[Pool], Iterator[Drawn]], ...] = (
     cost.draw,

@@ -81,6 +81,12 @@ def pools(runs: Sequence[ReadRun]) -> list[Pool]:
     ]
 
 
+def fullest(runs: Sequence[ReadRun], kind: type[AnyRow]) -> Pool:
+    """Of the runs that may be compared those that tell most rows of a kind, the newest of several. There must be a run."""
+    found = pools(runs)
+    return max(enumerate(found), key=lambda placed: (len(placed[1].of(kind)), placed[0]))[1]
+
+
 def is_measured(cell: Cell[AnyRow]) -> bool:
     """Whether the run tried the case to its end."""
     return cell.row.status in ("ok", "failed")
