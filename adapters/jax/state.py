@@ -21,6 +21,7 @@ from workloads import Role, Workload
 from workloads.layers import Variable
 
 SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}  # canonical -> optax
+STEP = "position/step"
 ROLES = {  # of all parts of the tree
     "weights": Role.WEIGHT,
     "buffers": Role.BUFFER,
@@ -75,31 +76,23 @@ class State:
     def tensors(self) -> dict[str, Array]:
         """Return everything as arrays under canonical names, for formats that hold nothing else."""
         leaves, structure = jax.tree.flatten(self.tree())
-        if structure not in self._places:
-            self._places[structure] = dict(self._named_leaves(structure.unflatten(range(len(leaves)))))
-        return {name: leaves[place] for name, place in self._places[structure].items()} | {"position/step": jnp.asarray(self.step)}
+        return {name: leaves[place] for name, place in self._places_in(structure).items()} | {STEP: jnp.asarray(self.step)}
 
     def adopt_tensors(self, tensors: Mapping[str, Array]) -> None:
-        """Hold the arrays of `tensors` from now on."""
-        self.weights = self._nested(tensors, "weights", self.workload.parameters)
-        self.buffers = self._nested(tensors, "buffers", self.workload.buffers)
-        if self.workload.master_weights:
-            self.master = self._nested(tensors, "optimizer/master", self.workload.parameters)
-        slots = {
-            SLOTS[slot]: self._nested(tensors, f"optimizer/{slot}", self.workload.parameters)
-            for slot in self.workload.optimizer.slots
-        }
-        counter = {name.rpartition("/")[2]: tensors[name] for name, _ in self._counters(self.optimizer)}
-        self.optimizer = optax.tree_utils.tree_set(self.optimizer, **slots, **counter)
-        self.rng = tensors["rng/key"]
-        self.step = int(tensors["position/step"])
+        """Hold the arrays of `tensors` from now on. Raises KeyError where one is missing."""
+        leaves, structure = jax.tree.flatten(self.tree())
+        for name, place in self._places_in(structure).items():
+            leaves[place] = int(tensors[name]) if name == STEP else tensors[name]
+        self.adopt(structure.unflatten(leaves))
 
-    @staticmethod
-    def _nested(tensors: Mapping[str, Array], prefix: str, variables: tuple[Variable, ...]) -> Tree:
-        return nested({variable.name: tensors[f"{prefix}/{variable.name}"] for variable in variables})
+    def _places_in(self, structure: PyTreeDef) -> dict[str, int]:
+        """Return the places of the named leaves in a flat `tree`, looked up once: optax and flax walk it again and again."""
+        if structure not in self._places:
+            self._places[structure] = dict(self._named_leaves(structure.unflatten(range(structure.num_leaves))))
+        return self._places[structure]
 
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the leaves of a `tree` under canonical names. Slow: optax and flax walk the tree again and again."""
+        """Yield the leaves of a `tree` under canonical names."""
         yield from self._named("weights", tree["weights"], self.workload.parameters)
         yield from self._named("buffers", tree["buffers"], self.workload.buffers)
         if self.workload.master_weights:
@@ -109,7 +102,7 @@ class State:
             yield from self._named(f"optimizer/{slot}", values, self.workload.parameters)
         yield from self._counters(tree["optimizer"])
         yield "rng/key", tree["rng"]
-        yield "position/step", tree["step"]
+        yield STEP, tree["step"]
 
     @staticmethod
     def _counters(optimizer: optax.OptState) -> Iterator[tuple[str, Any]]:
