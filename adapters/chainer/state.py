@@ -49,7 +49,7 @@ class State:
 
     def assign(self, leaves: Mapping[str, memoryview]) -> None:
         """Give the named arrays these bytes. Raises KeyError for an unknown name."""
-        arrays, counters = self.arrays(), {name: place for name, *place in self._counters()}
+        arrays, counters = self.arrays(), {name: place for name, *place in self._counters(parameters(self.model))}
         for name, data in leaves.items():
             array = arrays[name]
             values = np.frombuffer(data, dtype=array.dtype).reshape(array.shape)
@@ -70,19 +70,20 @@ class State:
         self.rng[:-1], self.rng[-1] = words, position
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
-        rules = {name: parameter.update_rule for name, parameter in parameters(self.model).items()}
-        for name, parameter in parameters(self.model).items():
-            yield f"weights/{name}", parameter.array
+        trained = parameters(self.model)  # a walk through the model, which takes a millisecond
+        yield from ((f"weights/{name}", parameter.array) for name, parameter in trained.items())
         for name, link, attribute in buffers(self.model):
             yield f"buffers/{name}", getattr(link, attribute)
         for slot in self.workload.optimizer.slots:
-            yield from ((f"optimizer/{slot}/{name}", rule.state[SLOTS[slot]]) for name, rule in rules.items())
+            yield from (
+                (f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]]) for name, parameter in trained.items()
+            )
         yield "rng/numpy", self.rng
-        yield from ((name, np.array(getattr(owner, attribute))) for name, owner, attribute in self._counters())
+        yield from ((name, np.array(getattr(owner, attribute))) for name, owner, attribute in self._counters(trained))
 
-    def _counters(self) -> Iterator[tuple[str, object, str]]:
+    def _counters(self, trained: Mapping[str, chainer.Parameter]) -> Iterator[tuple[str, object, str]]:
         """Yield canonical name, owner and attribute of every number of steps."""
-        yield from ((f"optimizer/step/{name}", parameter.update_rule, "t") for name, parameter in parameters(self.model).items())
+        yield from ((f"optimizer/step/{name}", parameter.update_rule, "t") for name, parameter in trained.items())
         yield "optimizer/step", self.optimizer, "t"
         yield "position/step", self, "step"
 
