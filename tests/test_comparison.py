@@ -503,6 +503,18 @@ def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:
     assert figures(compared(make, slow, head, plan)) == figures(compared(make, base, head, plan))
 
 
+def test_other_packages_are_said(make: Make) -> None:
+    plan = [item()]
+    old = records.worker(packages={"numpy": "2.4.6", "zarr": "3.1"})
+    new = records.worker(packages={"numpy": "2.5.0", "blosc": "1.11"})
+    base, head = cost(plan[0]), cost(plan[0])
+    assert list(compared(make, [*base, old], [*head, old], plan).remarks) == []
+    found = compared(make, [*base, old], [*head, new], plan)
+    assert list(found.remarks) == ["packages: blosc (absent) to 1.11, numpy 2.4.6 to 2.5.0, zarr 3.1 to (absent)"]
+    another = replace(new, framework="jax")
+    assert list(compared(make, [*base, old], [*head, old, another], plan).remarks) == [], "of a framework that one run lacks"
+
+
 @pytest.mark.parametrize(("world", "remarks"), [(1, []), (2, ["mpirun: the environment's to /usr/bin/mpirun"])])
 def test_another_mpirun_is_said_where_it_started_ranks(make: Make, world: int, remarks: list[str]) -> None:
     plan = [item(world=world)]

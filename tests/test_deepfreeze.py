@@ -134,13 +134,72 @@ def test_a_load_that_is_given_up_leaves_nothing_open(saved: Path) -> None:
     assert left_behind() == []
 
 
-def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("block_bytes", [4096, 1 << 16, 16 << 20])
+@pytest.mark.parametrize("expected", ["checkpoint", "other", "longer", "absent", "cut"])
+@pytest.mark.parametrize("loaded", ["checkpoint", "longer"])
+def test_a_load_takes_what_it_finds_whatever_was_expected(
+    saved: Path, folder: Path, loaded: str, expected: str, block_bytes: int
+) -> None:
+    new_engine().save(new_state(2), folder / "other", STEP).finished()
+    longer = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {"note": 9000 * "x"}, [Arena()])
+    longer.prepare(SPECS)
+    longer.save(new_state(1), folder / "longer", STEP).finished()  # its tensors lie elsewhere in the file
+    (folder / "cut").mkdir()
+    (folder / "cut" / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes()[:5000])
+    engine, target, descriptors = new_engine(block_bytes=block_bytes), new_state(3), len(os.listdir("/proc/self/fd"))
+    for place in ("other", expected):
+        engine.expect(folder / place)
+    assert engine.load(folder / loaded, SPECS, target) == {}
+    assert equal(target, new_state(1))
+    engine.expect(folder / expected)
+    assert equal(engine.load(folder / loaded, SPECS, {}), new_state(1))
+    engine.expect(folder / expected)
+    engine.close()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert left_behind() == []
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 14, 16 << 20])
+def test_what_was_read_early_is_not_read_again(saved: Path, block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    preadv, counts = os.preadv, []
+
+    def count(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        counts.append(preadv(descriptor, buffers, offset))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "preadv", count)
+    engine, totals = new_engine(block_bytes=block_bytes), []
+    for early in (False, True):
+        if early:
+            engine.expect(saved)
+        engine.load(saved, SPECS, new_state(3))
+        totals.append((len(counts), sum(counts)))
+        counts.clear()
+    assert totals[0] == totals[1]
+
+
+def test_damage_in_what_was_read_early_is_found(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    for offset, named in list(places(saved)):
+        file.write_bytes(whole[:offset] + bytes([whole[offset] ^ 4]) + whole[offset + 1 :])
+        engine = new_engine()
+        engine.expect(saved)
+        with pytest.raises(Damaged, match=rf"model.safetensors.*{named}"):
+            engine.load(saved, SPECS, new_state(2))
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(saved: Path, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> int:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", fail)
+    engine = new_engine()
+    if early:
+        engine.expect(saved)
     with pytest.raises(OSError, match=r"Input/output error, in \w+/\w+: '.*model.safetensors'"):
-        new_engine().load(saved, SPECS, {})
+        engine.load(saved, SPECS, new_state(2))
 
 
 def test_a_load_gives_each_tensor_once_it_is_whole_and_small_ones_between_large_ones(saved: Path) -> None:

@@ -14,9 +14,12 @@ import pytest
 import records
 from conftest import ROOT, planned
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from typer.testing import CliRunner
 
@@ -35,6 +38,7 @@ from harness.stored import folders
 
 Content = Sequence[tuple[PlannedCase, Sequence[Record]]]
 
+GREYS_APART = 1.5  # in luminance, of areas that touch
 TENTH = 100_000_000  # nanoseconds
 
 
@@ -212,6 +216,42 @@ def test_every_reference_figure_can_be_read(drawn_reference: list[Drawn]) -> Non
         assert crossing == [], drawn.name
         for axes in drawn.figure.axes:
             assert axes.has_data() or axes.texts or axes.get_legend(), drawn.name
+
+
+def test_what_a_legend_tells_apart_is_apart_in_grey(drawn_reference: list[Drawn]) -> None:
+    """Grey as a printer makes it; who sees no differences of hue still sees those."""
+    assert len({look.marker for look in style.SERIES}) == len(style.SERIES), "of lines with intervals, legends hold the intervals"
+    told = 0
+    for drawn in drawn_reference:
+        legends = [legend for part in drawn.figure.subfigs for legend in part.legends]
+        legends += [found for axes in drawn.figure.axes if (found := axes.get_legend())]
+        for legend in legends:
+            named = [
+                (text.get_text(), *look_of(handle))
+                for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)
+                if not isinstance(handle, LineCollection)
+            ]
+            alike = [
+                (one, other)
+                for (one, shape, light), (other, other_shape, other_light) in combinations(named, 2)
+                if shape == other_shape and (max(light, other_light) + 0.05) / (min(light, other_light) + 0.05) < GREYS_APART
+            ]
+            assert alike == [], drawn.name
+            told += len(named) > 1
+    assert told > 5
+
+
+def look_of(handle: Any) -> tuple[tuple[Any, ...], float]:
+    """A legend's entry: its shape, and how light it is, as WCAG defines relative luminance."""
+    if isinstance(handle, Patch):
+        return ("patch", handle.get_hatch() or ""), luminance(handle.get_facecolor())
+    line = handle if isinstance(handle, Line2D) else handle[0]
+    return ("line", line.get_marker(), line.get_linestyle(), line.get_markerfacecolor() == "none"), luminance(line.get_color())
+
+
+def luminance(colour: Any) -> float:
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgba(colour)[:3]]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
 @pytest.mark.parametrize("family", ["cost", "training", "size", "traces", "asynchrony", "scale"])
@@ -572,6 +612,20 @@ def test_duration_and_overhead_stand_over_each_other_by_ranks(tmp_path: Path, he
     assert any("one on 2" in lack for lack in drawn.missing)
     assert "(s)" in duration.get_ylabel()
     assert "(s)" in overhead.get_ylabel()
+
+
+def test_durations_and_overheads_have_one_scale_and_only_overheads_room_below_zero(tmp_path: Path, here: Manifest) -> None:
+    one, saved = item("one", experiment="train", every=2), item("one")
+    run = stored(tmp_path, here, "20260101-000000-a", [(one, trained(one, -0.2)), (saved, cost(saved, (0.3,) * 3))])
+    figure = only(figures.draw([run]), "asynchrony-raw").figure
+    figure.canvas.draw()
+    duration, overhead = figure.axes
+    inches_per_second = [
+        axes.get_window_extent().height / (axes.get_ylim()[1] - axes.get_ylim()[0]) for axes in (duration, overhead)
+    ]
+    assert inches_per_second[0] == pytest.approx(inches_per_second[1], rel=0.02)
+    assert duration.get_ylim()[0] == 0.0
+    assert overhead.get_ylim()[0] < -0.2
 
 
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path, reference: list[ReadRun]) -> None:

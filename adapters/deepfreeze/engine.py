@@ -17,9 +17,9 @@ from adapters.deepfreeze import layout
 from adapters.deepfreeze.arena import Arena, Origin
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Index, Layout
-from adapters.deepfreeze.reader import Reader, Tensors
+from adapters.deepfreeze.reader import Opened, Range, Reader, Tensors
 from adapters.deepfreeze.snapshot import Snapshot, Stream
-from adapters.deepfreeze.stored import open_stored
+from adapters.deepfreeze.stored import found_in, open_stored
 from adapters.deepfreeze.tensor import Bytes, Source, Spec
 from adapters.deepfreeze.writer import FileWriter, Frontier
 
@@ -197,6 +197,8 @@ class Engine:
         self._layout: Layout | None = None
         self._index: Index | None = None  # of several ranks' files, where this one writes it
         self._reader = Reader(io)
+        self._first: tuple[Range, ...] = ()  # what a load of a file such as this engine writes reads first
+        self._begun: Opened | None = None  # of a load that is still being prepared
         self._last: Save | None = None
         self._asked = 0  # how often for a save
         self._turn = first_arena  # of the arenas: the one that does not hold the newest checkpoint in memory
@@ -213,6 +215,7 @@ class Engine:
         plan = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
         self._index = layout.index(specs, self._ranks.world) if self._ranks.rank == 0 and self._ranks.world > 1 else None
         self._layout = plan
+        self._first = self._reader.first(found_in(plan)) if self._ranks.world == 1 else ()
         for arena in self._arenas:
             self._fitted(arena, plan)
 
@@ -252,6 +255,16 @@ class Engine:
         self.skip()
         self._tell_others(self._commit(path))
 
+    def expect(self, path: Path) -> None:
+        """Begin to read what a load of `path` into targets reads first, while the caller still prepares that load.
+
+        That is known where a checkpoint is one file, laid out as this engine would do it: of any other, all is read later.
+        """
+        self._forget_begun()
+        if self._first and self._layout is not None:
+            with suppress(OSError):  # the load itself says what is wrong
+                self._begun = self._reader.begin(path / self._layout.file, self._first)
+
     def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
         """Bring the tensors to their targets' memory, and return those without a target in new memory.
 
@@ -265,6 +278,12 @@ class Engine:
 
         Who does not take all of them has to close what is returned: threads are still reading.
         """
+        try:
+            yield from self._arriving(path, specs, targets)
+        finally:
+            self._forget_begun()
+
+    def _arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Tensors:
         if self._last is not None:
             self._last.staged()  # what is still to be copied must not be loaded over
         is_arena = path in [arena.folder for arena in self._arenas]
@@ -272,7 +291,7 @@ class Engine:
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
         gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}
         for file, entries in located:
-            yield from self._reader.read(file, entries, {**targets, **gathered})
+            yield from self._reader.read(file, entries, {**targets, **gathered}, self._begun)
         yield from gathered.items()
 
     def join(self) -> None:
@@ -288,6 +307,7 @@ class Engine:
 
     def close(self) -> None:
         """Return when nothing is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
+        self._forget_begun()
         try:
             self.wait()
         finally:
@@ -308,6 +328,12 @@ class Engine:
         last, self._last = self._last, None
         self._turn += self._is_kept(last)
         return last.untold()
+
+    def _forget_begun(self) -> None:
+        """Return when nothing is being read for a load."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.close()
 
     def _raise_beside(self, save: Save, error: BaseException) -> None:
         """Raise what went wrong before, when the state may change again: nobody gets to hold the save that has begun."""

@@ -9,7 +9,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -19,10 +21,10 @@ from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
-_AT_ONCE = 3  # requests in flight at least: the device must not wait for the interpreter
-_AHEAD = 2  # blocks that have come and wait, or are being brought to their place, beside those being read
-_BLOCK_BYTES = 4 << 20  # at most: what comes last is brought to its place while nothing is read
+_AHEAD = 2  # blocks that are asked for, or are being brought to their place, beside those being read
+_RING_BYTES = 48 << 20  # at most, of all blocks
 _SMALL_BYTES = 1 << 20  # of tensors that are many
+_CLOSED = -1
 
 Range = tuple[int, int]  # [start, stop) in a file
 Tensors = Generator[tuple[str, Bytes], None, None]  # names and bytes
@@ -30,12 +32,58 @@ Tensors = Generator[tuple[str, Bytes], None, None]  # names and bytes
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a file in memory, for the tensors of one group."""
+    """A part of a file that comes into memory, for the tensors of one group."""
 
     group: Group
     start: int
     stop: int
     memory: memoryview
+    coming: Future[None]
+
+    def come(self) -> Block:
+        """Wait for it. Raises EOFError where the file ends early, and OSError where it cannot be read."""
+        self.coming.result()
+        return self
+
+
+class Early(NamedTuple):
+    """A read that was begun before a header said what to read."""
+
+    part: Range
+    memory: memoryview
+    coming: Future[None]
+
+
+class Opened:
+    """A file that threads read parts of, in the order in which they were asked for."""
+
+    def __init__(self, path: Path, direct: bool, depth: int) -> None:
+        self.path = path
+        self.early: deque[Early] = deque()
+        self._descriptor = _open(path, direct)
+        self._pool = ThreadPoolExecutor(depth, "deepfreeze-reader")
+
+    def read(self, part: Range, memory: memoryview) -> Future[None]:
+        """Begin to read a part."""
+        return self._pool.submit(_read_part, self._descriptor, part, memory)
+
+    def take_early(self, part: Range, memory: memoryview) -> Future[None] | None:
+        """Return the next of the early reads where it brings this part to this memory.
+
+        Else none is left, and none that still writes: the memory of all of them is about to be used.
+        """
+        if self.early and self.early[0].part == part and self.early[0].memory is memory:
+            return self.early.popleft().coming
+        while self.early:
+            self.early.popleft().coming.exception()
+        return None
+
+    def close(self) -> None:
+        """Return when nothing is being read any more; again does nothing."""
+        self._pool.shutdown(cancel_futures=True)  # before the descriptor: its threads read from there
+        descriptor, self._descriptor = self._descriptor, _CLOSED
+        if descriptor != _CLOSED:
+            os.close(descriptor)
 
 
 class Reader:
@@ -43,26 +91,37 @@ class Reader:
 
     def __init__(self, io: DirectIo) -> None:
         self._direct = io.direct
-        self._depth = max(io.depth, _AT_ONCE)
-        self._block_bytes = min(round_up(io.block_bytes), _BLOCK_BYTES)
-        self._ring = [aligned_buffer(self._block_bytes) for _ in range(self._depth + _AHEAD)]
+        slots = io.depth + _AHEAD
+        self._depth = io.depth
+        self._block_bytes = min(round_up(io.block_bytes), _RING_BYTES // slots // ALIGNMENT * ALIGNMENT)
+        self._ring = [aligned_buffer(self._block_bytes) for _ in range(slots)]
         for slot in self._ring:
             bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
 
-    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes]) -> Tensors:
+    def first(self, wanted: Sequence[Found]) -> tuple[Range, ...]:
+        """Return which parts of a file are read first, as many as there is memory for, where these tensors of it are wanted."""
+        parts = (part for found in _in_order(wanted) for part in _parts(found, self._block_bytes))
+        return tuple(islice(parts, len(self._ring)))
+
+    def begin(self, path: Path, parts: Sequence[Range]) -> Opened:
+        """Begin to read parts of a file. `read` takes what is there of what it would read first, and reads all else."""
+        opened = Opened(path, self._direct, self._depth)
+        opened.early.extend(Early(part, slot, opened.read(part, slot)) for part, slot in zip(parts, self._ring, strict=False))
+        return opened
+
+    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes], begun: Opened | None = None) -> Tensors:
         """Bring the wanted tensors to their targets, and yield those that have none, in new memory, once they are there.
 
         Small ones, of which there are many, are read first and given out between the large ones: what is done with them then falls
         into the time of the reads, and never takes so long at a stretch that the reading threads wait for the interpreter.
-        Raises Damaged where a checksum differs or the file ends early, and OSError where it cannot be read. Who does not take
-        everything has to close what is returned.
+        `begun` is the same file, or one that nothing is wanted of any more. Raises Damaged where a checksum differs or the file
+        ends early, and OSError where it cannot be read. Who does not take everything has to close what is returned.
         """
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
         yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
-        entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
-        small = [found for found in entries if found.spec.size_bytes < _SMALL_BYTES]
-        large = [found for found in entries if found.spec.size_bytes >= _SMALL_BYTES]
-        with closing(self._read(file, [Group(found, targets) for found in (small, large) if found])) as arrived:
+        small, large = _in_order(wanted)
+        groups = [Group(found, targets) for found in (small, large) if found]
+        with closing(self._read(file, groups, begun)) as arrived:
             fresh = (
                 (found.spec.name, group.memory(found.stored.start, found.stored.stop))
                 for group, found in arrived
@@ -70,11 +129,14 @@ class Reader:
             )
             yield from _mixed(fresh, at_once=len(small) // max(len(large), 1) + 1)
 
-    def _read(self, file: StoredFile, groups: Sequence[Group]) -> Generator[tuple[Group, Found], None, None]:
+    def _read(self, file: StoredFile, groups: Sequence[Group], begun: Opened | None) -> Generator[tuple[Group, Found], None, None]:
         """Yield what has come and is what was saved."""
-        descriptor = _open(file.path, self._direct)
+        if begun is not None and begun.path != file.path:
+            begun.close()  # its threads write to the ring
+            begun = None
+        opened = begun or Opened(file.path, self._direct, self._depth)
         try:
-            with closing(self._read_ahead(descriptor, groups)) as blocks:  # before the descriptor: its threads read from there
+            with closing(self._read_ahead(opened, groups)) as blocks:
                 for block in blocks:
                     yield from ((block.group, found) for found in _arrived(block, file))
         except EOFError as error:
@@ -82,20 +144,21 @@ class Reader:
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
         finally:
-            os.close(descriptor)
+            opened.close()
 
-    def _read_ahead(self, descriptor: int, groups: Sequence[Group]) -> Generator[Block, None, None]:
+    def _read_ahead(self, opened: Opened, groups: Sequence[Group]) -> Generator[Block, None, None]:
         """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
-        ahead: deque[Future[Block]] = deque()
-        wanted = ((group, part) for group in groups for part in group.blocks(self._block_bytes))
-        with ThreadPoolExecutor(self._depth, "deepfreeze-reader") as pool:
-            for number, (group, part) in enumerate(wanted):
-                if len(ahead) == len(self._ring):
-                    yield ahead.popleft().result()
-                memory = group.touched(part) if group.is_fresh else self._ring[number % len(self._ring)]
-                ahead.append(pool.submit(_read_block, descriptor, Block(group, *part, memory)))
-            while ahead:
-                yield ahead.popleft().result()
+        ahead: deque[Block] = deque()
+        wanted = ((group, part) for group in groups for part in group.parts(self._block_bytes))
+        for number, (group, part) in enumerate(wanted):
+            if len(ahead) == len(self._ring):
+                yield ahead.popleft().come()
+            slot = self._ring[number % len(self._ring)]
+            memory = group.touched(part) if group.is_fresh else slot
+            coming = opened.take_early(part, memory) or opened.read(part, memory)
+            ahead.append(Block(group, *part, memory, coming))
+        while ahead:
+            yield ahead.popleft().come()
 
 
 class Group:
@@ -103,16 +166,16 @@ class Group:
 
     def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes]) -> None:
         """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins."""
-        self.arrivals = deque(_Arrival(found, targets.get(found.spec.name)) for found in entries)
         self.is_fresh = any(found.spec.name not in targets for found in entries)
+        self._entries = entries
         self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
         size_bytes = round_up(entries[-1].stored.stop) - self._first if self.is_fresh else 0
         self._memory = bytes_of(aligned_buffer(size_bytes))
+        self.arrivals = deque(_Arrival(found, targets.get(found.spec.name)) for found in entries)
 
-    def blocks(self, block_bytes: int) -> Iterator[Range]:
+    def parts(self, block_bytes: int) -> Iterator[Range]:
         """Yield what is to be read."""
-        parts = [(arrival.start, arrival.stop) for arrival in self.arrivals]
-        return _blocks(_joined(parts, min(block_bytes, _SMALL_BYTES)), block_bytes)
+        return _parts(self._entries, block_bytes)
 
     def memory(self, start: int, stop: int) -> Bytes:
         """Return the new memory of a part of the file."""
@@ -179,6 +242,19 @@ def _mixed(arrived: Iterator[tuple[str, Bytes]], at_once: int) -> Iterator[tuple
     yield from waiting
 
 
+def _in_order(wanted: Iterable[Found]) -> tuple[list[Found], list[Found]]:
+    """Return the small tensors that have bytes, and the large ones, each in file order."""
+    entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
+    small = [found for found in entries if found.spec.size_bytes < _SMALL_BYTES]
+    return small, [found for found in entries if found.spec.size_bytes >= _SMALL_BYTES]
+
+
+def _parts(entries: Sequence[Found], block_bytes: int) -> Iterator[Range]:
+    """Yield what is to be read of a file for tensors of it."""
+    parts = [(found.stored.start, found.stored.stop) for found in entries]
+    return _blocks(_joined(parts, min(block_bytes, _SMALL_BYTES)), block_bytes)
+
+
 def _blocks(parts: Iterable[Range], block_bytes: int) -> Iterator[Range]:
     """Divide the parts of a file, which are in order, into blocks that begin as direct I/O wants it."""
     for start, stop in parts:
@@ -208,13 +284,12 @@ def _open(path: Path, direct: bool) -> int:
         return open_for_read(path, direct=False)
 
 
-def _read_block(descriptor: int, block: Block) -> Block:
-    length = block.stop - block.start
-    whole = block.memory[: round_up(length)]
+def _read_part(descriptor: int, part: Range, memory: memoryview) -> None:
+    start, stop = part
+    whole = memory[: round_up(stop - start)]
     done = 0
-    while done < length:
-        count = os.preadv(descriptor, [whole[done:]], block.start + done)
+    while done < stop - start:
+        count = os.preadv(descriptor, [whole[done:]], start + done)
         if count == 0:
-            raise EOFError(f"the file ends at byte {block.start + done}")
+            raise EOFError(f"the file ends at byte {start + done}")
         done += count
-    return block

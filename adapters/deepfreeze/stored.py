@@ -20,6 +20,7 @@ from adapters.deepfreeze.layout import (
     STEP_KEY,
     VERSION_KEY,
     WORLD_KEY,
+    Layout,
     digest,
     file_name,
     local_name,
@@ -94,6 +95,18 @@ class Stored:
         located = [(file, list(_found(file, wanted))) for file in self.files]
         _check_complete(wanted, [found for _, entries in located for found in entries], self.files[0].path.parent)
         return [(file, entries) for file, entries in located if entries]
+
+
+def found_in(layout: Layout) -> list[Found]:
+    """Return where the tensors of a file lie that is laid out so; they have no checksums yet."""
+    return [
+        Found(
+            entry.piece.spec,
+            StoredTensor(entry.piece.name, entry.piece.spec.dtype, entry.piece.spec.shape, entry.start, entry.stop, ""),
+            0,
+        )
+        for entry in layout.placed
+    ]
 
 
 def open_stored(folder: Path, is_arena: bool = False) -> Stored:

@@ -37,9 +37,11 @@ class DeepFreeze(DeepFreezeMethod[State]):
         }
 
     def load(self, state: State, path: Path) -> None:
+        place = self.nearest(path)
+        self.engine.expect(place)
         tensors = state.tensors()
         on_host = {name: _host_bytes(tensor) for name, tensor in tensors.items() if not tensor.is_cuda}
-        loaded = self.engine.load(self.nearest(path), self.tensors, {} if self._stream else on_host)
+        loaded = self.engine.load(place, self.tensors, {} if self._stream else on_host)
         for name, data in loaded.items():
             _bytes(tensors[name]).copy_(torch.from_numpy(data))
         state.step = int(tensors["position/step"])

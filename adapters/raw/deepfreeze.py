@@ -25,10 +25,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
         }
 
     def load(self, state: State, path: Path) -> None:
+        place = self.nearest(path)
+        self.engine.expect(place)
         own = {name: _bytes(array) for name, array in state.leaves.items()}
-        loaded = self.engine.load(
-            self.nearest(path), self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)}
-        )
+        loaded = self.engine.load(place, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
         for name, data in loaded.items():
             own[name].set(data)
 

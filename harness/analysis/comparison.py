@@ -70,6 +70,7 @@ Verdict = Literal["faster", "same", "slower", "inconclusive"]
 _SIDES = ("arm", "covers", "rank_local", "framework_path", "method_path", "options")  # fields that may differ between two sides
 _COVERAGE = ("weights", "weights+optimizer", "full")
 _DURABILITY = ("never", "at finished", "at return")
+_ABSENT = "(absent)"
 
 
 @dataclass(frozen=True)
@@ -596,8 +597,9 @@ def _packages(run: ReadRun, arm: str) -> dict[tuple[str, str], str]:
 
 
 def _packages_remark(old: Mapping[tuple[str, str], str], new: Mapping[tuple[str, str], str]) -> list[str]:
-    changed = [key for key in sorted(old.keys() & new.keys()) if old[key] != new[key]]
-    named = [f"{package} {old[framework, package]} to {new[framework, package]}" for framework, package in changed]
+    frameworks = {framework for framework, _ in old} & {framework for framework, _ in new}
+    changed = [key for key in sorted(old.keys() | new.keys()) if key[0] in frameworks and old.get(key) != new.get(key)]
+    named = [f"{key[1]} {old.get(key, _ABSENT)} to {new.get(key, _ABSENT)}" for key in changed]
     return [f"packages: {', '.join(dict.fromkeys(named))}"] if named else []
 
 

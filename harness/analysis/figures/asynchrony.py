@@ -49,7 +49,7 @@ _BOTH = (
 _OVERHEAD_ALONE = "Lower is better. What a checkpoint adds to the training; nobody has timed it outside of training."
 _NUMBERS = "Numbers on the bars: milliseconds."
 _BAR_INCHES = 0.3
-_ROOM_FOR_NUMBERS = 0.16  # of what the bars span
+_ROOM_FOR_NUMBERS = 0.16  # of what is drawn
 _GAP = 1.0  # between numbers of ranks, in bars
 
 
@@ -79,7 +79,11 @@ def _figure(
     figure, body = frame(
         title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 5.4 if saves else 3.6
     )
-    panels = body.subplots(2 if saves else 1, 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    bottom, top = _limits([(cell.row, "overhead_s") for cell in trained] + [(cell.row, "durable_s") for cell in saves])
+    heights = [top, top - bottom] if saves else [1.0]  # as many seconds an inch, and no room below zero for times
+    panels = body.subplots(len(heights), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
+    panels[0].set_ylim(0.0, top)
+    panels[-1].set_ylim(bottom, top)
     if saves:
         _bars(panels[0], slots, [cell.row for cell in saves], "durable_s")
         panels[0].set_ylabel("checkpoint until\ndurable (s)")
@@ -127,7 +131,6 @@ def _overhead(row: TrainRow) -> float:
 
 
 def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
-    axes.margins(y=_ROOM_FOR_NUMBERS)
     axes.axhline(0.0, color=BLACK, lw=0.8)
     axes.grid(axis="y")
     axes.grid(visible=False, axis="x")
@@ -139,6 +142,15 @@ def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Seque
         else:
             said = axes.text(place, 0.04, row.status, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom")
             said.set(fontsize=6.5, bbox=GROUND)
+
+
+def _limits(numbers: Sequence[tuple[AnyRow, str]]) -> tuple[float, float]:
+    """The ends of a scale for the named numbers of the rows, in seconds: of what is drawn, with room for what stands on it."""
+    found = [(estimate, is_single(row)) for row, name in numbers if (estimate := number(row, name))]
+    drawn = [end for estimate, single in found for end in ((estimate.value,) if single else (estimate.low, estimate.high))]
+    bottom, top = min(0.0, *drawn, 0.0), max(0.0, *drawn, 0.0) or 1.0
+    room = _ROOM_FOR_NUMBERS * (top - bottom)
+    return bottom - room * (bottom < 0.0), top + room
 
 
 def _bar(axes: Axes, place: float, estimate: Estimate, look: Look, single: bool) -> None:
