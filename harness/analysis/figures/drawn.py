@@ -17,6 +17,7 @@ from PIL import Image
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
+_PNG_LEVEL = 1  # of nine: more takes as long as all the drawing
 _inherited: Sequence[Drawn] = ()  # of a process that saves
 _NOTEBOOK_COLOURS = 64  # a chart has few, and their mixtures with its ground; the file is a third of one with all colours
 
@@ -48,7 +49,8 @@ def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
     _lay_out(drawn.figure)
     with mpl.rc_context(STYLE):
         drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
-        drawn.figure.savefig(png, dpi=PNG_DPI, metadata={"Title": drawn.title, "Description": drawn.caption, "Software": None})
+        said = {"Title": drawn.title, "Description": drawn.caption, "Software": None}
+        drawn.figure.savefig(png, dpi=PNG_DPI, metadata=said, pil_kwargs={"compress_level": _PNG_LEVEL})
     return svg, png
 
 
