@@ -256,7 +256,7 @@ class Engine:
         self._tell_others(self._commit(path))
 
     def expect(self, path: Path) -> None:
-        """Begin to read what a load of `path` into targets reads first, while the caller still prepares that load.
+        """Begin to read what the load of `path` into targets that follows reads first, while the caller still prepares it.
 
         That is known where a checkpoint is one file, laid out as this engine would do it: of any other, all is read later.
         """
@@ -307,8 +307,8 @@ class Engine:
 
     def close(self) -> None:
         """Return when nothing is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
-        self._forget_begun()
         try:
+            self._forget_begun()
             self.wait()
         finally:
             if self._last is None:  # an interrupt may have come first
@@ -331,9 +331,9 @@ class Engine:
 
     def _forget_begun(self) -> None:
         """Return when nothing is being read for a load."""
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            begun.close()
+        if self._begun is not None:
+            self._begun.close()  # before it is forgotten: an interrupt here leaves it to the next call
+            self._begun = None
 
     def _raise_beside(self, save: Save, error: BaseException) -> None:
         """Raise what went wrong before, when the state may change again: nobody gets to hold the save that has begun."""

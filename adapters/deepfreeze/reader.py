@@ -6,7 +6,7 @@ import errno
 import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -74,8 +74,10 @@ class Opened:
         """
         if self.early and self.early[0].part == part and self.early[0].memory is memory:
             return self.early.popleft().coming
-        while self.early:
-            self.early.popleft().coming.exception()
+        for left in self.early:
+            left.coming.cancel()
+        wait(left.coming for left in self.early)
+        self.early.clear()
         return None
 
     def close(self) -> None:
@@ -106,7 +108,11 @@ class Reader:
     def begin(self, path: Path, parts: Sequence[Range]) -> Opened:
         """Begin to read parts of a file. `read` takes what is there of what it would read first, and reads all else."""
         opened = Opened(path, self._direct, self._depth)
-        opened.early.extend(Early(part, slot, opened.read(part, slot)) for part, slot in zip(parts, self._ring, strict=False))
+        try:
+            opened.early.extend(Early(part, slot, opened.read(part, slot)) for part, slot in zip(parts, self._ring, strict=False))
+        except BaseException:
+            opened.close()  # nobody else has it yet
+            raise
         return opened
 
     def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes], begun: Opened | None = None) -> Tensors:

@@ -38,7 +38,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
-        self.engine.expect(place)
+        if not self._stream:
+            self.engine.expect(place)
         tensors = state.tensors()
         on_host = {name: _host_bytes(tensor) for name, tensor in tensors.items() if not tensor.is_cuda}
         loaded = self.engine.load(place, self.tensors, {} if self._stream else on_host)

@@ -55,13 +55,19 @@ _GAP = 1.0  # between numbers of ranks, in bars
 
 def draw(pool: Pool) -> Iterator[Drawn]:
     """A figure for each framework, state and interval that training was measured with."""
-    saves = of_one_run(cell for cell in pool.every(CostRow) if cell.row.scale <= 1)
+    saves = [cell for cell in pool.every(CostRow) if cell.row.scale <= 1]
     for (framework, state, every), measured in grouped(pool.every(TrainRow), _family).items():
         trained = of_one_run(measured)
         wanted = {_place(cell.row) for cell in trained}
-        own = [cell for cell in saves if cell.state == state and _place(cell.row) in wanted]
-        drawn = _figure(framework, state, every, trained, own, pool)
+        alike = [cell for cell in saves if cell.state == state and _place(cell.row) in wanted]
+        drawn = _figure(framework, state, every, trained, of_one_run(_beside(trained, alike)), pool)
         yield replace(drawn, missing=drawn.missing + left_out(measured, trained))
+
+
+def _beside(trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]) -> Sequence[Cell[CostRow]]:
+    """The saves of the runs that trained, where those have any: what training changes must not be what another day changes."""
+    runs = {cell.run.name for cell in trained}
+    return [cell for cell in saves if cell.run.name in runs] or saves
 
 
 def _family(cell: Cell[TrainRow]) -> tuple[str, State, int]:
