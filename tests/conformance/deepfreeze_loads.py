@@ -30,4 +30,4 @@ def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, 
 
 def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make methods that are opened from now on read so."""
-    monkeypatch.setattr(reader, "_BLOCK_BYTES", SMALL_BLOCK_BYTES)
+    monkeypatch.setattr(reader, "_RING_BYTES", 4 * SMALL_BLOCK_BYTES)
