@@ -154,7 +154,7 @@ def _limits(numbers: Sequence[tuple[AnyRow, str]]) -> tuple[float, float]:
     """The ends of a scale for the named numbers of the rows, in seconds: of what is drawn, with room for what stands on it."""
     found = [(estimate, is_single(row)) for row, name in numbers if (estimate := number(row, name))]
     drawn = [end for estimate, single in found for end in ((estimate.value,) if single else (estimate.low, estimate.high))]
-    bottom, top = min(0.0, *drawn, 0.0), max(0.0, *drawn, 0.0) or 1.0
+    bottom, top = min([0.0, *drawn]), max([0.0, *drawn]) or 1.0
     room = _ROOM_FOR_NUMBERS * (top - bottom)
     return bottom - room * (bottom < 0.0), top + room
 
