@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import deepfreeze_rank
@@ -23,14 +24,14 @@ import numpy as np
 import pytest
 
 from adapters.base import DirectIo
-from adapters.deepfreeze import commit, writer
+from adapters.deepfreeze import commit, layout, writer
 from adapters.deepfreeze.arena import Arena, SharedArena
 from adapters.deepfreeze.commit import CommitFailed, CommonCommit
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
-from adapters.deepfreeze.tensor import Bytes, Changes, Source, Spec
+from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec, copy
 from adapters.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -438,6 +439,39 @@ def test_a_writer_that_fails_lets_nobody_wait_for_ever(
 def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
     new_engine(ring_bytes=1 << 17).save(new_state(1), saved.parent / "again", STEP).finished()
     assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+def test_wherever_the_bytes_come_from_the_file_is_the_same(saved: Path, ring_bytes: int | None) -> None:
+    """Small neighbours are copied by one call where all of them are in the host's memory."""
+    state = new_state(1)
+    for kinds in itertools.product(("memory", "late", "copied"), repeat=2):
+        sources = {name: come_from(kind, state[name]) for name, kind in zip(state, itertools.cycle(kinds), strict=False)}
+        path = saved.parent / "-".join(kinds)
+        new_engine(ring_bytes=ring_bytes).save(sources, path, STEP).finished()
+        assert (path / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes(), kinds
+
+
+def come_from(kind: str, data: Bytes) -> Source:
+    if kind == "late":
+        return Late(lambda tensor: tensor, data)
+    return data if kind == "memory" else partial(copy, data.copy())
+
+
+def test_neighbours_are_copied_together_where_they_are_small_and_change_together() -> None:
+    half = layout.TOGETHER_BYTES // 2
+    sizes = [0, 1, 17, half, half, 2 * layout.TOGETHER_BYTES, half, half + 4096, 4096]
+    specs = [
+        Spec(f"{changes.name}/{number}", "uint8", (size,), changes) for changes in Changes for number, size in enumerate(sizes)
+    ]
+    found = layout.lay_out(specs, 0, 1, {})
+    assert [entry.start for entry in found.placed][1:] == [entry.stop for entry in found.placed][:-1]
+    assert sorted(entry.piece.name for entry in found.placed) == sorted(spec.name for spec in specs)
+    for stretch in found.stretches:
+        assert {entry.piece.spec.changes for entry in stretch.placed} == {stretch.changes}
+        assert stretch.stop - stretch.start <= layout.TOGETHER_BYTES or len(stretch.placed) == 1
+    for before, after in itertools.pairwise(found.stretches):
+        assert before.changes is not after.changes or after.placed[0].stop - before.start > layout.TOGETHER_BYTES
 
 
 def test_a_missing_parent_is_an_error(folder: Path) -> None:

@@ -22,6 +22,7 @@ INDEX = "model.safetensors.index.json"
 VERSION_KEY, STEP_KEY, WORLD_KEY, HEADER_KEY = "deepfreeze", "step", "world", "header_xxh3_64"
 DIGEST_PREFIX = "xxh3_64:"  # of the keys of the tensors' checksums
 NO_DIGEST = 16 * "0"
+TOGETHER_BYTES = 1 << 20  # of small tensors that are copied by one call
 
 _GROUPS = (Changes.UPDATE, Changes.NEVER, Changes.FORWARD)  # the file's parts in order
 _SNAP = 0.02  # of a share: how unequal shares may be before a tensor is divided
@@ -51,14 +52,37 @@ class Placed:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """Neighbours in the file that are copied together: small ones, or a single large one."""
+
+    placed: tuple[Placed, ...]
+    changes: Changes
+
+    @property
+    def start(self) -> int:
+        """Where the first one begins in the file, in bytes."""
+        return self.placed[0].start
+
+    @property
+    def stop(self) -> int:
+        """Where the last one ends in the file, in bytes."""
+        return self.placed[-1].stop
+
+
+@dataclass(frozen=True)
 class Layout:
     """One rank's file. Its bytes are header, then pieces without holes in the order in which they are copied."""
 
     file: str
     data_start: int
     file_bytes: int
-    placed: tuple[Placed, ...]
+    stretches: tuple[Stretch, ...]
     fragments: tuple[str, ...]  # of the header's text; between them belong step, header digest and every piece's digest
+
+    @property
+    def placed(self) -> Iterator[Placed]:
+        """The pieces in the order of the file."""
+        return itertools.chain.from_iterable(stretch.placed for stretch in self.stretches)
 
     def header(self, step: int, digests: Sequence[str]) -> tuple[bytes, str]:
         """Return the file's first `data_start` bytes, and the digest that seals them."""
@@ -104,8 +128,8 @@ def lay_out(specs: Sequence[Spec], rank: int, world: int, metadata: Mapping[str,
     fragments = tuple(json.dumps(header, separators=(",", ":")).split(_ESCAPED_BLANK))
     text_bytes = sum(map(len, fragments)) + _LONGEST_STEP + len(NO_DIGEST) * (len(pieces) + 1)  # json.dumps writes ASCII
     start = round_up(8 + text_bytes, ALIGNMENT)
-    moved = tuple(Placed(entry.piece, start + entry.start, start + entry.stop) for entry in placed)
-    return Layout(file_name(rank, world), start, start + (stops[-1] if stops else 0), moved, fragments)
+    moved = [Placed(entry.piece, start + entry.start, start + entry.stop) for entry in placed]
+    return Layout(file_name(rank, world), start, start + (stops[-1] if stops else 0), tuple(_stretches(moved)), fragments)
 
 
 def index(specs: Sequence[Spec], world: int) -> Index:
@@ -200,6 +224,22 @@ def _file_order(piece: Piece) -> tuple[int, int, int]:
     """
     evenness = piece.size_bytes & -piece.size_bytes or ALIGNMENT
     return _GROUPS.index(piece.spec.changes), -min(evenness, ALIGNMENT), -piece.size_bytes
+
+
+def _stretches(placed: Sequence[Placed]) -> Iterator[Stretch]:
+    """Divide a file's pieces into stretches of at most TOGETHER_BYTES, but for larger pieces."""
+    begun: list[Placed] = []
+    for entry in placed:
+        if begun and (_changes(entry) is not _changes(begun[0]) or entry.stop - begun[0].start > TOGETHER_BYTES):
+            yield Stretch(tuple(begun), _changes(begun[0]))
+            begun = []
+        begun.append(entry)
+    if begun:
+        yield Stretch(tuple(begun), _changes(begun[0]))
+
+
+def _changes(entry: Placed) -> Changes:
+    return entry.piece.spec.changes
 
 
 def _described(entry: Placed) -> dict[str, object]:

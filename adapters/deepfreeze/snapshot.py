@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import xxhash
 
 from adapters.base import DirectIo
-from adapters.deepfreeze.layout import Layout, Placed, digest
-from adapters.deepfreeze.tensor import Changes, Source, bytes_of, copy
+from adapters.deepfreeze.layout import Layout, Piece, Placed, Stretch, digest
+from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Source, bytes_of, copy, copy_together, found
 from adapters.deepfreeze.writer import Frontier
 from adapters.directio import ALIGNMENT
 
@@ -38,19 +39,19 @@ class Snapshot:
     def begin(self) -> None:
         """Copy what the next forward pass may change."""
         self.memory[:8] = bytes(8)  # without a header the arena holds no checkpoint
-        for entry in self._of(Changes.FORWARD):
-            self._copy(entry, lambda stop: None)
+        for stretch in self._of(Changes.FORWARD):
+            self._copy(stretch, lambda stop: None)
 
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy the rest in file order, say when training may change everything again, and return the tensors' checksums."""
-        for entry in _emptied(self._waiting.popleft):
-            self._copy(entry, frontier.advance)
+        for stretch in _emptied(self._waiting.popleft):
+            self._copy(stretch, frontier.advance)
         with self._helping:  # not before the helper has copied the last one
             if self._helpers_error is not None:
                 raise self._helpers_error
         on_free()
-        for entry in self._of(Changes.NEVER):
-            self._copy(entry, frontier.advance)
+        for stretch in self._of(Changes.NEVER):
+            self._copy(stretch, frontier.advance)
         frontier.advance(self.layout.file_bytes)
         return [digest(self.memory[entry.start : entry.stop]) for entry in self.layout.placed]
 
@@ -67,20 +68,34 @@ class Snapshot:
         """
         with self._helping:
             try:
-                for entry in _emptied(self._waiting.pop):
-                    self._copy(entry, lambda stop: None)
+                for stretch in _emptied(self._waiting.pop):
+                    self._copy(stretch, lambda stop: None)
             except BaseException as error:
                 self._helpers_error = error
                 self._waiting.clear()  # there is no checkpoint to copy for any more
                 if not isinstance(error, Exception):
                     raise
 
-    def _of(self, changes: Changes) -> list[Placed]:
-        return [entry for entry in self.layout.placed if entry.piece.spec.changes is changes]
+    def _of(self, changes: Changes) -> list[Stretch]:
+        return [stretch for stretch in self.layout.stretches if stretch.changes is changes]
 
-    def _copy(self, entry: Placed, on_copied: Callable[[int], None]) -> None:
+    def _copy(self, stretch: Stretch, on_copied: Callable[[int], None]) -> None:
+        if len(stretch.placed) == 1:
+            self._copy_one(stretch.placed[0], on_copied)
+        else:
+            self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop]))
+            on_copied(stretch.stop)
+
+    def _copy_small(self, stretch: Stretch, destination: Bytes) -> None:
+        pieces = [entry.piece for entry in stretch.placed]
+        copy_together([(self._source(piece), piece.skip_bytes, piece.size_bytes) for piece in pieces], destination)
+
+    def _source(self, piece: Piece) -> Bytes | Copy:
+        return found(self.sources.pop(piece.spec.name))
+
+    def _copy_one(self, entry: Placed, on_copied: Callable[[int], None]) -> None:
         """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
-        source = self.sources.pop(entry.piece.spec.name)
+        source = self._source(entry.piece)
         start = entry.start
         while start < entry.stop:
             stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
@@ -104,13 +119,24 @@ class Stream(Snapshot):
 
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy in file order as there is room, checksumming what the caches still have."""
-        digests = [self._pass(entry, frontier) for entry in self.layout.placed]
+        digests = list(chain.from_iterable(self._pass(stretch, frontier) for stretch in self.layout.stretches))
         frontier.advance(self.layout.file_bytes)
         on_free()
         return digests
 
-    def _pass(self, entry: Placed, frontier: Frontier) -> str:
-        source = self.sources.pop(entry.piece.spec.name)
+    def _pass(self, stretch: Stretch, frontier: Frontier) -> list[str]:
+        place = stretch.start % len(self.memory)
+        room = self.memory[place : place + stretch.stop - stretch.start]
+        if len(stretch.placed) == 1 or len(room) < stretch.stop - stretch.start:  # the ring ends in between
+            return [self._pass_one(entry, frontier) for entry in stretch.placed]
+        frontier.reserve(stretch.stop)
+        self._copy_small(stretch, bytes_of(room))
+        digests = [digest(room[entry.start - stretch.start : entry.stop - stretch.start]) for entry in stretch.placed]
+        frontier.advance(stretch.stop)
+        return digests
+
+    def _pass_one(self, entry: Placed, frontier: Frontier) -> str:
+        source = self._source(entry.piece)
         checksum = xxhash.xxh3_64()
         start = entry.start
         while start < entry.stop:
@@ -125,11 +151,11 @@ class Stream(Snapshot):
         return checksum.hexdigest()
 
 
-def _emptied(take: Callable[[], Placed]) -> Iterator[Placed]:
+def _emptied(take: Callable[[], Stretch]) -> Iterator[Stretch]:
     """Take one after the other until there is none."""
     while True:
         try:
-            entry = take()
+            stretch = take()
         except IndexError:
             return
-        yield entry
+        yield stretch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -17,8 +17,7 @@ from workloads import Role
 Bytes = NDArray[np.uint8]
 Copy = Callable[[Bytes, int], None]
 """Fill the destination with a tensor's bytes, from the given one on; return once they are there."""
-Source = Bytes | Copy
-"""A tensor's memory, or what copies it from where it is."""
+
 
 SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes an item)
     "bool": ("BOOL", 1),
@@ -67,25 +66,46 @@ class Spec:
 class Late:
     """A source whose bytes are looked up when they are copied: in the background, not while the training waits for `save`."""
 
-    __slots__ = ("_bytes", "_look_up", "_tensor")  # there are hundreds, made while the training waits
+    __slots__ = ("_look_up", "_tensor")  # there are hundreds, made while the training waits
 
     def __init__(self, look_up: Callable[[Any], Bytes], tensor: Any) -> None:
         self._look_up = look_up
         self._tensor = tensor
-        self._bytes: Bytes | None = None
 
-    def __call__(self, destination: Bytes, skip_bytes: int) -> None:
-        if self._bytes is None:
-            self._bytes = self._look_up(self._tensor)
-        copy(self._bytes, destination, skip_bytes)
+    def look_up(self) -> Bytes:
+        """Return the bytes on the host: the tensor's own memory where it lies there."""
+        return self._look_up(self._tensor)
 
 
-def copy(source: Source, destination: Bytes, skip_bytes: int) -> None:
+Source = Bytes | Late | Copy
+"""A tensor's memory, what finds it, or what copies it from where it is."""
+
+
+def found(source: Source) -> Bytes | Copy:
+    """Look up what is late."""
+    return source.look_up() if isinstance(source, Late) else source
+
+
+def copy(source: Bytes | Copy, destination: Bytes, skip_bytes: int) -> None:
     """Copy as many bytes as the destination has, from the source's byte `skip_bytes` on."""
     if isinstance(source, np.ndarray):
         np.copyto(destination, source[skip_bytes : skip_bytes + len(destination)])  # lets go of the interpreter's lock
     else:
         source(destination, skip_bytes)
+
+
+def copy_together(parts: Sequence[tuple[Bytes | Copy, int, int]], destination: Bytes) -> None:
+    """Copy parts of several tensors, each given as (source, first byte, bytes), to where they lie one behind the other.
+
+    Those in the host's memory are copied by one call: of hundreds of small ones, each call takes longer than the copy.
+    """
+    if all(isinstance(source, np.ndarray) for source, _, _ in parts):
+        np.concatenate([source[skip : skip + size] for source, skip, size in parts], out=destination)  # type: ignore[index]
+        return
+    start = 0
+    for source, skip_bytes, size_bytes in parts:
+        copy(source, destination[start : start + size_bytes], skip_bytes)
+        start += size_bytes
 
 
 def spec_of(leaf: Leaf, changes: Changes) -> Spec:

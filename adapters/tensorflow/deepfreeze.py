@@ -21,12 +21,16 @@ ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
 class DeepFreeze(DeepFreezeMethod[State]):
     """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to them.
 
-    A variable whose value somebody still holds gets new memory when it changes. So what the forward pass changes is held until it
-    is copied, and the others are only looked at in passing, for the optimizer's step to work in place. Where `save` ends with the
-    checkpoint, nothing has to be held.
+    A variable whose value somebody still holds gets new memory when it changes. So every value is held until it is copied: what
+    the forward pass changes is safe that way, and of the others none is held any more when `staged` returns, for the optimizer's
+    step to work in place.
     """
 
     metadata = {"framework": "tensorflow", "layout": "native: kernels are (in, out) and (height, width, in, out)"}
+
+    def open(self, state: State) -> None:
+        state.plain_values()  # the first time takes longer
+        super().open(state)
 
     def specs(self, state: State) -> list[Spec]:
         variables = state.plain_variables()
@@ -36,12 +40,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return Changes.NEVER if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
 
     def sources(self, state: State) -> Mapping[str, Source]:
-        variables = state.plain_variables()
-        sources = {name: Late(_bytes_of, variable) for name, variable in variables.items()}
-        if not self.synchronous:
-            kept = [spec.name for spec in self.tensors if spec.changes is Changes.NEVER]
-            sources |= {name: Late(_bytes, _value(variables[name])) for name in kept}
-        return sources
+        return {name: Late(_bytes, value) for name, value in state.plain_values().items()}
 
     def load(self, state: State, path: Path) -> None:
         variables = state.plain_variables()
@@ -49,15 +48,6 @@ class DeepFreeze(DeepFreezeMethod[State]):
         with closing(self.engine.arriving(self.nearest(path), self.tensors, {})) as arriving:
             for name, data in arriving:
                 tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
-
-
-def _value(variable: tf.Variable) -> tf.Tensor:
-    """Return the variable's value, without a copy. The variable's own methods take three times as long, for each of hundreds."""
-    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-
-
-def _bytes_of(variable: tf.Variable) -> Bytes:
-    return _bytes(_value(variable))
 
 
 def _bytes(tensor: tf.Tensor) -> Bytes:
