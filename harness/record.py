@@ -10,13 +10,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 5
+SCHEMA = 6
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
     3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
     4: "a load may be from memory",
     5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
+    6: "a save has the copies in memory beside it; all copies are of as many bytes as the state's, no longer of its own memory",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -161,7 +162,7 @@ class StateRecord:
     state_bytes: int
     covered_bytes: int
     bytes_by_role: dict[str, int]
-    memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
+    memory_copy_ns: int  # one single-threaded copy of the state's bytes in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
     ranks: int = 1
 
@@ -176,7 +177,11 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class SaveRecord:
-    """One timed save of one rank. Stall = `save_ns` + `staged_ns`; durable = all four phases."""
+    """One timed save of one rank. Stall = `save_ns` + `staged_ns`; durable = all four phases.
+
+    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies of the state's bytes in memory, one
+    before and one behind the save; 0 in older records.
+    """
 
     kind: Literal["save"]
     case: str
@@ -199,6 +204,7 @@ class SaveRecord:
     started_at_s: float
     spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
     file_count: int = 0  # where `files` lists the largest alone; 0 where it lists all
+    memory_copy_ns: int = 0
 
 
 @dataclass(frozen=True)

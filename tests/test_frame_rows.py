@@ -70,6 +70,15 @@ def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     assert found.peak_memory_bytes == 8 << 20
 
 
+def test_a_stall_is_held_against_the_copies_beside_it() -> None:
+    copies = [10 * MS, 40 * MS, 50 * MS]
+    found = [
+        replace(record, memory_copy_ns=copies[record.index]) if record.kind == "save" else record
+        for record in [records.state(ONE.id), *saves_of([20, 60, 50])]
+    ]
+    assert value(row(ONE, found).stall_copies) == pytest.approx(1.5), "the middle of 2, 1.5 and 1"
+
+
 def test_a_stall_without_a_measured_copy_is_no_multiple_of_one() -> None:
     found = row(ONE, [found for found in measured_to_the_end() if found.kind != "state"])
     assert (found.stall_copies, found.memory_copy_s) == (None, None)

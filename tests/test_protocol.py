@@ -66,6 +66,13 @@ def test_every_sample_stands_between_two_ceilings_of_its_bytes(run: Measured, ki
         assert record.ceilings.before_ns != record.ceilings.after_ns, "two measurements never agree to the nanosecond"
 
 
+def test_every_save_stands_between_two_copies_of_the_state_in_memory(run: Measured) -> None:
+    rates = [record.covered_bytes / record.memory_copy_ns for record in run.records("save") if record.memory_copy_ns]
+    assert len(rates) == len(run.records("save"))
+    assert 0.05 < min(rates) < 500, "bytes a nanosecond"
+    assert len(set(rates)) > len(rates) // 2, "one of its own each"
+
+
 def test_ceilings_and_samples_alternate(run: Measured) -> None:
     in_order = [record for record in run.records("load") if record.process == 0]
     pairs = [(a, b) for a, b in zip(in_order, in_order[1:], strict=False) if a.covered_bytes == b.covered_bytes]

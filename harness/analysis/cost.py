@@ -44,7 +44,7 @@ class CostRow(Row):
     memory_copy_s: float | None = None
     device_copy_s: float | None = None
     stall_s: Estimate | None = None
-    stall_copies: Estimate | None = None  # the stall as a multiple of `memory_copy_s`
+    stall_copies: Estimate | None = None  # the stall as a multiple of a copy of the state in memory, taken beside it
     finished_s: Estimate | None = None
     durable_s: Estimate | None = None
     load_s: Estimate | None = None
@@ -106,8 +106,9 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
     row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
-    if row.memory_copy_s:
-        row.stall_copies = _median(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies")
+    copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))  # records of before schema 6 have the state's alone
+    if copies_s.notna().all():
+        row.stall_copies = _median(used.assign(copies=used["stall_s"] / copies_s), "copies")
     row.durable_s, row.ceiling_write_s = _median(used, "durable_s"), _median(used, "ceiling_s")
     row.write_efficiency = _median(used, "efficiency")
     row.durable_samples = _samples(used, "durable_s")

@@ -129,6 +129,7 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "stall_s": (record.save_ns + record.staged_ns) / 1e9,
             "finished_s": (record.save_ns + record.staged_ns + record.finished_ns) / 1e9,
             "sync_s": record.sync_ns / 1e9,
+            "copy_s": record.memory_copy_ns / 1e9 or float("nan"),
             "ceiling_s": 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns) / 1e9,
             "direct": record.ceilings.direct,
             "covered_bytes": record.covered_bytes,

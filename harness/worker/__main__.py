@@ -20,7 +20,7 @@ from harness.case import Case, Job, JobRole, Storage, Task, job_from_json
 from harness.record import OverheadRecord, WorkerRecord
 from harness.worker import usage, verify
 from harness.worker.backing import Backer
-from harness.worker.bench import Bench, Fence, measure_copies, no_old_garbage, record_failure, state_record
+from harness.worker.bench import Bench, Fence, bytes_here, measure_copies, no_old_garbage, record_failure, state_record
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
 from harness.worker.inspect import run_inspections, run_repeats
@@ -170,12 +170,12 @@ def measure_overhead(bench: Bench) -> OverheadRecord:
 
 def run_saves(bench: Bench, entries: Entries) -> None:
     """Take every task's saves in turn, then leave one checkpoint of each for the loading process."""
-    copies_ns = measure_copies(bench)
+    copies_ns, copied_bytes = measure_copies(bench), bytes_here(bench)
 
     def make(task: Task) -> SaveTrial:
         record = state_record(bench, task.case, copies_ns)
         bench.write_alike(record)
-        return SaveTrial(bench, task, _method_class(task), record.covered_bytes)
+        return SaveTrial(bench, task, _method_class(task), record.covered_bytes, copied_bytes)
 
     trials = bench.attempt(entries, make)
     trials = _interleave(bench, trials, Fence(bench, "write"))

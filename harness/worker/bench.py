@@ -326,14 +326,19 @@ def no_old_garbage() -> Iterator[None]:
 
 def measure_copies(bench: Bench) -> tuple[int, int]:
     """(memory copy, device copy) of the whole state: median nanoseconds of one single-threaded copy each, 0 for none."""
-    leaves = bench.framework.leaves
-    memory_ns = median_ns(bench.ceiling.memory_copy_ns(leaf.data for leaf in leaves(bench.state)) for _ in range(_COPY_TRIES))
+    size_bytes = bytes_here(bench)
+    memory_ns = median_ns(bench.ceiling.memory_copy_ns(size_bytes) for _ in range(_COPY_TRIES))
     device_ns = []
     for _ in range(_COPY_TRIES):
         begin = now_ns()
         if bench.framework.copy_to_host(bench.state):
             device_ns.append(now_ns() - begin)
     return memory_ns, median_ns(device_ns) if device_ns else 0
+
+
+def bytes_here(bench: Bench) -> int:
+    """Return the bytes of the state that this rank holds."""
+    return sum(leaf.data.nbytes for leaf in bench.framework.leaves(bench.state))
 
 
 def state_record(bench: Bench, case: Case, copies_ns: tuple[int, int]) -> StateRecord:

@@ -97,9 +97,11 @@ class Trial(ABC, Generic[FenceT]):
 class SaveTrial(Trial[Fence]):
     """Saves of one case, and at the end the checkpoint that the loading process will read."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int, copied_bytes: int) -> None:
+        """`copied_bytes` are those of this rank's state, which its stall is held against a copy of."""
         super().__init__(bench, task, method_class, size_bytes)
         self.method = bench.method(self.case, method_class)
+        self.copied_bytes = copied_bytes
 
     def sample(self, fence: Fence) -> None:
         bench = self.bench
@@ -107,6 +109,7 @@ class SaveTrial(Trial[Fence]):
         bench.output.enter("prepare")
         path = bench.fresh(bench.folders.trial)
         before_ns = fence.before(self.size_bytes)
+        copy_before_ns = bench.ceiling.memory_copy_ns(self.copied_bytes)
         quiet, backing = bench.settle(self.size_bytes)
         bench.world.barrier()
         start, started_at_s = usage.begin(), time.time()
@@ -114,6 +117,7 @@ class SaveTrial(Trial[Fence]):
             phases = timed_save(bench, self.method, path)
         used = usage.since(start)
         bench.output.enter("ceiling")
+        copy_after_ns = bench.ceiling.memory_copy_ns(self.copied_bytes)
         files, written = storage.inventory(path), storage.fingerprint(path)
         ceilings = fence.after(self.size_bytes, before_ns)
         bench.raise_thread_errors()
@@ -139,6 +143,7 @@ class SaveTrial(Trial[Fence]):
                 quiet=quiet,
                 usage=used,
                 started_at_s=started_at_s,
+                memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
             )
         )
         self.count(warmup, is_disturbed(ceilings))
