@@ -17,7 +17,7 @@ SCHEMA_HISTORY = {
     3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
     4: "a load may be from memory",
     5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
-    6: "a save has the copies in memory beside it; all copies are of as many bytes as the state's, no longer of its own memory",
+    6: "a save has the copies in memory beside it",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -151,7 +151,7 @@ class OverheadRecord:
 
 @dataclass(frozen=True)
 class StateRecord:
-    """The state a case saves: uncompressed bytes by role, what the method covers of it, and the copies its stall stands beside."""
+    """The state a case saves: uncompressed bytes by role, what the method covers of it, and how long copies of it take."""
 
     kind: Literal["state"]
     case: str
@@ -162,7 +162,7 @@ class StateRecord:
     state_bytes: int
     covered_bytes: int
     bytes_by_role: dict[str, int]
-    memory_copy_ns: int  # one single-threaded copy of the state's bytes in memory, median of the tries
+    memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
     ranks: int = 1
 
@@ -179,8 +179,8 @@ class FileEntry:
 class SaveRecord:
     """One timed save of one rank. Stall = `save_ns` + `staged_ns`; durable = all four phases.
 
-    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies of the state's bytes in memory, one
-    before and one behind the save; 0 in older records.
+    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies in memory of as many bytes as this
+    rank's state has, one before and one behind the save; 0 in older records.
     """
 
     kind: Literal["save"]

@@ -177,7 +177,11 @@ def test_what_is_written_is_random(place: Path) -> None:
 
 def test_a_copy_in_memory_takes_longer_for_more(place: Path) -> None:
     ceiling = Ceiling(cached(), place, World())
-    times = [min(ceiling.memory_copy_ns(size_bytes) for _ in range(3)) for size_bytes in (0, MIB, RING_BYTES + 5 * MIB + 1)]
+    small, large = (memoryview(np.ones(size, dtype=np.uint8)) for size in (MIB, RING_BYTES + 5 * MIB))
+    assert ceiling.memory_copy_ns([]) == 0
+    times = [min(ceiling.memory_copy_ns(leaves) for _ in range(3)) for leaves in ([small], [small, large])]
+    assert 0 < times[0] < times[1]
+    times = [min(ceiling.copy_ns(size_bytes) for _ in range(3)) for size_bytes in (0, MIB, RING_BYTES + 5 * MIB + 1)]
     assert times == sorted(times)
     assert times[2] > 10 * times[1]
 
@@ -187,7 +191,7 @@ def test_a_copy_in_memory_copies_all_of_it(place: Path) -> None:
     for size_bytes in (0, 1, 5 * MIB + 1, RING_BYTES, RING_BYTES + 1):
         copied = np.frombuffer(ceiling._copied, dtype=np.uint8)
         copied[:] = 0
-        ceiling.memory_copy_ns(size_bytes)
+        ceiling.copy_ns(size_bytes)
         length = min(size_bytes, RING_BYTES)
         assert np.array_equal(copied[:length], np.frombuffer(ceiling._ring, dtype=np.uint8)[:length])
         assert not copied[length:].any()

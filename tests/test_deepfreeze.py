@@ -108,7 +108,7 @@ def gated(state: State, name: str) -> tuple[Gate, dict[str, Source]]:
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 16, 16 << 20])
-@pytest.mark.parametrize("ring_bytes", [None, 4096, 1 << 17, 64 << 20])
+@pytest.mark.parametrize("ring_bytes", [None, 4096, 1 << 13, 1 << 17, 64 << 20])
 def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_bytes: int, depth: int, direct: bool) -> None:
     engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct, ring_bytes=ring_bytes)
     for seed in (1, 2):  # the second save meets what the first has left in the arena
@@ -441,7 +441,7 @@ def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
     assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 13, 1 << 17])
 def test_wherever_the_bytes_come_from_the_file_is_the_same(saved: Path, ring_bytes: int | None) -> None:
     """Small neighbours are copied by one call where all of them are in the host's memory."""
     state = new_state(1)

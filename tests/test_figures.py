@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import records
@@ -17,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.container import BarContainer, ErrorbarContainer
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from harness.analysis import figures
 from harness.analysis.cost import CostRow
-from harness.analysis.figures import Drawn, panels, style
+from harness.analysis.figures import Drawn, Saved, panels, style
 from harness.analysis.figures.determinism import BEFORE, IDENTICAL, LATER, NOT_RESTORED
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.analysis.train import TrainRow
@@ -308,7 +308,7 @@ def test_runs_of_nothing_but_failures_are_drawn_with_their_reasons(tmp_path: Pat
     run = stored(tmp_path, here, "20260101-000000-a", [(broken, [records.failure(broken.case.id, reason="no disk")])])
     drawn = only(figures.draw([run]), "cost")
     assert "no disk" in texts(drawn)
-    assert figures.save(drawn, tmp_path)[0].exists()
+    assert figures.save(drawn, tmp_path).svg.exists()
 
 
 def test_of_runs_that_measured_as_much_the_newest_counts_and_what_it_lacks_is_told(tmp_path: Path, here: Manifest) -> None:
@@ -649,6 +649,27 @@ def test_the_same_runs_give_the_same_bytes(tmp_path: Path, reference: list[ReadR
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def test_what_several_processes_draw_is_what_one_would(tmp_path: Path, reference: list[ReadRun]) -> None:
+    runs = [run for run in reference if "-bench-raw" in run.name or "-train-ranks-chainer" in run.name]
+    alone = [figures.save(drawn, tmp_path / "alone") for drawn in figures.draw(runs)]
+    together = list(figures.draw_files(runs, tmp_path / "together"))
+    assert len({saved.name.rpartition("-")[2] for saved in alone}) == 2, "two machines"
+    assert [(saved.name, saved.title, saved.caption, saved.missing) for saved in together] == [
+        (saved.name, saved.title, saved.caption, saved.missing) for saved in alone
+    ]
+    for one, other in zip(alone, together, strict=True):
+        assert (one.svg.read_bytes(), one.png.read_bytes()) == (other.svg.read_bytes(), other.png.read_bytes())
+
+
+def test_a_saved_figure_has_no_layout_engine_whatever_the_reader_has_set(tmp_path: Path, reference: list[ReadRun]) -> None:
+    """With one, matplotlib draws it twice for every file."""
+    drawn = figures.draw(reference[:1])[0]
+    assert drawn.figure.get_layout_engine() is not None
+    with mpl.rc_context({"figure.constrained_layout.use": True}):
+        figures.save(drawn, tmp_path)
+    assert drawn.figure.get_layout_engine() is None
+
+
 def test_no_runs_give_no_figures() -> None:
     assert figures.draw([]) == []
 
@@ -670,13 +691,13 @@ def test_the_command_draws_a_run_and_says_what_is_missing(tmp_path: Path, here: 
 
 
 def test_the_index_replaces_its_like_and_nothing_that_others_wrote(tmp_path: Path) -> None:
-    drawn = Drawn("cost", "What it costs", "", (), Figure())
+    saved = Saved("cost", "What it costs", "", (), tmp_path / "cost.svg", tmp_path / "cost.png")
     (tmp_path / "README.md").write_text("mine")
-    assert figures.write_index([drawn], tmp_path) is None
+    assert figures.write_index([saved], tmp_path) is None
     assert (tmp_path / "README.md").read_text() == "mine"
     (tmp_path / "README.md").unlink()
-    index = figures.write_index([drawn], tmp_path)
-    assert figures.write_index([replace(drawn, title="Another")], tmp_path) == index
+    index = figures.write_index([saved], tmp_path)
+    assert figures.write_index([replace(saved, title="Another")], tmp_path) == index
     assert index.read_text().endswith("- [cost](cost.svg): Another.\n")
 
 

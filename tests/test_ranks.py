@@ -57,7 +57,11 @@ def test_one_record_speaks_for_all_ranks() -> None:
 
 def test_a_table_reads_the_one_record_as_all_ranks() -> None:
     case = replace(TWO, world=5)
-    saves = [records.save(case.id, rank=rank, finished_ns=100_000_000 * (1 + rank)) for rank in range(5)]
+    copies_ns = (10_000_000, 20_000_000, 50_000_000, 40_000_000, 900_000_000)
+    saves = [
+        records.save(case.id, rank=rank, finished_ns=100_000_000 * (1 + rank), memory_copy_ns=copy_ns)
+        for rank, copy_ns in enumerate(copies_ns)
+    ]
     loads = [records.load(case.id, rank=rank) for rank in range(5)]
     verified = [records.verified(case.id, rank=rank) for rank in range(5)]
     (every,) = rows([Wanted(case, 1, 1)], [*saves, *loads, *verified])
@@ -65,6 +69,9 @@ def test_a_table_reads_the_one_record_as_all_ranks() -> None:
     assert isinstance(every, CostRow)
     assert isinstance(summary, CostRow)
     assert every.durable_s == summary.durable_s
+    assert every.stall_copies == summary.stall_copies
+    assert every.stall_copies is not None
+    assert every.stall_copies.value == pytest.approx(0.2 / 0.04), "one rank's disturbed copy counts for nothing"
     assert every.straggler == pytest.approx(summary.straggler) == pytest.approx(0.7 / 0.5)
     assert (every.writers, summary.writers) == (5, None), "who wrote what is in the ranks' own records alone"
 

@@ -54,7 +54,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
     runs = reference_runs()
     drawn = [it for it in figures.draw(runs) if it.name.startswith(("training-", "cost-resnet50", "determinism-resnet50"))]
-    pictures = [Picture(it.title, it.caption, it.missing, figures.save(it, folder)[0].read_bytes()) for it in drawn]
+    pictures = [Picture(it.title, it.caption, it.missing, figures.save(it, folder).svg.read_bytes()) for it in drawn]
     return written(folder, Machine(runs, pictures))
 
 

@@ -202,13 +202,15 @@ def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
     if ranks.empty:
         return ranks
     ranks = _complete(ranks, worlds)
-    numbers = [name for name in ranks.columns if name not in (*_KEY, "rank", "ranks", "cache", "backing", "direct")]
+    others = (*_KEY, "rank", "ranks", "cache", "backing", "direct", "copy_s")
+    numbers = [name for name in ranks.columns if name not in others]
     samples = ranks.groupby(_KEY, as_index=False).agg(
         {
             **dict.fromkeys(numbers, "max"),
             "backing": "max",
             "direct": "min",
             **({"cache": "max"} if "cache" in ranks else {}),
+            **({"copy_s": "median"} if "copy_s" in ranks else {}),  # any one of them may have been disturbed
         }
     )
     if "finished_s" in samples:

@@ -26,14 +26,15 @@ def figures_command(
     """Draw stored runs as SVG and PNG, without measuring anything."""
     from harness.analysis import figures  # no other command is to wait for matplotlib
 
-    drawn = figures.draw(_runs(names, results))
-    if not drawn:
-        raise UsageError("these runs hold nothing that a figure shows")
-    for figure, (svg, png) in zip(drawn, figures.save_all(drawn, folder), strict=True):
-        out.print(escape(f"{svg}, {png.name}: {figure.title}"), highlight=False, soft_wrap=True)
+    saved = []
+    for figure in figures.draw_files(_runs(names, results), folder):
+        saved.append(figure)
+        out.print(escape(f"{figure.svg}, {figure.png.name}: {figure.title}"), highlight=False, soft_wrap=True)
         for lack in figure.missing:
             out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)
-    figures.write_index(drawn, folder)
+    if not saved:
+        raise UsageError("these runs hold nothing that a figure shows")
+    figures.write_index(saved, folder)
 
 
 def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:

@@ -45,12 +45,8 @@ def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     """Draw the figures of comparable runs as files, for the page to hold them as well."""
     from harness.analysis import figures  # no other command is to wait for matplotlib
 
-    drawn = figures.draw(runs)
-    files = figures.save_all(drawn, folder)
-    return [
-        Picture(figure.title, figure.caption, figure.missing, svg.read_bytes())
-        for figure, (svg, _) in zip(drawn, files, strict=True)
-    ]
+    saved = figures.draw_files(runs, folder)
+    return [Picture(figure.title, figure.caption, figure.missing, figure.svg.read_bytes()) for figure in saved]
 
 
 def _found(names: list[str], results: Path) -> list[Path]:

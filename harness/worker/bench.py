@@ -255,6 +255,7 @@ def summed_up(ranks: Sequence[Sample]) -> Sample:
         files = max((record.files for record in ranks if isinstance(record, SaveRecord)), key=len)
         common["files"] = tuple(sorted(files, key=lambda file: -file.bytes)[:_FILES_AT_MOST])
         common["file_count"] = len(files)
+        common["memory_copy_ns"] = median_ns(record.memory_copy_ns for record in ranks if isinstance(record, SaveRecord))
     if not isinstance(last, LoadRecord):
         common["sync_ns"] = max(record.sync_ns for record in ranks if not isinstance(record, LoadRecord))
     return replace(last, **common)
@@ -326,8 +327,8 @@ def no_old_garbage() -> Iterator[None]:
 
 def measure_copies(bench: Bench) -> tuple[int, int]:
     """(memory copy, device copy) of the whole state: median nanoseconds of one single-threaded copy each, 0 for none."""
-    size_bytes = bytes_here(bench)
-    memory_ns = median_ns(bench.ceiling.memory_copy_ns(size_bytes) for _ in range(_COPY_TRIES))
+    leaves = bench.framework.leaves
+    memory_ns = median_ns(bench.ceiling.memory_copy_ns(leaf.data for leaf in leaves(bench.state)) for _ in range(_COPY_TRIES))
     device_ns = []
     for _ in range(_COPY_TRIES):
         begin = now_ns()

@@ -1,7 +1,7 @@
 """How fast this machine moves the same bytes, here and now: what every sample is compared with.
 
-A ceiling writes from a ring of private huge-page memory no larger than `RING_BYTES`, so that the harness stays small beside the
-largest state. What it writes is random: a device or file system that compresses gets no gift.
+A ceiling writes from a ring of private huge-page memory no larger than `RING_BYTES`, and copies in memory have another, so that the
+harness stays small beside the largest state. What it writes is random: a device or file system that compresses gets no gift.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -52,8 +52,6 @@ class Ceiling:
         self._world = world
         before = usage.begin()
         self._ring = random_ring()
-        self._copied = aligned_buffer(RING_BYTES)
-        np.frombuffer(self._copied, dtype=np.uint8)[::ALIGNMENT] = 0  # the first touch of a page is slow
         self.peak_bytes = usage.since(before).peak_rss_bytes
 
     def write_ns(self, total_bytes: int) -> int:
@@ -79,10 +77,26 @@ class Ceiling:
         read_file(path, self._ring, self._share(total_bytes), self.storage)
         return self._world.maximum(now_ns() - begin)
 
-    def memory_copy_ns(self, size_bytes: int) -> int:
+    def memory_copy_ns(self, leaves: Iterable[memoryview]) -> int:
+        """Time of one single-threaded copy of the leaves' bytes into the ring, each part of it used round and round."""
+        ring = np.frombuffer(self._ring, dtype=np.uint8)
+        elapsed_ns = position = 0
+        for leaf in leaves:
+            source = np.frombuffer(leaf, dtype=np.uint8)
+            for start in range(0, len(source), len(ring)):
+                part = source[start : start + len(ring)]
+                if position + len(part) > len(ring):
+                    position = 0
+                begin = now_ns()
+                np.copyto(ring[position : position + len(part)], part)
+                elapsed_ns += now_ns() - begin
+                position += len(part)
+        return elapsed_ns
+
+    def copy_ns(self, size_bytes: int) -> int:
         """Time of one single-threaded copy of so many bytes in memory, in parts as large as large leaves are.
 
-        From the ring to another one, round and round: together they are larger than most caches.
+        Round and round from the ring to another one: to ask a framework for its leaves may take longer than the sample.
         """
         source, target = (np.frombuffer(ring, dtype=np.uint8) for ring in (self._ring, self._copied))
         begin = now_ns()
@@ -91,6 +105,13 @@ class Ceiling:
             part = slice(place, place + min(_COPY_BYTES, size_bytes - start))
             np.copyto(target[part], source[part])
         return now_ns() - begin
+
+    @cached_property
+    def _copied(self) -> memoryview:
+        """What the ring is copied to: only in processes that ask for it."""
+        ring = aligned_buffer(RING_BYTES)
+        np.frombuffer(ring, dtype=np.uint8)[::ALIGNMENT] = 0  # the first touch of a page is slow
+        return ring
 
     def close(self) -> None:
         """Remove the files that reads were measured on."""

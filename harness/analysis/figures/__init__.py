@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import repeat
+from multiprocessing import get_context
+from pathlib import Path
 
 import matplotlib as mpl
 
 from harness.analysis.figures import asynchrony, cost, determinism, durability, scale, size
 from harness.analysis.figures.cells import Pool, fullest, pools
-from harness.analysis.figures.drawn import Drawn, save, save_all
+from harness.analysis.figures.drawn import Drawn, Saved, save
 from harness.analysis.figures.index import write_index
 from harness.analysis.figures.scale import scaled
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 
-__all__ = ["Drawn", "Pool", "draw", "fullest", "pools", "save", "save_all", "scaled", "write_index"]
+__all__ = ["Drawn", "Pool", "Saved", "draw", "draw_files", "fullest", "pools", "save", "scaled", "write_index"]
 
-_FAMILIES: tuple[Callable[[Pool], Iterator[Drawn]], ...] = (
+_Family = Callable[[Pool], Iterator[Drawn]]
+_Part = tuple[Pool, str, _Family]  # what is drawn at a time, and the end of its figures' names
+
+_FAMILIES: tuple[_Family, ...] = (
     cost.draw,
     size.draw,
     scale.draw,
@@ -29,14 +36,41 @@ _FAMILIES: tuple[Callable[[Pool], Iterator[Drawn]], ...] = (
 
 def draw(runs: Sequence[ReadRun]) -> list[Drawn]:
     """Every figure that these runs have something for. Runs that may not be compared get figures of their own."""
+    return [drawn for part in _parts(runs) for drawn in _drawn(*part)]
+
+
+def draw_files(runs: Sequence[ReadRun], folder: Path) -> Iterator[Saved]:
+    """Draw the same figures, and write their files into `folder`: on all processors, for the files take longest.
+
+    The processes are forked: what they draw is large to send, and figures cannot be sent at all.
+    """
+    parts = _parts(runs)
+    with ProcessPoolExecutor(mp_context=get_context("fork"), initializer=_inherit, initargs=(parts,)) as processes:
+        for saved in processes.map(_draw_inherited, range(len(parts)), repeat(folder)):
+            yield from saved
+
+
+def _parts(runs: Sequence[ReadRun]) -> list[_Part]:
     found = pools(runs)
+    suffixes = _suffixes([pool.manifest.machine for pool in found])
+    return [(pool, suffix, family) for pool, suffix in zip(found, suffixes, strict=True) for family in _FAMILIES]
+
+
+def _drawn(pool: Pool, suffix: str, family: _Family) -> list[Drawn]:
     with mpl.rc_context(STYLE):
-        return [
-            replace(drawn, name=drawn.name + suffix)
-            for pool, suffix in zip(found, _suffixes([pool.manifest.machine for pool in found]), strict=True)
-            for family in _FAMILIES
-            for drawn in family(pool)
-        ]
+        return [replace(drawn, name=drawn.name + suffix) for drawn in family(pool)]
+
+
+_inherited: Sequence[_Part] = ()  # of a process that draws
+
+
+def _inherit(parts: Sequence[_Part]) -> None:
+    global _inherited
+    _inherited = parts
+
+
+def _draw_inherited(place: int, folder: Path) -> list[Saved]:
+    return [save(drawn, folder) for drawn in _drawn(*_inherited[place])]
 
 
 def _suffixes(machines: Sequence[str]) -> list[str]:

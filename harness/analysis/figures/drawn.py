@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 
 import matplotlib as mpl
@@ -18,7 +14,6 @@ from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
 _PNG_LEVEL = 1  # of nine: more takes as long as all the drawing
-_inherited: Sequence[Drawn] = ()  # of a process that saves
 _NOTEBOOK_COLOURS = 64  # a chart has few, and their mixtures with its ground; the file is a third of one with all colours
 
 
@@ -42,8 +37,20 @@ class Drawn:
             return png.getvalue()
 
 
-def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.svg and NAME.png into `folder`, which is made, and return both. The same figure gives the same bytes."""
+@dataclass(frozen=True)
+class Saved:
+    """What is left of a figure when its files are written."""
+
+    name: str
+    title: str
+    caption: str
+    missing: tuple[str, ...]
+    svg: Path
+    png: Path
+
+
+def save(drawn: Drawn, folder: Path) -> Saved:
+    """Write NAME.svg and NAME.png into `folder`, which is made. The same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
     _lay_out(drawn.figure)
@@ -51,31 +58,16 @@ def save(drawn: Drawn, folder: Path) -> tuple[Path, Path]:
         drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
         said = {"Title": drawn.title, "Description": drawn.caption, "Software": None}
         drawn.figure.savefig(png, dpi=PNG_DPI, metadata=said, pil_kwargs={"compress_level": _PNG_LEVEL})
-    return svg, png
-
-
-def save_all(drawn: Sequence[Drawn], folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Save every figure, and return the files of each in order. Laying out and rendering take longest, so all processors do it.
-
-    The processes are forked, for figures cannot be sent: the functions that write their axes' labels have no name.
-    """
-    with ProcessPoolExecutor(mp_context=get_context("fork"), initializer=_inherit, initargs=(drawn,)) as pool:
-        yield from pool.map(_save_inherited, range(len(drawn)), repeat(folder))
-
-
-def _inherit(drawn: Sequence[Drawn]) -> None:
-    global _inherited
-    _inherited = drawn
-
-
-def _save_inherited(place: int, folder: Path) -> tuple[Path, Path]:
-    return save(_inherited[place], folder)
+    return Saved(drawn.name, drawn.title, drawn.caption, drawn.missing, svg, png)
 
 
 def _lay_out(figure: Figure) -> None:
-    """Place everything once for both files; a figure that was saved before is laid out already."""
+    """Place everything once for both files; a figure that was saved before is laid out already.
+
+    No engine is left: where there is one, even one that does nothing, matplotlib draws the figure twice for every file.
+    """
     engine = figure.get_layout_engine()
     if engine is not None:
         with mpl.rc_context(STYLE):
             engine.execute(figure)
-        figure.set_layout_engine("none")
+            figure.set_layout_engine(None)

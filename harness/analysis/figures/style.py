@@ -22,6 +22,8 @@ STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
     "svg.hashsalt": "ckptbench",
     "svg.fonttype": "path",  # widths stay as they were laid out, whatever fonts the reader has
     "text.parse_math": False,  # two dollars in a reason are no formula
+    "figure.autolayout": False,  # else a reader's own settings bring back the engine that is taken away after the layout
+    "figure.constrained_layout.use": False,
     "font.family": "DejaVu Sans",
     "font.size": 8.0,
     "axes.titlesize": 9.0,
