@@ -271,6 +271,12 @@ def test_an_unknown_run_gets_the_nearest_name_and_those_there_are(tmp_path: Path
         store.find(tmp_path, "20250101-000000-smoke-rav")
 
 
+def test_of_many_runs_the_newest_are_named(tmp_path: Path) -> None:
+    named(tmp_path, *(f"20250101-0000{number:02}-smoke-raw" for number in range(33)))
+    with pytest.raises(UsageError, match=r"\(known: 20250101-000003-smoke-raw, .*, 20250101-000032-smoke-raw and 3 more\)$"):
+        store.find(tmp_path, "none-such")
+
+
 @pytest.mark.parametrize("name", ["latest", "20250101-000000-smoke-raw", "/no/such/place"])
 def test_without_any_run_the_message_says_so(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=f"^there are no runs in {tmp_path} yet$"):

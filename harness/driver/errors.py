@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LISTED_AT_MOST = 30  # names
+
 
 class UsageError(ValueError):
     """One clear sentence about wrong usage or bad input; the command line prints it and exits.
@@ -31,4 +33,6 @@ def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> Usa
     close = difflib.get_close_matches(given.lower(), by_lower_case, n=1)
     place = f" {where}" if where else ""
     hint = f"; did you mean {by_lower_case[close[0]]!r}?" if close else ""
-    return UsageError(f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(names) or 'none'})")
+    listed = names[-_LISTED_AT_MOST:]  # of runs, whose names begin with their dates, the newest
+    more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
+    return UsageError(f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(listed) or 'none'}{more})")
