@@ -24,6 +24,7 @@ from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 _AHEAD = 2  # blocks that are asked for, or are being brought to their place, beside those being read
 _RING_BYTES = 48 << 20  # at most, of all blocks
 _SMALL_BYTES = 1 << 20  # of tensors that are many
+_LAST_BYTES = 2 << 20  # of the last block at most
 _CLOSED = -1
 
 Range = tuple[int, int]  # [start, stop) in a file
@@ -102,8 +103,7 @@ class Reader:
 
     def first(self, wanted: Sequence[Found]) -> tuple[Range, ...]:
         """Return which parts of a file are read first, as many as there is memory for, where these tensors of it are wanted."""
-        parts = (part for found in _in_order(wanted) for part in _parts(found, self._block_bytes))
-        return tuple(islice(parts, len(self._ring)))
+        return tuple(part for _, part in islice(_plan(_in_order(wanted), self._block_bytes), len(self._ring)))
 
     def begin(self, path: Path, parts: Sequence[Range]) -> Opened:
         """Begin to read parts of a file. `read` takes what is there of what it would read first, and reads all else."""
@@ -126,14 +126,9 @@ class Reader:
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
         yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
         small, large = _in_order(wanted)
-        groups = [Group(found, targets) for found in (small, large) if found]
+        groups = [Group(found, targets, is_direct=found is large) for found in (small, large) if found]
         with closing(self._read(file, groups, begun)) as arrived:
-            fresh = (
-                (found.spec.name, group.memory(found.stored.start, found.stored.stop))
-                for group, found in arrived
-                if found.spec.name not in targets
-            )
-            yield from _mixed(fresh, at_once=len(small) // max(len(large), 1) + 1)
+            yield from _mixed(arrived, targets, at_once=len(small) // max(len(large), 1) + 1)
 
     def _read(self, file: StoredFile, groups: Sequence[Group], begun: Opened | None) -> Generator[tuple[Group, Found], None, None]:
         """Yield what has come and is what was saved."""
@@ -155,12 +150,12 @@ class Reader:
     def _read_ahead(self, opened: Opened, groups: Sequence[Group]) -> Generator[Block, None, None]:
         """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
         ahead: deque[Block] = deque()
-        wanted = ((group, part) for group in groups for part in group.parts(self._block_bytes))
-        for number, (group, part) in enumerate(wanted):
+        plan = _plan([group.entries for group in groups], self._block_bytes)
+        for number, (group, part) in enumerate((groups[which], part) for which, part in plan):
             if len(ahead) == len(self._ring):
                 yield ahead.popleft().come()
             slot = self._ring[number % len(self._ring)]
-            memory = group.touched(part) if group.is_fresh else slot
+            memory = group.touched(part) if group.is_direct else slot
             coming = opened.take_early(part, memory) or opened.read(part, memory)
             ahead.append(Block(group, *part, memory, coming))
         while ahead:
@@ -170,18 +165,24 @@ class Reader:
 class Group:
     """Tensors of a file that are read one after the other, and new memory where some have no target."""
 
-    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes]) -> None:
-        """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins."""
-        self.is_fresh = any(found.spec.name not in targets for found in entries)
-        self._entries = entries
-        self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
-        size_bytes = round_up(entries[-1].stored.stop) - self._first if self.is_fresh else 0
-        self._memory = bytes_of(aligned_buffer(size_bytes))
-        self.arrivals = deque(_Arrival(found, targets.get(found.spec.name)) for found in entries)
+    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes], is_direct: bool) -> None:
+        """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins.
 
-    def parts(self, block_bytes: int) -> Iterator[Range]:
-        """Yield what is to be read."""
-        return _parts(self._entries, block_bytes)
+        `is_direct` has the blocks read into it, and not copied there: that saves time where they are many.
+        """
+        is_fresh = any(found.spec.name not in targets for found in entries)
+        self.is_direct = is_fresh and is_direct
+        self.entries = entries
+        self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
+        size_bytes = round_up(entries[-1].stored.stop) - self._first if is_fresh else 0
+        self._memory = bytes_of(aligned_buffer(size_bytes))
+        self.arrivals = deque(_Arrival(found, self._target(found, targets)) for found in entries)
+
+    def _target(self, found: Found, targets: Mapping[str, Bytes]) -> Bytes | None:
+        """Return where a block's bytes are copied to, if they are."""
+        if found.spec.name in targets:
+            return targets[found.spec.name][found.skip_bytes : found.skip_bytes + found.stored.stop - found.stored.start]
+        return None if self.is_direct else self.memory(found.stored.start, found.stored.stop)
 
     def memory(self, start: int, stop: int) -> Bytes:
         """Return the new memory of a part of the file."""
@@ -202,7 +203,7 @@ class _Arrival:
         self.start = found.stored.start
         self.stop = found.stored.stop
         self._digest = found.stored.digest
-        self._target = None if target is None else target[found.skip_bytes : found.skip_bytes + self.stop - self.start]
+        self._target = target
         self._hash = xxhash.xxh3_64()
 
     def take(self, block: Block) -> bool:
@@ -236,15 +237,19 @@ def _awaited(groups: Sequence[Group]) -> str:
     return next(group.arrivals[0] for group in groups if group.arrivals).found.stored.name
 
 
-def _mixed(arrived: Iterator[tuple[str, Bytes]], at_once: int) -> Iterator[tuple[str, Bytes]]:
-    """Yield large tensors when they come, and behind each `at_once` of the small ones that came before."""
+def _mixed(arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Bytes], at_once: int) -> Iterator[tuple[str, Bytes]]:
+    """Yield what has no target: large tensors when they come, and behind each large one `at_once` of the small ones before."""
     waiting: deque[tuple[str, Bytes]] = deque()
-    for name, data in arrived:
-        if len(data) < _SMALL_BYTES:
-            waiting.append((name, data))
-            continue
-        yield name, data
-        yield from (waiting.popleft() for _ in range(min(at_once, len(waiting))))
+    for group, found in arrived:
+        is_small = found.spec.size_bytes < _SMALL_BYTES
+        if found.spec.name not in targets:
+            fresh = found.spec.name, group.memory(found.stored.start, found.stored.stop)
+            if is_small:
+                waiting.append(fresh)
+            else:
+                yield fresh
+        if not is_small:
+            yield from (waiting.popleft() for _ in range(min(at_once, len(waiting))))
     yield from waiting
 
 
@@ -255,10 +260,31 @@ def _in_order(wanted: Iterable[Found]) -> tuple[list[Found], list[Found]]:
     return small, [found for found in entries if found.spec.size_bytes >= _SMALL_BYTES]
 
 
+def _plan(groups: Sequence[Sequence[Found]], block_bytes: int) -> Iterator[tuple[int, Range]]:
+    """Yield what is to be read of a file for groups of its tensors, and for which of them, block by block.
+
+    The last ones are ever smaller: nothing is being read any more while the very last one is brought to its place.
+    """
+    plan = [(which, part) for which, entries in enumerate(groups) for part in _parts(entries, block_bytes)]
+    yield from plan[:-1]
+    for which, part in plan[-1:]:
+        yield from ((which, smaller) for smaller in _halved(part))
+
+
 def _parts(entries: Sequence[Found], block_bytes: int) -> Iterator[Range]:
-    """Yield what is to be read of a file for tensors of it."""
+    """Yield what is to be read of a file for tensors of it, in blocks."""
     parts = [(found.stored.start, found.stored.stop) for found in entries]
     return _blocks(_joined(parts, min(block_bytes, _SMALL_BYTES)), block_bytes)
+
+
+def _halved(part: Range) -> Iterator[Range]:
+    """Yield half of a part, half of the rest, and so on."""
+    start, stop = part
+    while stop - start > _LAST_BYTES:
+        half = start + round_up((stop - start) // 2)
+        yield start, half
+        start = half
+    yield start, stop
 
 
 def _blocks(parts: Iterable[Range], block_bytes: int) -> Iterator[Range]:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, bytes_of
 from adapters.jax.framework import Jax
+from adapters.jax.recycling import Recycling, memory_of
 from adapters.jax.state import State
 from workloads import Role
 
@@ -26,10 +29,15 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     The optimizer's step is given the memory of the old weights and slots, to put the new ones there. It would copy those that
     somebody still looks at, outside of any background: so the engine copies them, and has let go of all when `staged` returns.
+    A load takes the old arrays' memory too, as far as it is a CPU's.
     """
 
     framework: Jax
     metadata = {"framework": "jax"}
+
+    def open(self, state: State) -> None:
+        self._recycling = Recycling(state.tensors())
+        super().open(state)
 
     def changed_by(self, role: Role) -> Changes:
         return Changes.UPDATE if role in (Role.WEIGHT, Role.OPTIMIZER) else Changes.NEVER
@@ -38,13 +46,24 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(self._bytes, array) for name, array in state.tensors().items()}
 
     def load(self, state: State, path: Path) -> None:
-        dtypes = {spec.name: jnp.dtype(spec.dtype) for spec in self.tensors}
-        shapes = {spec.name: spec.shape for spec in self.tensors}
-        arrays: dict[str, Array] = {}
-        with closing(self.engine.arriving(self.nearest(path), self.tensors, {})) as arriving:
-            while some := {name: data.view(dtypes[name]).reshape(shapes[name]) for name, data in islice(arriving, AT_ONCE)}:
+        place = self.nearest(path)
+        if self.framework.device.platform == "cpu":
+            self.engine.expect(place)
+        arrays = state.tensors()
+        try:
+            taken = self._recycling.take(arrays)
+            arrays |= taken
+            for some in self._arriving(place, {name: memory_of(array) for name, array in taken.items()}):
                 arrays |= jax.device_put(some, self.framework.device)  # on a CPU they stay where they are, where that is aligned
-        state.adopt_tensors(arrays)
+        finally:
+            state.adopt_tensors(arrays)  # also where the load has failed: those that were taken are no more
+
+    def _arriving(self, place: Path, targets: Mapping[str, Bytes]) -> Iterator[dict[str, NDArray[Any]]]:
+        """Load, and yield what has no target, some at a time."""
+        specs = {spec.name: (jnp.dtype(spec.dtype), spec.shape) for spec in self.tensors}
+        with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
+            while some := dict(islice(arriving, AT_ONCE)):
+                yield {name: data.view(specs[name][0]).reshape(specs[name][1]) for name, data in some.items()}
 
     def _bytes(self, array: Array) -> Bytes:
         try:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec
+from adapters.tensorflow.recycling import Recycling, memory_of
 from adapters.tensorflow.state import State
 from workloads import Role
 
@@ -19,7 +20,7 @@ ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to them.
+    """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to small ones.
 
     A variable whose value somebody still holds gets new memory when it changes. So every value is held until it is copied: what
     the forward pass changes is safe that way, and of the others none is held any more when `staged` returns, for the optimizer's
@@ -30,6 +31,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def open(self, state: State) -> None:
         state.plain_values()  # the first time takes longer
+        self._recycling = Recycling(state.plain_variables())
         super().open(state)
 
     def specs(self, state: State) -> list[Spec]:
@@ -43,9 +45,14 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return {name: Late(_bytes, value) for name, value in state.plain_values().items()}
 
     def load(self, state: State, path: Path) -> None:
+        place = self.nearest(path)
+        if self.place.device == "cpu":
+            self.engine.expect(place)
         variables = state.plain_variables()
         specs = {spec.name: spec for spec in self.tensors}
-        with closing(self.engine.arriving(self.nearest(path), self.tensors, {})) as arriving:
+        taken = self._recycling.take()
+        targets = {name: memory_of(value) for name, value in taken.items()}
+        with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             for name, data in arriving:
                 tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
 

@@ -31,3 +31,10 @@ def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, 
 def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make methods that are opened from now on read so."""
     monkeypatch.setattr(reader, "_RING_BYTES", 4 * SMALL_BLOCK_BYTES)
+
+
+def flip_last_byte(file: Path) -> None:
+    """Damage what the last tensor of a file ends with."""
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)

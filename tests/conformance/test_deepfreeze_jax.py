@@ -10,7 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import numpy as np  # noqa: E402
-from deepfreeze_loads import load_breaks_off, read_in_small_blocks  # noqa: E402
+from deepfreeze_loads import flip_last_byte, load_breaks_off, read_in_small_blocks  # noqa: E402
 from deepfreeze_shards import indexed, save_shards  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.flax import load_file  # noqa: E402
@@ -18,6 +18,8 @@ from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze.stored import Damaged  # noqa: E402
+from adapters.jax import recycling  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
 
@@ -35,6 +37,15 @@ def addresses(state: State) -> dict[str, int]:
     return {name: array.unsafe_buffer_pointer() for name, array in state.tensors().items() if name.startswith(trained)}
 
 
+def values(state: State) -> dict[str, bytes]:
+    return {name: np.asarray(array).tobytes() for name, array in state.tensors().items()}
+
+
+def train(framework: Jax, state: State) -> None:
+    framework.gradients(state)
+    framework.update(state)
+
+
 def test_the_step_behind_a_save_still_works_in_place(framework: Jax, tmp_path: Path) -> None:
     """JAX copies donated arrays that somebody still looks at: staged() must have let go of them."""
     state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
@@ -47,6 +58,52 @@ def test_the_step_behind_a_save_still_works_in_place(framework: Jax, tmp_path: P
         framework.update(state)
         assert addresses(state) == before
         pending.finished()
+
+
+def test_a_load_takes_the_memory_that_is_there(framework: Jax, tmp_path: Path) -> None:
+    state = trained(framework, workloads.load("llm-slice", "small", "bf16-mixed"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        saved = values(state)
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        assert values(state) != saved
+        before = addresses(state)
+        method.load(state, tmp_path / "checkpoint")
+    assert addresses(state) == before
+    assert values(state) == saved
+
+
+def test_a_load_changes_nothing_that_somebody_else_has(framework: Jax, tmp_path: Path) -> None:
+    """Of the arrays themselves they are told; what numpy or a buffer shows stays as it is."""
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        saved = values(state)
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        kept, shown = [[array for name, array in state.tensors().items() if name.startswith(part)] for part in ("weights/", "opt")]
+        views = [memoryview(array) for array in shown]
+        then = [view.tobytes() for view in views]
+        method.load(state, tmp_path / "checkpoint")
+    assert all(array.is_deleted() for array in kept)
+    assert [view.tobytes() for view in views] == then
+    assert values(state) == saved
+    train(framework, state)
+
+
+def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: Jax, tmp_path: Path) -> None:
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        flip_last_byte(tmp_path / "checkpoint" / "model.safetensors")
+        with pytest.raises(Damaged, match="checksum"):
+            method.load(state, tmp_path / "checkpoint")
+        (tmp_path / "checkpoint" / "model.safetensors").unlink()
+        with pytest.raises(FileNotFoundError):
+            method.load(state, tmp_path / "checkpoint")
+    train(framework, state)
 
 
 def test_the_library_finds_every_array(framework: Jax, tmp_path: Path) -> None:
@@ -72,6 +129,7 @@ def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_pa
 
 def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read_in_small_blocks(monkeypatch)
+    monkeypatch.setattr(recycling, "_is_here", lambda array: False)  # as if the arrays were a GPU's
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):

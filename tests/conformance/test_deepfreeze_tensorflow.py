@@ -1,4 +1,4 @@
-"""DeepFreeze in TensorFlow: variables are saved from their memory, and a load gives them new memory without a copy."""
+"""DeepFreeze in TensorFlow: variables are saved from their memory and, but for small ones, loaded into it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from deepfreeze_loads import load_breaks_off, read_in_small_blocks  # noqa: E402
+from deepfreeze_loads import flip_last_byte, load_breaks_off, read_in_small_blocks  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze.stored import Damaged  # noqa: E402
 from adapters.deepfreeze.tensor import Spec  # noqa: E402
-from adapters.tensorflow import deepfreeze  # noqa: E402
+from adapters.tensorflow import deepfreeze, recycling  # noqa: E402
 from adapters.tensorflow.framework import TensorFlow  # noqa: E402
 from adapters.tensorflow.state import State  # noqa: E402
 
@@ -38,17 +39,84 @@ def addresses(state: State) -> dict[str, int]:
     return {name: np.frombuffer(memoryview(tf.bitcast(value, tf.uint8)), np.uint8).ctypes.data for name, value in large.items()}
 
 
-def test_sources_and_loaded_values_are_the_variables_memory(framework: TensorFlow, tmp_path: Path) -> None:
+def values(state: State) -> dict[str, bytes]:
+    return {name: variable.numpy().tobytes() for name, variable in state.plain_variables().items()}
+
+
+def train(framework: TensorFlow, state: State) -> None:
+    framework.gradients(state)
+    framework.update(state)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16-mixed"])
+def test_saves_and_loads_go_by_the_variables_own_memory(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+    state = trained(framework, workloads.load("llm-slice", "small", precision), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        own, saved = addresses(state), values(state)
+        if precision == "float32":  # the sources of bfloat16 are copies
+            assert {name: source.look_up().ctypes.data for name, source in method.sources(state).items() if name in own} == own
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        assert values(state) != saved
+        own = addresses(state)
+        method.load(state, tmp_path / "checkpoint")
+        assert addresses(state) == own
+        assert values(state) == saved
+        train(framework, state)
+        slots = [name for name in own if name.startswith("optimizer/")]  # weights of bfloat16 get new memory in any step
+        assert [addresses(state)[name] for name in slots] == [own[name] for name in slots], "nobody holds the values any more"
+
+
+def test_large_values_without_targets_lie_in_one_piece(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of variables on a GPU."""
+    monkeypatch.setattr(recycling, "_is_large", lambda variable: False)
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        own = addresses(state)
-        assert {name: source.look_up().ctypes.data for name, source in method.sources(state).items() if name in own} == own
+        own, saved = addresses(state), values(state)
         method.save(state, tmp_path / "checkpoint").finished()
         method.load(state, tmp_path / "checkpoint")
     loaded = sorted(addresses(state).values())
     assert not set(loaded) & set(own.values())
-    assert loaded[-1] - loaded[0] < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size, "all lie in one piece"
+    assert loaded[-1] - loaded[0] < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size
+    assert values(state) == saved
+
+
+def test_a_load_changes_no_value_that_somebody_else_has(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        saved = values(state)
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        held, then = {name: variable.value() for name, variable in state.plain_variables().items()}, values(state)
+        assert then != saved
+        method.load(state, tmp_path / "checkpoint")
+    assert {name: value.numpy().tobytes() for name, value in held.items()} == then
+    assert values(state) == saved
+
+
+def test_a_load_that_finds_damage_leaves_a_state_that_trains(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+        flip_last_byte(tmp_path / "checkpoint" / "model.safetensors")
+        with pytest.raises(Damaged, match="checksum"):
+            method.load(state, tmp_path / "checkpoint")
+    train(framework, state)
 
 
 def test_the_step_behind_a_save_still_works_in_place(framework: TensorFlow, tmp_path: Path) -> None:
