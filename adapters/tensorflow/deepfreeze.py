@@ -20,7 +20,7 @@ ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The variables in TensorFlow's own layout, from their own memory; a load hands new memory to small ones.
+    """The variables in TensorFlow's own layout, from their own memory, and loaded into it.
 
     A variable whose value somebody still holds gets new memory when it changes. So every value is held until it is copied: what
     the forward pass changes is safe that way, and of the others none is held any more when `staged` returns, for the optimizer's
@@ -50,8 +50,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
             self.engine.expect(place)
         variables = state.plain_variables()
         specs = {spec.name: spec for spec in self.tensors}
-        taken = self._recycling.take()
-        targets = {name: memory_of(value) for name, value in taken.items()}
+        self._recycling.make_own()
+        own = {name: value for name, value in state.plain_values().items() if name in self._recycling.names}
+        targets = {name: memory_of(value) for name, value in own.items()}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             for name, data in arriving:
                 tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))

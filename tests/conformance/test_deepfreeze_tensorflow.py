@@ -1,4 +1,4 @@
-"""DeepFreeze in TensorFlow: variables are saved from their memory and, but for small ones, loaded into it."""
+"""DeepFreeze in TensorFlow: variables are saved from their memory, and loaded into it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,7 @@ def train(framework: TensorFlow, state: State) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16-mixed"])
-def test_saves_and_loads_go_by_the_variables_own_memory(
-    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
-) -> None:
-    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+def test_saves_and_loads_go_by_the_variables_own_memory(framework: TensorFlow, tmp_path: Path, precision: str) -> None:
     state = trained(framework, workloads.load("llm-slice", "small", precision), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -75,7 +72,7 @@ def test_large_values_without_targets_lie_in_one_piece(
     framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As of variables on a GPU."""
-    monkeypatch.setattr(recycling, "_is_large", lambda variable: False)
+    monkeypatch.setattr(recycling, "_is_here", lambda variable: False)
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -88,10 +85,7 @@ def test_large_values_without_targets_lie_in_one_piece(
     assert values(state) == saved
 
 
-def test_a_load_changes_no_value_that_somebody_else_has(
-    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+def test_a_load_changes_no_value_that_somebody_else_has(framework: TensorFlow, tmp_path: Path) -> None:
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -105,10 +99,7 @@ def test_a_load_changes_no_value_that_somebody_else_has(
     assert values(state) == saved
 
 
-def test_a_load_that_finds_damage_leaves_a_state_that_trains(
-    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recycling, "_LARGE_BYTES", LARGE_BYTES)
+def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: TensorFlow, tmp_path: Path) -> None:
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -149,6 +140,7 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(
     framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_in_small_blocks(monkeypatch)
+    monkeypatch.setattr(recycling, "_is_here", lambda variable: False)  # as if the variables were a GPU's
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
