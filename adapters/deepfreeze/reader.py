@@ -126,7 +126,7 @@ class Reader:
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
         yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
         small, large = _in_order(wanted)
-        groups = [Group(found, targets, is_direct=found is large) for found in (small, large) if found]
+        groups = [Group(found, targets, are_large=found is large) for found in (small, large) if found]
         with closing(self._read(file, groups, begun)) as arrived:
             yield from _mixed(arrived, targets, at_once=len(small) // max(len(large), 1) + 1)
 
@@ -165,13 +165,13 @@ class Reader:
 class Group:
     """Tensors of a file that are read one after the other, and new memory where some have no target."""
 
-    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes], is_direct: bool) -> None:
+    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes], are_large: bool) -> None:
         """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins.
 
-        `is_direct` has the blocks read into it, and not copied there: that saves time where they are many.
+        Where it is for all of them, and they are large, blocks are read into it; else they are copied there from the ring.
         """
         is_fresh = any(found.spec.name not in targets for found in entries)
-        self.is_direct = is_fresh and is_direct
+        self.is_direct = are_large and not any(found.spec.name in targets for found in entries)
         self.entries = entries
         self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
         size_bytes = round_up(entries[-1].stored.stop) - self._first if is_fresh else 0
@@ -266,9 +266,11 @@ def _plan(groups: Sequence[Sequence[Found]], block_bytes: int) -> Iterator[tuple
     The last ones are ever smaller: nothing is being read any more while the very last one is brought to its place.
     """
     plan = [(which, part) for which, entries in enumerate(groups) for part in _parts(entries, block_bytes)]
+    if len(plan) > 1 and plan[-2][0] == plan[-1][0] and plan[-2][1][1] == plan[-1][1][0]:
+        plan[-2:] = [(plan[-1][0], (plan[-2][1][0], plan[-1][1][1]))]  # half of both is a block at most
     yield from plan[:-1]
     for which, part in plan[-1:]:
-        yield from ((which, smaller) for smaller in _halved(part))
+        yield from ((which, smaller) for smaller in _halved(part, min(_LAST_BYTES, block_bytes)))
 
 
 def _parts(entries: Sequence[Found], block_bytes: int) -> Iterator[Range]:
@@ -277,11 +279,11 @@ def _parts(entries: Sequence[Found], block_bytes: int) -> Iterator[Range]:
     return _blocks(_joined(parts, min(block_bytes, _SMALL_BYTES)), block_bytes)
 
 
-def _halved(part: Range) -> Iterator[Range]:
-    """Yield half of a part, half of the rest, and so on."""
+def _halved(part: Range, last_bytes: int) -> Iterator[Range]:
+    """Yield half of a part, half of the rest, and so on, until no more than `last_bytes` are left."""
     start, stop = part
-    while stop - start > _LAST_BYTES:
-        half = start + round_up((stop - start) // 2)
+    while stop - start > last_bytes:
+        half = start + round_up((stop - start + 1) // 2)
         yield start, half
         start = half
     yield start, stop

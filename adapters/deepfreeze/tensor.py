@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -121,3 +123,13 @@ def changed_by(role: Role) -> Changes:
 def bytes_of(buffer: Any) -> Bytes:
     """Return the memory behind a contiguous buffer, without a copy; writable where the buffer is."""
     return np.frombuffer(buffer, dtype=np.uint8)
+
+
+def memory_at(address: int, size_bytes: int) -> Bytes:
+    """Return memory by its address, writable: for whoever knows that it stays there, and that nobody else looks at it."""
+    return bytes_of(_array_of(size_bytes).from_address(address))
+
+
+@lru_cache(maxsize=1024)
+def _array_of(size_bytes: int) -> type[ctypes.Array[ctypes.c_char]]:
+    return ctypes.c_char * size_bytes  # to make such a type takes longer than all else: a state has a few sizes and many tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -47,18 +47,21 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
-        if self.framework.device.platform == "cpu":
+        self.engine.join()  # a save may still look at the arrays
+        if self.place.device == "cpu":
             self.engine.expect(place)
-        arrays = state.tensors()
+        arrays, loaded = state.tensors(), {}
         try:
-            taken = self._recycling.take(arrays)
-            arrays |= taken
-            for some in self._arriving(place, {name: memory_of(array) for name, array in taken.items()}):
-                arrays |= jax.device_put(some, self.framework.device)  # on a CPU they stay where they are, where that is aligned
+            arrays |= (taken := self._recycling.take(arrays))
+            targets = {name: memory_of(array) for name, array in jax.block_until_ready(taken).items()}
+            with closing(self._arriving(place, targets)) as arriving:
+                for some in arriving:
+                    loaded |= jax.device_put(some, self.framework.device)
+            arrays |= loaded
         finally:
             state.adopt_tensors(arrays)  # also where the load has failed: those that were taken are no more
 
-    def _arriving(self, place: Path, targets: Mapping[str, Bytes]) -> Iterator[dict[str, NDArray[Any]]]:
+    def _arriving(self, place: Path, targets: Mapping[str, Bytes]) -> Generator[dict[str, NDArray[Any]], None, None]:
         """Load, and yield what has no target, some at a time."""
         specs = {spec.name: (jnp.dtype(spec.dtype), spec.shape) for spec in self.tensors}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:

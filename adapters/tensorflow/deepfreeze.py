@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec
-from adapters.tensorflow.recycling import Recycling, memory_of
 from adapters.tensorflow.state import State
 from workloads import Role
 
@@ -31,7 +30,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def open(self, state: State) -> None:
         state.plain_values()  # the first time takes longer
-        self._recycling = Recycling(state.plain_variables())
+        state.recycling.take(state.plain_values)
         super().open(state)
 
     def specs(self, state: State) -> list[Spec]:
@@ -46,13 +45,13 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
+        self.engine.join()  # a save may still hold values, which would get copies then
         if self.place.device == "cpu":
             self.engine.expect(place)
         variables = state.plain_variables()
         specs = {spec.name: spec for spec in self.tensors}
-        self._recycling.make_own()
-        own = {name: value for name, value in state.plain_values().items() if name in self._recycling.names}
-        targets = {name: memory_of(value) for name, value in own.items()}
+        own = state.recycling.take(state.plain_values)
+        targets = {name: value.memory for name, value in own.items()}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             for name, data in arriving:
                 tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from adapters.deepfreeze.tensor import Bytes
+from adapters.deepfreeze.tensor import Bytes, memory_at
+
+
+class Own(NamedTuple):
+    """A value that nobody but its variable has, and its memory, which is there as long as the value."""
+
+    value: tf.Tensor
+    memory: Bytes
 
 
 class Recycling:
-    """Has variables on a CPU take values in the memory that they have: new memory would have to be cleared, and be there beside it.
+    """Has variables on a CPU take values in the memory that they have: new memory would have to be cleared, and be there too.
 
     By TensorFlow's own rule for an optimizer's step: a value that somebody else still holds stays as it is, and the variable
     gets a copy of its own.
@@ -21,26 +28,39 @@ class Recycling:
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
         """Make what looks after the rule, and call it once, which takes as long: together 80 ms, for any number of variables."""
         here = {name: variable for name, variable in variables.items() if _is_here(variable)}
-        self.names = frozenset(here)
+        self._sizes = {name: variable.dtype.size * variable.shape.num_elements() for name, variable in here.items()}  # in bytes
         dtypes = {variable.dtype for variable in here.values()}
         self._loops = [_loop(dtype, [variable for variable in here.values() if variable.dtype == dtype]) for dtype in dtypes]
-        self.make_own()
+        self._make_own()
 
-    def make_own(self) -> None:
-        """Give every variable of `names` a value that nobody else has, which is the one that it has wherever that is so."""
+    def take(self, look_up: Callable[[], Mapping[str, tf.Tensor]]) -> dict[str, Own]:
+        """Return values in memory that they and their variables alone have. `look_up` returns the variables' values.
+
+        Variables that somebody has gathered from or scattered to are not among them: they hand out copies ever after.
+        """
+        self._make_own()
+        values, again = look_up(), look_up()
+        addresses = {name: _address(values[name]) for name in self._sizes}
+        return {
+            name: Own(values[name], memory_at(address, self._sizes[name]))
+            for name, address in addresses.items()
+            if address == _address(again[name])
+        }
+
+    def _make_own(self) -> None:
+        """Give the variables values that nobody else has: those that they have, wherever that is so."""
         for loop in self._loops:
             loop()
 
 
-def memory_of(value: tf.Tensor) -> Bytes:
-    """Return a value's memory, writable. It is for whoever is the only one to have the value, and as long as that is there."""
+def _address(value: tf.Tensor) -> int:
     plain = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value  # Python's buffers have no bfloat16
-    shown = np.frombuffer(memoryview(plain), np.uint8)
-    return np.frombuffer((ctypes.c_char * len(shown)).from_address(shown.ctypes.data), np.uint8)
+    address: int = np.asarray(memoryview(plain)).__array_interface__["data"][0]
+    return address
 
 
 def _is_here(variable: tf.Variable) -> bool:
-    return "CPU" in variable.device and bool(variable.dtype.is_floating)
+    return "CPU" in variable.device and bool(variable.dtype.is_floating) and variable.shape.num_elements() > 0
 
 
 def _loop(dtype: tf.DType, variables: Sequence[tf.Variable]) -> Callable[[], None]:
@@ -53,7 +73,8 @@ def _loop(dtype: tf.DType, variables: Sequence[tf.Variable]) -> Callable[[], Non
             with tf.control_dependencies([_make_own(handles[place], nothing)]):
                 return [place + 1]
 
-        tf.while_loop(lambda place: place < len(variables), make_next_own, [0], parallel_iterations=1)
+        with tf.device("CPU:0"):  # also beside a GPU
+            tf.while_loop(lambda place: place < len(variables), make_next_own, [0], parallel_iterations=1)
 
     specs = tf.TensorSpec((len(variables),), tf.resource), tf.TensorSpec(None, dtype)
     function = tf.function(make_all_own, autograph=False).get_concrete_function(*specs)

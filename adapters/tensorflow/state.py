@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from adapters.tensorflow.modules import new_model
 from adapters.tensorflow.optimizers import SlotOptimizer, new_optimizer
+from adapters.tensorflow.recycling import Recycling
 from workloads import Batch, Workload
 
 # The canonical name of each kind of variable inside its layer.
@@ -122,6 +123,11 @@ class State:
     def plain_values(self) -> dict[str, tf.Tensor]:
         """Return the values of all variables, without a copy: one whose value is held gets new memory when it changes."""
         return dict(zip(self._plain_variables, self._read_all(), strict=True))
+
+    @cached_property
+    def recycling(self) -> Recycling:
+        """What has the variables take values in the memory that they have."""
+        return Recycling(self._plain_variables)
 
     @cached_property
     def _read_all(self) -> Callable[[], list[tf.Tensor]]:

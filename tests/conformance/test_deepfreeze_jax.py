@@ -18,6 +18,7 @@ from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze.reader import _Arrival  # noqa: E402
 from adapters.deepfreeze.stored import Damaged  # noqa: E402
 from adapters.jax import recycling  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
@@ -90,6 +91,55 @@ def test_a_load_changes_nothing_that_somebody_else_has(framework: Jax, tmp_path:
     assert [view.tobytes() for view in views] == then
     assert values(state) == saved
     train(framework, state)
+
+
+def test_a_step_behind_a_load_is_not_compiled_anew(framework: Jax, tmp_path: Path) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    functions = [state.training.gradients, state.training.update]
+    for function in functions:
+        function.clear_cache()
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        train(framework, state)
+        method.save(state, tmp_path / "checkpoint").finished()
+        method.load(state, tmp_path / "checkpoint")
+        train(framework, state)
+    assert [function._cache_size() for function in functions] == [1, 1]
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_load_during_a_save_takes_nothing_from_it(framework: Jax, tmp_path: Path, is_staged: bool) -> None:
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        first = values(state)
+        method.save(state, tmp_path / "first").finished()
+        train(framework, state)
+        second = values(state)
+        pending = method.save(state, tmp_path / "second")
+        if is_staged:
+            pending.staged()
+        method.load(state, tmp_path / "first")
+        assert values(state) == first
+        pending.finished()
+        method.load(state, tmp_path / "second")
+        assert values(state) == second
+
+
+def test_a_load_into_memory_that_breaks_off_leaves_no_thread_reading(
+    framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_small_blocks(monkeypatch)
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        load_breaks_off(method, state, tmp_path / "checkpoint", _Arrival, "check", monkeypatch)
+    train(framework, state)
+
+
+def test_an_array_without_elements_is_left_where_it_is() -> None:
+    arrays = {"none": jax.numpy.zeros((0, 4)), "one": jax.numpy.ones(3)}
+    assert recycling.Recycling(arrays).take(arrays).keys() == {"one"}
 
 
 def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: Jax, tmp_path: Path) -> None:

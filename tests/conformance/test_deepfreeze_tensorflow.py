@@ -16,6 +16,7 @@ from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.deepfreeze.reader import _Arrival  # noqa: E402
 from adapters.deepfreeze.stored import Damaged  # noqa: E402
 from adapters.deepfreeze.tensor import Spec  # noqa: E402
 from adapters.tensorflow import deepfreeze, recycling  # noqa: E402
@@ -97,6 +98,72 @@ def test_a_load_changes_no_value_that_somebody_else_has(framework: TensorFlow, t
         method.load(state, tmp_path / "checkpoint")
     assert {name: value.numpy().tobytes() for name, value in held.items()} == then
     assert values(state) == saved
+
+
+def test_a_load_into_another_state_than_the_opened_one_changes_no_value_of_either(framework: TensorFlow, tmp_path: Path) -> None:
+    workload = workloads.load("candle-mlp", "small")
+    state, other = trained(framework, workload, 1, 1), trained(framework, workload, 2, 2)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        saved, then = values(state), values(other)
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        own, held = values(state), {name: variable.value() for name, variable in other.plain_variables().items()}
+        method.load(other, tmp_path / "checkpoint")
+    assert values(other) == saved
+    assert values(state) == own
+    assert {name: value.numpy().tobytes() for name, value in held.items()} == then
+
+
+def test_a_variable_that_hands_out_copies_is_loaded(framework: TensorFlow, tmp_path: Path) -> None:
+    """TensorFlow makes one of every variable that is gathered from."""
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
+    variable = max(state.plain_variables().values(), key=lambda variable: variable.shape.num_elements())
+    tf.raw_ops.ResourceGather(resource=variable.handle, indices=[0], dtype=variable.dtype)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        saved = values(state)
+        method.save(state, tmp_path / "checkpoint").finished()
+        train(framework, state)
+        assert values(state) != saved
+        method.load(state, tmp_path / "checkpoint")
+    assert values(state) == saved
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_load_during_a_save_takes_nothing_from_it(framework: TensorFlow, tmp_path: Path, is_staged: bool) -> None:
+    state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        first = values(state)
+        method.save(state, tmp_path / "first").finished()
+        train(framework, state)
+        second, own = values(state), addresses(state)
+        pending = method.save(state, tmp_path / "second")
+        if is_staged:
+            pending.staged()
+        method.load(state, tmp_path / "first")
+        assert values(state) == first
+        assert addresses(state) == own
+        pending.finished()
+        method.load(state, tmp_path / "second")
+    assert values(state) == second
+
+
+def test_a_load_into_memory_that_breaks_off_leaves_no_thread_reading(
+    framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_small_blocks(monkeypatch)
+    state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
+    method = make("deepfreeze", framework)
+    with opened(method, state):
+        load_breaks_off(method, state, tmp_path / "checkpoint", _Arrival, "check", monkeypatch)
+
+
+def test_a_variable_without_elements_is_left_as_it_is() -> None:
+    variables = {"none": tf.Variable(tf.zeros((0, 4))), "one": tf.Variable(tf.ones(3))}
+    recycled = recycling.Recycling(variables)
+    assert recycled.take(lambda: {name: variable.value() for name, variable in variables.items()}).keys() == {"one"}
 
 
 def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: TensorFlow, tmp_path: Path) -> None:
