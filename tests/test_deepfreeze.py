@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -1150,6 +1151,22 @@ def told(save: Save) -> BaseException | None:
     except OSError as error:
         return error
     return None
+
+
+@pytest.mark.parametrize("step", ["_come", "_say"])
+def test_a_rank_whose_meeting_is_cleared_up_before_it_has_come_is_told_that_another_has_failed(
+    folder: Path, step: str, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 fails at once and removes what it finds, while another one is on its way."""
+    original = getattr(CommonCommit, step)
+
+    def step_after_removal(own: CommonCommit, *arguments: str) -> None:
+        shutil.rmtree(own._meeting)
+        original(own, *arguments)
+
+    monkeypatch.setattr(CommonCommit, step, step_after_removal)
+    with pytest.raises(CommitFailed, match="another rank could not write its share"):
+        new_engine(1, 2).save(rank_state(1), folder / "checkpoint", STEP).finished()
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -115,8 +115,11 @@ class CommonCommit(Commit):
 
     def begin(self) -> None:
         self._meeting.mkdir(exist_ok=True)
-        self._come()  # first: who is there can say that the rest has failed
-        super().begin()
+        try:
+            self._come()  # first: who is there can say that the rest has failed
+            super().begin()
+        except FileNotFoundError:
+            raise self._cleared_up() from None
 
     def finish(self, seal: str) -> None:
         self._say(_DONE + seal)
@@ -187,8 +190,15 @@ class CommonCommit(Commit):
 
     def _say(self, state: str) -> None:
         said = self._mark._replace(state=state)
-        (self._meeting / self._mark.file).rename(self._meeting / said.file)
+        try:
+            (self._meeting / self._mark.file).rename(self._meeting / said.file)
+        except FileNotFoundError:
+            raise self._cleared_up() from None
         self._mark = said
+
+    def _cleared_up(self) -> CommitFailed:
+        """Return what to raise where rank 0 has removed the meeting: it has failed."""
+        return CommitFailed(f"another rank could not write its share of {self.target}")
 
     def _leave(self) -> None:
         """Go, once the checkpoint is there; the last one clears up."""
@@ -209,7 +219,7 @@ class CommonCommit(Commit):
         try:
             names = os.listdir(self._meeting)
         except FileNotFoundError:
-            raise CommitFailed(f"another rank could not write its share of {self.target}") from None
+            raise self._cleared_up() from None
         parts = (name.removeprefix("rank-").split(".") for name in names if name.startswith("rank-"))
         return {int(rank): Mark(int(rank), host, state) for rank, host, state in parts}
 
@@ -224,7 +234,7 @@ class CommonCommit(Commit):
         first = marks.get(0)
         is_cleared = self._rank not in marks  # all but the directory, which a file system may keep
         if is_cleared or (first is not None and first.state == _FAILED):
-            raise CommitFailed(f"another rank could not write its share of {self.target}")
+            raise self._cleared_up()
         return first is not None and first.state == _PUBLISHED
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
