@@ -29,8 +29,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
     metadata = {"framework": "tensorflow", "layout": "native: kernels are (in, out) and (height, width, in, out)"}
 
     def open(self, state: State) -> None:
-        state.plain_values()  # the first time takes longer
-        state.recycling.take(state.plain_values)
+        state.recycling.take(state.plain_values)  # the first time takes longer, for both
         super().open(state)
 
     def specs(self, state: State) -> list[Spec]:

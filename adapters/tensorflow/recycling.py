@@ -26,12 +26,11 @@ class Recycling:
     """
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Make what looks after the rule, and call it once, which takes as long: together 80 ms, for any number of variables."""
+        """Make what looks after the rule. With the first `take` that is 80 ms, for any number of variables."""
         here = {name: variable for name, variable in variables.items() if _is_here(variable)}
         self._sizes = {name: variable.dtype.size * variable.shape.num_elements() for name, variable in here.items()}  # in bytes
         dtypes = {variable.dtype for variable in here.values()}
         self._loops = [_loop(dtype, [variable for variable in here.values() if variable.dtype == dtype]) for dtype in dtypes]
-        self._make_own()
 
     def take(self, look_up: Callable[[], Mapping[str, tf.Tensor]]) -> dict[str, Own]:
         """Return values in memory that they and their variables alone have. `look_up` returns the variables' values.
