@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-SCHEMA = 6
+SCHEMA = 7
 SCHEMA_HISTORY = {
     1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
     2: "payload, inventory, repeat and trajectory records; the others as before",
@@ -18,6 +18,7 @@ SCHEMA_HISTORY = {
     4: "a load may be from memory",
     5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
     6: "a save has the copies in memory beside it",
+    7: "opened records; ceilings are taken as samples are, after memory has been backed",
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
@@ -164,6 +165,18 @@ class StateRecord:
     bytes_by_role: dict[str, int]
     memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class OpenedRecord:
+    """A process that saves has made its method and opened it on the state, once for all saves: no other time has that in it."""
+
+    kind: Literal["opened"]
+    case: str
+    process: int
+    rank: int
+    open_ns: int
     ranks: int = 1
 
 
@@ -544,6 +557,7 @@ Record = (
     | CalibrationRecord
     | OverheadRecord
     | StateRecord
+    | OpenedRecord
     | SaveRecord
     | LoadRecord
     | KeptRecord

@@ -20,6 +20,7 @@ from harness.record import (
     KeptRecord,
     LeafSample,
     LoadRecord,
+    OpenedRecord,
     OverheadRecord,
     PayloadRecord,
     Record,
@@ -115,6 +116,10 @@ def failure(case: str = CASE, **changes: Any) -> FailureRecord:
 def state(case: str = CASE, **changes: Any) -> StateRecord:
     by_role = {"weight": 600, "optimizer": 400}
     return replace(StateRecord("state", case, 0, 0, 10, 10, 1000, 1000, by_role, 5_000_000, 0), **changes)
+
+
+def opened(case: str = CASE, **changes: Any) -> OpenedRecord:
+    return replace(OpenedRecord("opened", case, 0, 0, 20_000_000), **changes)
 
 
 def syscalls(case: str = CASE, **changes: Any) -> SyscallsRecord:
@@ -230,6 +235,7 @@ def one_of_each() -> list[Record]:
         CalibrationRecord("calibration", True, "", 1 << 24, 1 << 20, 2, 4 << 20, 1, True, (SweepPoint("write", 1, 2, 3e9),)),
         OverheadRecord("overhead", "001-save-0", 0, 0, (700, 600), 90 << 20),
         state(),
+        opened(),
         save(),
         load(),
         KeptRecord("kept", CASE, 0, 0, 10),

@@ -93,7 +93,7 @@ def show(run: Measured, *arguments: str) -> str:
 def test_the_table_says_what_it_means_and_why_a_row_failed(shown: Measured) -> None:
     text = " ".join(show(shown).split())
     assert "resnet50 small on cpu: 1.06 MB of state" in text
-    assert "method stall durable share of ceiling n cold load bytes covers power-safe verified" in text
+    assert "method stall durable share of ceiling n cold load open bytes covers power-safe verified" in text
     assert "buffered makes a verified full checkpoint durable fastest" in text
     assert "double[fault=no-op-load] failed in verify: Mismatch:" in text.replace(":", ":", 1) or (
         "double[fault=no-op-load]: failed in verify: Mismatch:" in text

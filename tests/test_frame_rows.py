@@ -37,7 +37,8 @@ def measured_to_the_end(of: Case = ONE, **changes: Any) -> list[Record]:
     """What a case of one process and rank leaves."""
     saves = [records.save(of.id, index=index, **changes) for index in (1, 2)]
     loads = [records.load(of.id, index=index) for index in (1, 2)]
-    return [records.state(of.id), *saves, records.syscalls(of.id), *loads, records.verified(of.id)]
+    opened = [records.opened(of.id, process=process) for process in (0, 1)]
+    return [records.state(of.id), *opened, *saves, records.syscalls(of.id), *loads, records.verified(of.id)]
 
 
 def saves_of(milliseconds: Iterable[int], of: Case = ONE, first: int = 0, **changes: Any) -> list[Record]:
@@ -68,6 +69,17 @@ def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     assert (found.durability, found.writes, found.fsyncs, found.renames) == ("at return", 4, 2, 1)
     assert (found.memory_copy_s, found.device_copy_s) == (0.005, None)
     assert found.peak_memory_bytes == 8 << 20
+
+
+def test_opening_takes_as_long_as_its_slowest_rank_and_the_middle_process_takes() -> None:
+    taken_ns = {(0, 0): 10 * MS, (0, 1): 30 * MS, (1, 0): 90 * MS, (1, 1): 20 * MS, (2, 0): 1 * MS, (2, 1): 2 * MS}
+    opened = [records.opened(TWO.id, process=process, rank=rank, open_ns=ns) for (process, rank), ns in taken_ns.items()]
+    assert value(row(TWO, [*two_ranks(), *opened]).open_s) == pytest.approx(0.030)
+
+
+def test_a_run_that_did_not_say_how_long_opening_took_has_none() -> None:
+    found = [record for record in measured_to_the_end() if record.kind != "opened"]
+    assert row(ONE, found).open_s is None
 
 
 def test_a_stall_is_held_against_the_copies_beside_it() -> None:
@@ -224,7 +236,7 @@ def test_a_failure_hides_every_number(status: str) -> None:
     assert (found.status, found.phase, found.reason) == (status, "verify", "wrong bytes")
     assert (found.samples, found.load_samples, found.verified, found.durable_samples) == (0, 0, False, None)
     estimates = [item.name for item in fields(found) if item.type == "Estimate | None"]
-    assert len(estimates) == 9
+    assert len(estimates) == 10
     assert {name: getattr(found, name) for name in estimates} == dict.fromkeys(estimates)
 
 
@@ -301,6 +313,7 @@ DESIGNED = [
     "verified",
 ]
 WITH_INTERVALS = [
+    "open_s",
     "stall_s",
     "finished_s",
     "durable_s",

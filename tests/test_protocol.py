@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Measure, Measured, planned
@@ -12,6 +14,7 @@ from conftest import Measure, Measured, planned
 from harness.driver import preflight
 from harness.plan import PlannedCase
 from harness.worker import storage
+from harness.worker.bench import Fence
 
 
 def spied(spy: str, **changes: object) -> PlannedCase:
@@ -71,6 +74,20 @@ def test_every_save_stands_between_two_copies_of_the_state_in_memory(run: Measur
     assert len(rates) == len(run.records("save"))
     assert 0.05 < min(rates) < 500, "bytes a nanosecond"
     assert len(set(rates)) > len(rates) // 2, "one of its own each"
+
+
+def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None:
+    calls: list[tuple[str, int]] = []
+
+    def noted(name: str) -> Callable[[int], int]:
+        return lambda size_bytes: calls.append((name, size_bytes)) or len(calls)
+
+    ceiling = SimpleNamespace(write_ns=noted("ceiling"), storage=SimpleNamespace(direct=True))
+    fence = Fence(SimpleNamespace(settle=noted("settled"), ceiling=ceiling, world=SimpleNamespace(maximum=int)), "write")
+    before_ns = fence.before(100)
+    fence.after(100, before_ns)
+    assert fence.before(100) == 4, "the one behind the last sample, while that is fresh"
+    assert calls == [("settled", 100), ("ceiling", 100)] * 2
 
 
 def test_ceilings_and_samples_alternate(run: Measured) -> None:
@@ -168,6 +185,9 @@ def test_phases_are_told_apart(run: Measured) -> None:
     assert row.durable_s.value >= 0.180, "durable is all four"
     assert row.load_s is not None
     assert row.load_s.value >= 0.120
+    assert row.open_s is not None
+    assert 0.020 <= row.open_s.value < 0.090
+    assert [record.process for record in samples(run, "opened", "Durations")] == [0, 1], "once in each process that saves"
 
 
 def test_memory_backing_is_shown_for_every_sample(run: Measured) -> None:

@@ -142,6 +142,13 @@ def test_a_line_says_what_a_reader_chooses_by() -> None:
     }
 
 
+def test_how_long_opening_took_is_a_column_where_the_run_says_so() -> None:
+    assert cells(row(open_s=exactly(0.02)))["open"] == "20.0 ms"
+    assert cells(row(open_s=exactly(0.02)), FAILED)["open"] == "20.0 ms"
+    assert cells(FAILED, row(open_s=exactly(0.02)))["open"] == "–"
+    assert "open" not in cells(row(), FAILED)
+
+
 def test_disturbed_samples_that_count_are_told() -> None:
     assert cells(row(durable=(1.0, 1.1, 1.2, 1.3), used_disturbed=3))["n"] == "4 (3~)"
     assert "They count (~ behind their number) where a row has too few others." in notes(row(used_disturbed=1))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from harness.analysis import statistics
 from harness.analysis.frame import Measured, usable
 from harness.analysis.row import Row, Wanted, identity
 from harness.analysis.statistics import Estimate, Samples
+from harness.record import OpenedRecord
 
 
 @dataclass(kw_only=True)
@@ -43,6 +46,7 @@ class CostRow(Row):
     verified: bool = False
     memory_copy_s: float | None = None
     device_copy_s: float | None = None
+    open_s: Estimate | None = None  # to make and open the method in a process that saves, by its slowest rank
     stall_s: Estimate | None = None
     stall_copies: Estimate | None = None  # the stall as a multiple of a copy of the state in memory, taken beside it
     finished_s: Estimate | None = None
@@ -68,6 +72,7 @@ def row(item: Wanted, found: Measured) -> CostRow:
     _add_syscalls(row, case.id, found)
     if row.fail(found.failures.get(case.id, [])):
         return row  # wrong bytes yield no number
+    row.open_s = _open_s(found.opened.get(case.id, []))
     _add_saves(row, found.saves[found.saves["case"] == case.id], item.samples)
     _add_loads(row, found.loads[found.loads["case"] == case.id], item.samples)
     row.verified = len(found.verified.get(case.id, ())) >= item.processes * case.world
@@ -93,6 +98,17 @@ def _add_syscalls(row: CostRow, case: str, found: Measured) -> None:
     if calls.durability != "unknown":
         row.writes, row.write_median_bytes = calls.writes, calls.write_median_bytes
         row.fsyncs, row.renames = calls.fsyncs, calls.renames
+
+
+def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
+    """One value a process; None of runs before schema 7, which did not say."""
+    slowest_ns: dict[int, int] = {}
+    for record in opened:
+        slowest_ns[record.process] = max(record.open_ns, slowest_ns.get(record.process, 0))
+    if not slowest_ns:
+        return None
+    times_s = np.array(list(slowest_ns.values())) / 1e9
+    return statistics.median(Samples(times_s, np.array(list(slowest_ns))))
 
 
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:

@@ -15,6 +15,7 @@ from harness.record import (
     InterruptRecord,
     InventoryRecord,
     LoadRecord,
+    OpenedRecord,
     OverheadRecord,
     PayloadRecord,
     Record,
@@ -44,6 +45,7 @@ class Measured:
     trainings: pd.DataFrame
     states: dict[str, StateRecord] = field(default_factory=dict)
     memory_copies_ns: dict[str, list[int]] = field(default_factory=dict)  # one of each process and rank
+    opened: dict[str, list[OpenedRecord]] = field(default_factory=dict)
     syscalls: dict[str, SyscallsRecord] = field(default_factory=dict)
     failures: dict[str, list[FailureRecord]] = field(default_factory=dict)
     verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)  # case -> (process, rank)
@@ -76,6 +78,8 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
             case StateRecord():
                 found.states[record.case] = record
                 found.memory_copies_ns.setdefault(record.case, []).append(record.memory_copy_ns)
+            case OpenedRecord():
+                found.opened.setdefault(record.case, []).append(record)
             case SyscallsRecord():
                 found.syscalls[record.case] = record
             case FailureRecord():

@@ -21,6 +21,7 @@ _ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statis
 OVERSUBSCRIBED = " +"  # more ranks than processors
 DISTURBED = "~"  # behind the number of those among the samples that count
 NO_INTERVAL = "[–]"  # of a single sample
+OPEN = "open"  # a column that older runs lack
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -38,7 +39,8 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     cost = [row for row in rows if isinstance(row, CostRow)]
     if cost and is_scaling(cost):
         return pd.DataFrame([_scaled_line(member, several) for members in series(cost) for member in members])
-    return pd.DataFrame([_line(row, several) for row in rows])
+    lines = pd.DataFrame([_line(row, several) for row in rows])
+    return lines.drop(columns=OPEN) if cost and all(row.open_s is None for row in cost) else lines
 
 
 def to_markdown(rows: Sequence[Row]) -> str:
@@ -125,6 +127,7 @@ def _cost_line(row: CostRow, several_frameworks: bool) -> dict[str, str]:
         "n": _count(row),
         **(_ranks(row) if row.world > 1 else {}),
         "cold load": _load(row),
+        OPEN: duration(row.open_s),
         "bytes": _ratio(row.file_bytes, row.state_bytes),
         "covers": row.covers,
         "power-safe": _power_safe(row),

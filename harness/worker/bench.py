@@ -23,6 +23,7 @@ from harness.record import (
     InterruptRecord,
     KeptRecord,
     LoadRecord,
+    OpenedRecord,
     OverheadRecord,
     RankSpread,
     ReshardRecord,
@@ -53,7 +54,7 @@ _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
 
 Sample = SaveRecord | LoadRecord | TrainingRecord
-Alike = OverheadRecord | StateRecord | KeptRecord | VerifiedRecord | StraightRecord | InterruptRecord | ReshardRecord
+Alike = OverheadRecord | StateRecord | OpenedRecord | KeptRecord | VerifiedRecord | StraightRecord | InterruptRecord | ReshardRecord
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
@@ -214,10 +215,15 @@ class Bench:
 
 
 class Fence:
-    """Ceilings of one direction that alternate with samples, C S C S C, so that every sample stands between two."""
+    """Ceilings of one direction that alternate with samples, C S C S C, so that every sample stands between two.
+
+    Each is taken as samples are, on a quiet disk and after memory has been backed: the helper that touches it leaves the caches to
+    its own pages, and what follows it runs a little slower.
+    """
 
     def __init__(self, bench: Bench, operation: str) -> None:
-        self._measure = bench.ceiling.write_ns if operation == "write" else bench.ceiling.read_ns
+        self._settle = bench.settle
+        self._transfer_ns = bench.ceiling.write_ns if operation == "write" else bench.ceiling.read_ns
         self._direct = bench.ceiling.storage.direct
         self._world = bench.world
         self._last: tuple[int, int, int] | None = None  # bytes, duration, when
@@ -233,6 +239,10 @@ class Fence:
         after_ns = self._measure(size_bytes)
         self._last = (size_bytes, after_ns, now_ns())
         return Ceilings(size_bytes, before_ns, after_ns, self._direct)
+
+    def _measure(self, size_bytes: int) -> int:
+        self._settle(size_bytes)
+        return self._transfer_ns(size_bytes)
 
     def _is_fresh(self, when_ns: int) -> bool:
         """Agreed between the ranks: they take the next ceiling together or not at all."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from adapters.base import Method, Pending
 from harness.case import Case, Task
 from harness.marks import Instant, mark
-from harness.record import CacheState, KeptRecord, LoadRecord, SaveRecord, VerifiedRecord
+from harness.record import CacheState, KeptRecord, LoadRecord, OpenedRecord, SaveRecord, VerifiedRecord
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
 from harness.worker.clock import now_ns
@@ -100,7 +100,8 @@ class SaveTrial(Trial[Fence]):
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int, copied_bytes: int) -> None:
         """`copied_bytes` are those of this rank's state, which its stall is held against a copy of."""
         super().__init__(bench, task, method_class, size_bytes)
-        self.method = bench.method(self.case, method_class)
+        self.method, open_ns = timed_open(bench, self.case, method_class)
+        bench.write_alike(OpenedRecord("opened", self.case.id, bench.job.process, bench.world.rank, open_ns))
         self.copied_bytes = copied_bytes
 
     def sample(self, fence: Fence) -> None:
@@ -341,6 +342,15 @@ def timed_sync(bench: Bench, path: Path) -> int:
         duration_ns = 0
     bench.world.barrier()
     return duration_ns
+
+
+def timed_open(bench: Bench, case: Case, method_class: type[Method[Any]]) -> tuple[Method[Any], int]:
+    """Make a method and open it on the state; returns it and nanoseconds until the device, too, has done with that."""
+    bench.framework.synchronize(bench.state)
+    begin = now_ns()
+    method = bench.method(case, method_class)
+    bench.framework.synchronize(bench.state)
+    return method, now_ns() - begin
 
 
 def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:

@@ -69,6 +69,7 @@ _COST = {
     "last / median rank": Column("how much longer the last rank took than the median one", "straggler"),
     "writers": Column("how many ranks wrote a share worth the name", "writers"),
     "cold load": Column("a load in another process, after the files had left the page cache", "load_s"),
+    "open": Column("to make the method ready for this state, once in each process, before its first save", "open_s"),
     "bytes": _BYTES,
     "covers": _COVERS,
     "power-safe": Column(
