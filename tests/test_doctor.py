@@ -27,7 +27,7 @@ def _checks(environments: Environments, scratch: Path) -> dict[str, Check]:
 
 def test_everything_is_looked_at(environments: Environments, tmp_path: Path) -> None:
     found = _checks(environments, tmp_path)
-    machine = ["mpirun", "slurm", "gpu", "strace", "fio", "disk", "direct I/O", "page cache", "memory"]
+    machine = ["mpirun", "slurm", "gpu", "strace", "fio", "compiler", "disk", "direct I/O", "page cache", "memory"]
     assert list(found) == ["python", "managed", "own", *machine]
     assert all(check.detail for check in found.values())
     assert (found["python"].status, found["managed"].status, found["own"].status) == ("ok", "missing", "ok")
@@ -36,7 +36,7 @@ def test_everything_is_looked_at(environments: Environments, tmp_path: Path) -> 
 def test_a_bare_machine_misses_its_tools(environments: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     found = _checks(environments, tmp_path)
-    assert {found[name].status for name in ("mpirun", "slurm", "gpu", "strace", "fio")} == {"missing"}
+    assert {found[name].status for name in ("mpirun", "slurm", "gpu", "strace", "fio", "compiler")} == {"missing"}
 
 
 def test_the_mpirun_beside_an_interpreter_is_found(environments: Environments, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters.base import DirectIo, Pending
-from adapters.deepfreeze import layout
+from adapters.deepfreeze import layout, streaming
 from adapters.deepfreeze.arena import Arena, Origin
 from adapters.deepfreeze.commit import Commit, CommonCommit
 from adapters.deepfreeze.layout import Index, Layout
@@ -189,6 +189,7 @@ class Engine:
 
         With `ring_bytes` an arena is no larger, and the state must not change before a save is finished.
         """
+        streaming.compiled()  # now, and not in the first save
         self._ranks = ranks
         self._io = io
         self._metadata = dict(metadata)

@@ -17,6 +17,7 @@ import numpy as np
 import xxhash
 
 from adapters.base import DirectIo
+from adapters.deepfreeze import streaming
 from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
@@ -211,7 +212,7 @@ class _Arrival:
         start, stop = max(self.start, block.start), min(self.stop, block.stop)
         part = block.memory[start - block.start : stop - block.start]
         if self._target is not None:
-            np.copyto(self._target[start - self.start : stop - self.start], bytes_of(part))
+            streaming.copy(self._target[start - self.start : stop - self.start], bytes_of(part))
         self._hash.update(part)
         return stop == self.stop
 

@@ -10,6 +10,7 @@ from itertools import chain
 import xxhash
 
 from adapters.base import DirectIo
+from adapters.deepfreeze import streaming
 from adapters.deepfreeze.layout import Layout, Piece, Placed, Stretch, digest
 from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Source, bytes_of, copy, copy_together, found
 from adapters.deepfreeze.writer import Frontier
@@ -99,7 +100,8 @@ class Snapshot:
         start = entry.start
         while start < entry.stop:
             stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
-            copy(source, bytes_of(self.memory[start:stop]), entry.piece.skip_bytes + start - entry.start)
+            skip_bytes = entry.piece.skip_bytes + start - entry.start
+            copy(source, bytes_of(self.memory[start:stop]), skip_bytes, on_host=streaming.copy)
             on_copied(stop)
             start = stop
 

@@ -19,6 +19,8 @@ from workloads import Role
 Bytes = NDArray[np.uint8]
 Copy = Callable[[Bytes, int], None]
 """Fill the destination with a tensor's bytes, from the given one on; return once they are there."""
+HostCopy = Callable[[Bytes, Bytes], None]
+"""Copy to a destination in the host's memory from a source there, of the same length; other threads run meanwhile."""
 
 
 SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes an item)
@@ -88,10 +90,10 @@ def found(source: Source) -> Bytes | Copy:
     return source.look_up() if isinstance(source, Late) else source
 
 
-def copy(source: Bytes | Copy, destination: Bytes, skip_bytes: int) -> None:
-    """Copy as many bytes as the destination has, from the source's byte `skip_bytes` on."""
+def copy(source: Bytes | Copy, destination: Bytes, skip_bytes: int, on_host: HostCopy = np.copyto) -> None:
+    """Copy as many bytes as the destination has, from the source's byte `skip_bytes` on; `on_host` where both are in memory."""
     if isinstance(source, np.ndarray):
-        np.copyto(destination, source[skip_bytes : skip_bytes + len(destination)])  # lets go of the interpreter's lock
+        on_host(destination, source[skip_bytes : skip_bytes + len(destination)])
     else:
         source(destination, skip_bytes)
 

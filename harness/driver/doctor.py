@@ -50,6 +50,7 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
         _gpu(),
         _tool("strace", "strace", "system calls and injected faults cannot be traced"),
         _tool("fio", "fio", "the ceilings cannot be checked against fio"),
+        _tool("compiler", "cc", "deepfreeze copies through the caches, which takes longer"),
         *_storage(scratch),
         _memory(),
     ]
