@@ -42,12 +42,16 @@ class Backing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The raw transfers of the same bytes just before and after a sample. `direct` is false where the page cache took part."""
+    """The raw transfers of the same bytes just before and after a sample. `direct` is false where the page cache took part.
+
+    They are `settled` where memory was backed before each of them, as it is before samples; in records before schema 7 it was not.
+    """
 
     bytes: int
     before_ns: int
     after_ns: int
     direct: bool
+    settled: bool = False
 
     @property
     def spread(self) -> float:
@@ -170,7 +174,10 @@ class StateRecord:
 
 @dataclass(frozen=True)
 class OpenedRecord:
-    """A process that saves has made its method and opened it on the state, once for all saves: no other time has that in it."""
+    """A process that saves has made its method and opened it on the state, once for all saves: no other time has that in it.
+
+    `open_ns` is the slowest rank's; of a process that was begun anew, the last record counts.
+    """
 
     kind: Literal["opened"]
     case: str

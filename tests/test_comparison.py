@@ -493,6 +493,22 @@ def test_what_is_told_in_ceilings_of_other_requests_is_not_compared(
     assert found.is_hollow is (left_out is None)
 
 
+@pytest.mark.parametrize(("kind", "figure"), [("save", "durable"), ("load", "load")])
+def test_what_is_told_in_ceilings_of_older_versions_is_not_compared(make: Make, kind: str, figure: str) -> None:
+    plan = [item()]
+    older = cost(plan[0])
+    newer = [
+        replace(record, ceilings=replace(record.ceilings, settled=True)) if record.kind == kind else record
+        for record in cost(plan[0], 1.5)
+    ]
+    found = compared(make, older, newer, plan)
+    assert list(found.rows[0].left_out) == [figure]
+    assert figure not in figures(found)
+    (remark,) = found.remarks
+    assert remark.startswith(f"{figure}: not compared, for the ceilings of one side were taken without memory having been backed")
+    assert not compared(make, newer, newer, plan).remarks
+
+
 def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:
     plan = [item()]
     slow = [

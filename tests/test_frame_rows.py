@@ -71,10 +71,10 @@ def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     assert found.peak_memory_bytes == 8 << 20
 
 
-def test_opening_takes_as_long_as_its_slowest_rank_and_the_middle_process_takes() -> None:
-    taken_ns = {(0, 0): 10 * MS, (0, 1): 30 * MS, (1, 0): 90 * MS, (1, 1): 20 * MS, (2, 0): 1 * MS, (2, 1): 2 * MS}
-    opened = [records.opened(TWO.id, process=process, rank=rank, open_ns=ns) for (process, rank), ns in taken_ns.items()]
-    assert value(row(TWO, [*two_ranks(), *opened]).open_s) == pytest.approx(0.030)
+def test_opening_takes_as_long_as_in_the_middle_process_when_that_was_last_begun() -> None:
+    taken_ns = [(0, 900 * MS), (0, 30 * MS), (1, 90 * MS), (2, 1 * MS)]
+    opened = [records.opened(ONE.id, process=process, open_ns=ns) for process, ns in taken_ns]
+    assert value(row(ONE, [*measured_to_the_end(), *opened]).open_s) == pytest.approx(0.030)
 
 
 def test_a_run_that_did_not_say_how_long_opening_took_has_none() -> None:

@@ -91,6 +91,7 @@ _FIGURES: dict[type[Row], dict[str, _Told]] = {
     TrainRow: {"training": _Told("trainings", "times that without", lambda blocks: 1.0 + blocks["overhead_share"])},
 }
 _OTHER_REQUESTS = "the ceilings were made of requests of other sizes or depths"
+_UNSETTLED = "the ceilings of one side were taken without memory having been backed before, as older versions did"
 _LOAD_BESIDE_THE_DISK = _Told("loads", "s", lambda samples: samples["load_s"])  # out of a cache or memory: no ceiling of it
 _REQUESTS: dict[str, Callable[[CalibrationRecord], tuple[int, ...]]] = {  # that a figure's ceiling is made of
     "durable": lambda record: (record.direct, record.write_block_bytes, record.write_depth),
@@ -408,7 +409,8 @@ def _by_chance(old: _Cell, new: _Cell) -> bool:
 def _left_out(old: _Cell, new: _Cell) -> dict[str, str]:
     """The figures that are not compared although both sides may have them, and why."""
     in_ceilings = [name for name, told in new.told.items() if name in old.told and told.unit == IN_CEILINGS]
-    found = {name: _OTHER_REQUESTS for name in in_ceilings if _ceilings_differ(name, old.found, new.found)}
+    reasons = {name: _other_ceilings(name, old, new) for name in in_ceilings}
+    found = {name: reason for name, reason in reasons.items() if reason}
     if isinstance(old.row, CostRow) and isinstance(new.row, CostRow) and _caches_differ(old, new):
         found["load"] = f"loads were {old.row.load_cache} and are {new.row.load_cache}"
     return found
@@ -433,21 +435,33 @@ def _row_remarks(old: _Cell, new: _Cell) -> Iterator[str]:
 
 
 def _ceilings_remark(rows: Iterable[ComparedRow]) -> list[str]:
-    """What is not compared because the two ceilings were made of other requests, whose speeds differ by themselves."""
-    names = dict.fromkeys(name for row in rows for name, reason in row.left_out.items() if reason == _OTHER_REQUESTS)
-    if not names:
-        return []
-    return [
-        f"{' and '.join(names)}: not compared, for {_OTHER_REQUESTS}, as each run found them the fastest. "
-        "Runs of like size in one results folder share them, and the sides of ab do"
-    ]
+    """What is not compared because the ceilings of the two sides are of unlike speeds by themselves."""
+    advice = {
+        _OTHER_REQUESTS: "each run found its own the fastest. Runs of like size in a results folder share them, and sides of ab do",
+        _UNSETTLED: "measure that side anew",
+    }
+    names: dict[str, list[str]] = {reason: [] for reason in advice}
+    for name, reason in dict.fromkeys(pair for row in rows for pair in row.left_out.items()):
+        if reason in names:
+            names[reason].append(name)
+    return [f"{' and '.join(found)}: not compared, for {reason}: {advice[reason]}" for reason, found in names.items() if found]
 
 
-def _ceilings_differ(figure: str, old: Measured, new: Measured) -> bool:
-    """Whether a figure in units of the ceiling has other units on the two sides."""
-    if figure not in _REQUESTS or not old.calibrations or not new.calibrations:
-        return False
-    return _REQUESTS[figure](old.calibrations[0]) != _REQUESTS[figure](new.calibrations[0])
+def _other_ceilings(figure: str, old: _Cell, new: _Cell) -> str:
+    """Why a figure in units of the ceiling has other units on the two sides; nothing where it has the same."""
+    if figure not in _REQUESTS:
+        return ""
+    old_runs, new_runs = old.found.calibrations, new.found.calibrations
+    if old_runs and new_runs and _REQUESTS[figure](old_runs[0]) != _REQUESTS[figure](new_runs[0]):
+        return _OTHER_REQUESTS
+    settled = [_settled(figure, cell) for cell in (old, new)]
+    return _UNSETTLED if all(settled) and settled[0] != settled[1] else ""
+
+
+def _settled(figure: str, cell: _Cell) -> set[bool]:
+    """How the ceilings beside a cell's samples were taken."""
+    samples: pd.DataFrame = getattr(cell.found, _FIGURES[CostRow][figure].kind)
+    return set(samples["settled"][samples["case"] == cell.case.id]) if len(samples) else set()
 
 
 def _tested(measurement: _Measurement, paired: bool, level: float) -> Figure:

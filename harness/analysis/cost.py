@@ -102,13 +102,10 @@ def _add_syscalls(row: CostRow, case: str, found: Measured) -> None:
 
 def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
     """One value a process; None of runs before schema 7, which did not say."""
-    slowest_ns: dict[int, int] = {}
-    for record in opened:
-        slowest_ns[record.process] = max(record.open_ns, slowest_ns.get(record.process, 0))
-    if not slowest_ns:
+    last_ns = {record.process: record.open_ns for record in opened}
+    if not last_ns:
         return None
-    times_s = np.array(list(slowest_ns.values())) / 1e9
-    return statistics.median(Samples(times_s, np.array(list(slowest_ns))))
+    return statistics.median(Samples(np.array(list(last_ns.values())) / 1e9, np.array(list(last_ns))))
 
 
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:

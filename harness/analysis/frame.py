@@ -136,6 +136,7 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
             "copy_s": record.memory_copy_ns / 1e9 or float("nan"),
             "ceiling_s": 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns) / 1e9,
             "direct": record.ceilings.direct,
+            "settled": record.ceilings.settled,
             "covered_bytes": record.covered_bytes,
             "file_bytes": record.file_bytes,
             "files": record.file_count or len(record.files),
@@ -187,6 +188,7 @@ def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
             "load_s": record.load_ns / 1e9,
             "ceiling_s": 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns) / 1e9,
             "direct": record.ceilings.direct,
+            "settled": record.ceilings.settled,
             "cache": record.cache,
             "backing": record.backing.state,
         }
@@ -206,13 +208,14 @@ def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
     if ranks.empty:
         return ranks
     ranks = _complete(ranks, worlds)
-    others = (*_KEY, "rank", "ranks", "cache", "backing", "direct", "copy_s")
+    others = (*_KEY, "rank", "ranks", "cache", "backing", "direct", "settled", "copy_s")
     numbers = [name for name in ranks.columns if name not in others]
     samples = ranks.groupby(_KEY, as_index=False).agg(
         {
             **dict.fromkeys(numbers, "max"),
             "backing": "max",
             "direct": "min",
+            "settled": "min",
             **({"cache": "max"} if "cache" in ranks else {}),
             **({"copy_s": "median"} if "copy_s" in ranks else {}),  # any one of them may have been disturbed
         }

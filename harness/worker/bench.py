@@ -238,7 +238,7 @@ class Fence:
         """Measure the ceiling behind a sample and return the pair."""
         after_ns = self._measure(size_bytes)
         self._last = (size_bytes, after_ns, now_ns())
-        return Ceilings(size_bytes, before_ns, after_ns, self._direct)
+        return Ceilings(size_bytes, before_ns, after_ns, self._direct, settled=True)
 
     def _measure(self, size_bytes: int) -> int:
         self._settle(size_bytes)

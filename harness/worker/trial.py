@@ -100,7 +100,7 @@ class SaveTrial(Trial[Fence]):
     def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int, copied_bytes: int) -> None:
         """`copied_bytes` are those of this rank's state, which its stall is held against a copy of."""
         super().__init__(bench, task, method_class, size_bytes)
-        self.method, open_ns = timed_open(bench, self.case, method_class)
+        self.method, open_ns = timed_open(bench, self.case, method_class, size_bytes)
         bench.write_alike(OpenedRecord("opened", self.case.id, bench.job.process, bench.world.rank, open_ns))
         self.copied_bytes = copied_bytes
 
@@ -344,13 +344,15 @@ def timed_sync(bench: Bench, path: Path) -> int:
     return duration_ns
 
 
-def timed_open(bench: Bench, case: Case, method_class: type[Method[Any]]) -> tuple[Method[Any], int]:
-    """Make a method and open it on the state; returns it and nanoseconds until the device, too, has done with that."""
-    bench.framework.synchronize(bench.state)
+def timed_open(bench: Bench, case: Case, method_class: type[Method[Any]], size_bytes: int) -> tuple[Method[Any], int]:
+    """Make a method and open it on the state; returns it and nanoseconds until the last rank's device has done with that."""
+    bench.settle(size_bytes)
+    bench.world.barrier()
     begin = now_ns()
-    method = bench.method(case, method_class)
-    bench.framework.synchronize(bench.state)
-    return method, now_ns() - begin
+    with no_collection():
+        method = bench.method(case, method_class)
+        bench.framework.synchronize(bench.state)
+    return method, bench.world.maximum(now_ns() - begin)
 
 
 def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:
