@@ -67,6 +67,15 @@ class Durations(Buffered):
         super().load(state, path)
 
 
+class LastRankOpensLate(Buffered):
+    """Takes 300 ms in open on the last rank."""
+
+    def open(self, state: State) -> None:
+        super().open(state)
+        if self.place.rank == self.place.world - 1:
+            time.sleep(0.300)
+
+
 class WeightsOnly(Buffered):
     """Restores only the leaves of the model; declared as such it is right, declared as more or less it is wrong."""
 

@@ -22,7 +22,9 @@ from harness.analysis import comparison, comparison_output, ratios
 from harness.analysis.comparison import ARMS, ComparedRow, Comparison, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import Estimate, Samples
+from harness.cli import compare
 from harness.driver import manifest, store
+from harness.driver.errors import IncomparableError
 from harness.machine import Manifest
 from harness.plan import PlannedCase, Selection
 from harness.record import Record
@@ -507,6 +509,20 @@ def test_what_is_told_in_ceilings_of_older_versions_is_not_compared(make: Make, 
     (remark,) = found.remarks
     assert remark.startswith(f"{figure}: not compared, for the ceilings of one side were taken without memory having been backed")
     assert not compared(make, newer, newer, plan).remarks
+
+
+def test_a_baseline_of_an_older_version_is_refused_before_anything_is_measured(make: Make, tmp_path: Path) -> None:
+    plan = [item()]
+    older = cost(plan[0])
+    newer = [
+        replace(record, ceilings=replace(record.ceilings, settled=True)) if record.kind in ("save", "load") else record
+        for record in older
+    ]
+    compare._require_settled(make(plan, newer), tmp_path)
+    mixed = [old if old.kind == "load" else new for old, new in zip(older, newer, strict=True)]
+    for baseline in (make(plan, older), make(plan, mixed)):
+        with pytest.raises(IncomparableError, match=f"as older versions did: remove {tmp_path} to have a new one"):
+            compare._require_settled(baseline, tmp_path)
 
 
 def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:

@@ -98,6 +98,17 @@ def test_ranks_write_one_record_where_there_are_many(measure: Measure) -> None:
     assert found.rows[0].status == "ok"
 
 
+@pytest.mark.parametrize("summary_above", [1, 64])
+def test_opening_takes_as_long_as_on_its_slowest_rank(measure: Measure, summary_above: int) -> None:
+    item = planned("buffered", world=2, launcher="mpirun")
+    late = replace(item.case, method="LastRankOpensLate", method_path="tests.spies:LastRankOpensLate")
+    found = measure([replace(item, case=late)], settings=Settings(summary_above=summary_above))
+    opened = found.records("opened")
+    assert [record.rank for record in sorted(opened, key=lambda record: record.rank)] == ([0] if summary_above == 1 else [0, 1])
+    assert len({record.open_ns for record in opened}) == 1
+    assert 0.300 <= found.row("LastRankOpensLate").open_s.value < 1.0
+
+
 def test_many_ranks_resume_and_the_one_that_diverged_is_named(measure: Measure) -> None:
     one_loses_it, good = faulty("no-rng", world=2, launcher="mpirun"), planned("buffered", world=2, launcher="mpirun")
     on_one = replace(one_loses_it.case, options=one_loses_it.case.options | {"on_rank": 1})

@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -98,6 +99,14 @@ def test_where_nothing_can_be_compiled_copies_are_ordinary_ones(compiler: str, a
     source, target = random(LARGE_BYTES), np.zeros(LARGE_BYTES, np.uint8)
     streaming.copy(target, source)
     assert np.array_equal(target, source)
+
+
+def test_where_there_can_be_no_file_in_memory_copies_are_ordinary_ones(
+    anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(memfd_create=lambda *_: -1))
+    assert streaming.compiled() is None
+    assert "memfd_create" in caplog.text
 
 
 @pytest.mark.skipif(not shutil.which("cc") or platform.machine() != "x86_64", reason="nothing can be compiled here")

@@ -12,7 +12,8 @@ import ctypes
 import logging
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +25,7 @@ LARGE_BYTES = 256 << 10  # from here on: what is smaller may well be in the cach
 _SOURCE = Path(__file__).with_name("streaming.c")
 _COMPILER = "cc"
 _COMPILES_AT_MOST_S = 30
+_CLOSE_ON_EXEC = 1  # MFD_CLOEXEC
 _log = logging.getLogger("deepfreeze")
 
 AddressCopy = Callable[[int, int, int], None]
@@ -50,18 +52,27 @@ def compiled() -> AddressCopy | None:
     Every process compiles it anew, in 60 ms and into a file that is memory alone: so it is always that of this source and this
     machine, and nobody else can put another in its place.
     """
-    library = os.memfd_create("streaming.so")
-    path = f"/proc/{os.getpid()}/fd/{library}"
-    command = [_COMPILER, "-O2", "-shared", "-fPIC", "-pipe", "-o", path, str(_SOURCE)]
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=_COMPILES_AT_MOST_S)
-        stream_copy = ctypes.CDLL(path).stream_copy  # stays in memory when the file is closed
-    except (OSError, subprocess.SubprocessError) as error:
-        _log.info("copies are ordinary ones: %s", error)
+        with _file_in_memory("streaming.so") as library:
+            command = [_COMPILER, "-O2", "-shared", "-fPIC", "-pipe", "-o", library, str(_SOURCE)]
+            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILES_AT_MOST_S)
+            stream_copy = ctypes.CDLL(library).stream_copy  # stays when the file is gone
+    except (OSError, AttributeError, subprocess.SubprocessError) as error:  # AttributeError: a C library without memfd_create
+        _log.warning("copies go through the caches, which takes longer: %s", error)
         return None
-    finally:
-        os.close(library)
     stream_copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     stream_copy.restype = None
     found: AddressCopy = stream_copy
     return found
+
+
+@contextmanager
+def _file_in_memory(name: str) -> Iterator[str]:
+    """Yield the path of a file without a folder. By the C library: Python has the call only where it was built on a newer one."""
+    descriptor = ctypes.CDLL(None, use_errno=True).memfd_create(name.encode(), _CLOSE_ON_EXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "memfd_create")
+    try:
+        yield f"/proc/{os.getpid()}/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

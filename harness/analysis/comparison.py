@@ -458,6 +458,12 @@ def _other_ceilings(figure: str, old: _Cell, new: _Cell) -> str:
     return _UNSETTLED if all(settled) and settled[0] != settled[1] else ""
 
 
+def has_settled_ceilings(run: ReadRun) -> bool:
+    """Whether all ceilings of a run were taken as those of now are."""
+    samples = (run.measured.saves, run.measured.loads)
+    return all(bool(frame["settled"].all()) for frame in samples if len(frame))
+
+
 def _settled(figure: str, cell: _Cell) -> set[bool]:
     """How the ceilings beside a cell's samples were taken."""
     samples: pd.DataFrame = getattr(cell.found, _FIGURES[CostRow][figure].kind)

@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
-out = Console(width=None if sys.stdout.isatty() else 120)  # a pipe has no width of its own; 80 would break the table
+out = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width of its own; 80 would break the table
 err = Console(stderr=True)
 
 PythonOption = Annotated[

@@ -77,6 +77,7 @@ def regress_command(
     if baseline is not None:
         _require_sound(baseline)
         _require_alike(baseline, here, place)
+        _require_settled(baseline, place)
     plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
         raise IncomparableError(
@@ -175,6 +176,15 @@ def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
         raise IncomparableError(
             f"the baseline {baseline.name} was measured when this machine was another one ({', '.join(differences)}): "
             f"remove {shlex.quote(str(place))} to have a new one"
+        )
+
+
+def _require_settled(baseline: ReadRun, place: Path) -> None:
+    """Refuse to measure what an older version's ceilings could not be held against."""
+    if not comparison.has_settled_ceilings(baseline):
+        raise IncomparableError(
+            f"the ceilings of the baseline {baseline.name} were taken without memory having been backed before, as older versions "
+            f"did: remove {shlex.quote(str(place))} to have a new one"
         )
 
 
