@@ -10,6 +10,7 @@ import pytest
 
 from adapters.base import Method
 from adapters.deepfreeze import reader
+from adapters.deepfreeze.stored import Damaged
 
 SMALL_BLOCK_BYTES = 1 << 14  # for the first tensor to come before the last is read
 
@@ -31,6 +32,14 @@ def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, 
 def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make methods that are opened from now on read so."""
     monkeypatch.setattr(reader, "_RING_BYTES", 4 * SMALL_BLOCK_BYTES)
+
+
+def load_finds_damage(method: Method[Any], state: Any, path: Path) -> None:
+    """Save, damage the last tensor, and assert that a load says so."""
+    method.save(state, path).finished()
+    flip_last_byte(path / "model.safetensors")
+    with pytest.raises(Damaged, match="checksum"):
+        method.load(state, path)
 
 
 def flip_last_byte(file: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 jax = pytest.importorskip("jax")
 
 import numpy as np  # noqa: E402
-from deepfreeze_loads import flip_last_byte, load_breaks_off, read_in_small_blocks  # noqa: E402
+from deepfreeze_loads import load_breaks_off, load_finds_damage, read_in_small_blocks  # noqa: E402
 from deepfreeze_shards import indexed, save_shards  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.flax import load_file  # noqa: E402
@@ -19,7 +19,6 @@ from test_jax import make, opened, trained  # noqa: E402
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
 from adapters.deepfreeze.reader import _Arrival  # noqa: E402
-from adapters.deepfreeze.stored import Damaged  # noqa: E402
 from adapters.jax import recycling  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
@@ -146,10 +145,7 @@ def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: Jax, tmp
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        method.save(state, tmp_path / "checkpoint").finished()
-        flip_last_byte(tmp_path / "checkpoint" / "model.safetensors")
-        with pytest.raises(Damaged, match="checksum"):
-            method.load(state, tmp_path / "checkpoint")
+        load_finds_damage(method, state, tmp_path / "checkpoint")
         (tmp_path / "checkpoint" / "model.safetensors").unlink()
         with pytest.raises(FileNotFoundError):
             method.load(state, tmp_path / "checkpoint")
