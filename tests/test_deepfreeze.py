@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import deepfreeze_rank
 import numpy as np
 import pytest
+from slow_device import SlowDevice
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import commit, layout, writer
@@ -32,7 +33,7 @@ from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
-from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec, copy
+from adapters.deepfreeze.tensor import Bytes, Changes, Device, Late, Source, Spec
 from adapters.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,10 +58,17 @@ def new_state(seed: int, specs: Sequence[Spec] = SPECS) -> State:
 
 
 def new_engine(
-    rank: int = 0, world: int = 1, block_bytes: int = 1 << 16, depth: int = 1, direct: bool = True, ring_bytes: int | None = None
+    rank: int = 0,
+    world: int = 1,
+    block_bytes: int = 1 << 16,
+    depth: int = 1,
+    direct: bool = True,
+    ring_bytes: int | None = None,
+    device: Device | None = None,
 ) -> Engine:
     ranks, io = Ranks(rank, world, "session"), DirectIo(direct, block_bytes, depth)
-    engine = Engine(ranks, io, {"note": "a test"}, [Arena()], ring_bytes)
+    arena = Arena(device.pin if device is not None else None)
+    engine = Engine(ranks, io, {"note": "a test"}, [arena], ring_bytes, device=device)
     engine.prepare(SPECS)
     return engine
 
@@ -85,22 +93,25 @@ def saved(folder: Path) -> Path:
 
 
 class Gate:
-    """A source that waits to be let through before it copies."""
+    """A tensor that waits to be let through before it is copied."""
 
     def __init__(self, data: Bytes) -> None:
         self.data = data
         self.open = threading.Event()
         self.reached = threading.Event()
 
-    def __call__(self, destination: Bytes, skip_bytes: int) -> None:
+    def source(self) -> Late:
+        return Late(Gate._pass, self)
+
+    def _pass(self) -> Bytes:
         self.reached.set()
         assert self.open.wait(30)
-        destination[:] = self.data[skip_bytes : skip_bytes + len(destination)]
+        return self.data
 
 
 def gated(state: State, name: str) -> tuple[Gate, dict[str, Source]]:
     gate = Gate(state[name])
-    return gate, {**state, name: gate}
+    return gate, {**state, name: gate.source()}
 
 
 # --- files ------------------------------------------------------------------------------------------------------------------
@@ -367,7 +378,7 @@ def test_what_goes_wrong_in_the_help_costs_the_checkpoint(folder: Path) -> None:
 def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None:
     gate, engine = Gate(np.zeros(5000, np.uint8)), new_engine()
     engine.prepare([Spec("weights/fixed", "uint8", (5000,), Changes.NEVER)])
-    save = engine.save({"weights/fixed": gate}, folder / "checkpoint", STEP)
+    save = engine.save({"weights/fixed": gate.source()}, folder / "checkpoint", STEP)
     save.staged()
     assert not (folder / "checkpoint").exists()
     gate.open.set()
@@ -424,14 +435,125 @@ def test_a_second_save_waits_for_the_first(folder: Path) -> None:
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
 
 
+# --- a device's tensors -----------------------------------------------------------------------------------------------------
+
+
+def on_host_too(device: SlowDevice, state: State) -> dict[str, Any]:
+    """Return the state as it is on a GPU: random generators and the position are not."""
+    return {**state, **device.tensors({name: data for name, data in state.items() if name.startswith(("weights", "opt", "buf"))})}
+
+
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 13, 1 << 17])
+def test_a_devices_tensors_are_saved_and_loaded_through_pinned_memory(folder: Path, ring_bytes: int | None) -> None:
+    device = SlowDevice()
+    engine = new_engine(ring_bytes=ring_bytes, device=device)
+    for seed in (1, 2):
+        engine.save(on_host_too(device, new_state(seed)), folder / str(seed), STEP).finished()
+    for seed in (1, 2):
+        target = new_state(3)
+        engine.expect(folder / str(seed))
+        assert engine.load(folder / str(seed), SPECS, on_host_too(device, target)) == {}
+        assert equal(target, new_state(seed))
+    assert device.is_idle
+    engine.close()
+    assert device.pinned == set()
+
+
+def test_memory_of_an_engine_that_nobody_closed_is_not_left_pinned(folder: Path) -> None:
+    device = SlowDevice()
+    engine = new_engine(device=device)
+    engine.save(device.tensors(new_state(1)), folder / "checkpoint", STEP).finished()
+    assert device.pinned
+    del engine
+    assert device.pinned == set()
+
+
+def test_a_device_is_waited_for_before_training_may_change_its_tensors(folder: Path) -> None:
+    device, state = SlowDevice(), new_state(1)
+    engine = new_engine(device=device)
+    save = engine.save(on_host_too(device, state), folder / "checkpoint", STEP)
+    state["buffers/mean"][:] = 0
+    save.staged()
+    for data in state.values():
+        data[:] = 0
+    save.finished()
+    assert equal(engine.load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+def test_what_the_device_computes_first_is_saved_and_loaded_over(folder: Path, ring_bytes: int | None) -> None:
+    device, state = SlowDevice(delay_s=0.05), new_state(1)
+    engine = new_engine(ring_bytes=ring_bytes, device=device)
+
+    def compute() -> None:
+        for data in state.values():
+            data[:] = 5
+
+    device.compute(compute)
+    engine.save(device.tensors(state), folder / "computed", STEP).finished()
+    assert all((data == 5).all() for data in engine.load(folder / "computed", SPECS, {}).values())
+    new_engine().save(new_state(2), folder / "other", STEP).finished()
+    device.compute(compute)
+    engine.load(folder / "other", SPECS, device.tensors(state))
+    assert equal(state, new_state(2))
+
+
+def test_a_device_has_the_next_copies_before_it_has_done_the_first(folder: Path) -> None:
+    specs = [Spec(str(number), "uint8", (2 << 20,)) for number in range(8)]
+    device = SlowDevice(delay_s=0.01)
+    engine = new_engine(device=device)
+    engine.prepare(specs)
+    engine.save(device.tensors(new_state(1, specs)), folder / "checkpoint", STEP).finished()
+    assert device.most_under_way > 2
+    assert equal(engine.load(folder / "checkpoint", specs, {}), new_state(1, specs))
+
+
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+@pytest.mark.parametrize("fails_at", [0, 1, 3])
+def test_a_device_that_fails_costs_the_checkpoint_and_is_idle_when_that_is_told(
+    folder: Path, ring_bytes: int | None, fails_at: int
+) -> None:
+    device = SlowDevice(fails_at=fails_at)
+    engine = new_engine(ring_bytes=ring_bytes, device=device)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        engine.save(device.tensors(new_state(1)), folder / "checkpoint", STEP).finished()
+    assert device.is_idle
+    assert list(folder.iterdir()) == []
+
+
+def test_a_source_that_fails_leaves_no_copy_of_a_device_under_way(folder: Path) -> None:
+    device, state = SlowDevice(delay_s=0.05), new_state(1)
+    engine = new_engine(device=device)
+    save = engine.save(broken({**state, **device.tensors(state)}, "weights/half"), folder / "checkpoint", STEP)
+    with pytest.raises(OSError, match="Input/output error"):
+        save.finished()
+    assert device.copies > 0
+    assert device.is_idle
+
+
+def test_a_load_that_fails_leaves_no_copy_to_a_device_under_way(saved: Path) -> None:
+    device = SlowDevice()
+    engine = new_engine(device=device)
+    file = saved / "model.safetensors"
+    *rest, last = file.read_bytes()
+    file.write_bytes(bytes([*rest, last ^ 1]))
+    with pytest.raises(Damaged, match="checksum"):
+        engine.load(saved, SPECS, device.tensors(new_state(2)))
+    assert device.copies > 0
+    assert device.is_idle
+    device.fails_at = device.copies
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        engine.load(saved, SPECS, device.tensors(new_state(2)))
+
+
 # --- errors in the background -----------------------------------------------------------------------------------------------
 
 
 def broken(state: State, name: str) -> dict[str, Source]:
-    def fail(destination: Bytes, skip_bytes: int) -> None:
+    def fail(tensor: Bytes) -> Bytes:
         raise OSError(5, "Input/output error")
 
-    return {**state, name: fail}
+    return {**state, name: Late(fail, state[name])}
 
 
 Ask = Callable[[Engine, Path], None]
@@ -478,19 +600,20 @@ def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
 
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 13, 1 << 17])
 def test_wherever_the_bytes_come_from_the_file_is_the_same(saved: Path, ring_bytes: int | None) -> None:
-    """Small neighbours are copied by one call where all of them are in the host's memory."""
-    state = new_state(1)
-    for kinds in itertools.product(("memory", "late", "copied"), repeat=2):
-        sources = {name: come_from(kind, state[name]) for name, kind in zip(state, itertools.cycle(kinds), strict=False)}
+    """Small neighbours are copied by one call where they come from the same place."""
+    state, device = new_state(1), SlowDevice(delay_s=0)
+    remote = device.tensors(state)
+    come_from: dict[str, Callable[[str], Source]] = {
+        "memory": lambda name: state[name],
+        "late": lambda name: Late(state.__getitem__, name),
+        "remote": lambda name: remote[name],
+        "late remote": lambda name: Late(remote.__getitem__, name),
+    }
+    for kinds in itertools.product(come_from, repeat=2):
+        sources = {name: come_from[kind](name) for name, kind in zip(state, itertools.cycle(kinds), strict=False)}
         path = saved.parent / "-".join(kinds)
-        new_engine(ring_bytes=ring_bytes).save(sources, path, STEP).finished()
+        new_engine(ring_bytes=ring_bytes, device=device).save(sources, path, STEP).finished()
         assert (path / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes(), kinds
-
-
-def come_from(kind: str, data: Bytes) -> Source:
-    if kind == "late":
-        return Late(lambda tensor: tensor, data)
-    return data if kind == "memory" else partial(copy, data.copy())
 
 
 def test_neighbours_are_copied_together_where_they_are_small_and_change_together() -> None:
@@ -586,12 +709,12 @@ def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(fo
 
 
 def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_checkpoint(folder: Path) -> None:
-    def interrupt(destination: Bytes, skip_bytes: int) -> None:
+    def interrupt(tensor: None) -> Bytes:
         raise KeyboardInterrupt
 
     engine = new_engine()
     gate, sources = gated(new_state(1), "weights/a")
-    save = engine.save({**sources, "weights/half": interrupt}, folder / "checkpoint", STEP)
+    save = engine.save({**sources, "weights/half": Late(interrupt, None)}, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     with pytest.raises(KeyboardInterrupt):
         save.staged()
@@ -782,6 +905,9 @@ def test_every_rank_gets_back_what_all_have_and_what_it_alone_had(sharded: Path)
         new_engine(rank, 3).load(sharded, SPECS, target)
         assert equal(target, rank_state(rank))
         assert equal(new_engine(rank, 3).load(sharded, SPECS, {}), rank_state(rank))
+        target, device = new_state(99), SlowDevice(delay_s=0)
+        new_engine(rank, 3, device=device).load(sharded, SPECS, device.tensors(target))
+        assert equal(target, rank_state(rank))
 
 
 def test_a_sharded_checkpoint_has_the_customary_names_and_index(sharded: Path) -> None:

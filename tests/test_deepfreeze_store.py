@@ -27,7 +27,7 @@ from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.store import OWN_NAME, Store
-from adapters.deepfreeze.tensor import Bytes, Spec
+from adapters.deepfreeze.tensor import Bytes, Late, Spec
 from adapters.deepfreeze.writer import FileWriter
 from adapters.directio import write_all
 from adapters.raw.deepfreeze import DeepFreeze
@@ -401,10 +401,10 @@ def test_memory_counts_only_while_no_snapshot_is_being_taken_or_with_a_second_ar
 def engine_save_that_breaks_off(method: DeepFreeze, state: State, path: Path) -> None:
     """Save a state whose last tensor cannot be copied."""
 
-    def lost(destination: Bytes, skip_bytes: int) -> None:
+    def lost(tensor: None) -> Bytes:
         raise OSError("the device is lost")
 
-    sources = {**method.sources(state), method.tensors[-1].name: lost}
+    sources = {**method.sources(state), method.tensors[-1].name: Late(lost, None)}
     method.engine.save(sources, path, method.step(state)).finished()
 
 
@@ -442,8 +442,9 @@ from pathlib import Path
 from deepfreeze_victim import advance, opened
 from test_deepfreeze import interrupted
 from adapters.deepfreeze.store import OWN_NAME, Store
+from adapters.deepfreeze.tensor import Late
 
-def die(destination, skip_bytes):
+def die(tensor):
     os.kill(os.getpid(), signal.SIGKILL)
 
 folder, memory, last = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -451,7 +452,7 @@ framework, method, state = opened(folder, 0, options={"memory": memory, "arenas"
 for step in range(1, last):
     advance(framework, state)
     Store(method, folder).save(state).finished()
-sources = {**method.sources(state), method.tensors[-1].name: die}
+sources = {**method.sources(state), method.tensors[-1].name: Late(die, None)}
 method.engine.save(sources, folder / "never", last).finished()
 """
 

@@ -74,6 +74,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "adapters.base adapters.directio adapters.formats adapters.deepfreeze workloads",
         "numpy xxhash mpi4py",
     ),
+    "adapters/deepfreeze/cupy_stream.py": rule("adapters.deepfreeze", "cupy"),
 }
 SHARED = ("formats", "deepfreeze")  # folders under adapters/ that are no framework's
 

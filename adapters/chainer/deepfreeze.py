@@ -3,46 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from adapters.chainer.modules import parameters
 from adapters.chainer.state import Array, State
+from adapters.deepfreeze.cupy_stream import CupyStream
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.tensor import Bytes, Late, Source
+from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The arrays in Chainer's layout, which is the canonical one. On a CPU they are loaded into their own memory."""
+    """The arrays in Chainer's layout, which is the canonical one: their own memory is saved from and loaded into."""
 
     metadata = {"framework": "chainer"}
 
+    def device(self) -> Device | None:
+        self._stream = CupyStream() if self.place.device == "cuda" else None
+        return self._stream
+
     def sources(self, state: State) -> Mapping[str, Source]:
-        return {
-            name: Late(_bytes, array) if isinstance(array, np.ndarray) else partial(_download, _bytes(array))
-            for name, array in state.arrays().items()
-        }
+        return {name: Late(self._memory, array) for name, array in state.arrays().items()}
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
-        if self.place.device == "cpu":
-            self.engine.expect(place)
+        self.engine.expect(place)
         arrays = state.arrays()
-        own = {name: _bytes(array) for name, array in arrays.items()}
-        loaded = self.engine.load(place, self.tensors, {name: data for name, data in own.items() if isinstance(data, np.ndarray)})
-        for name, data in loaded.items():
-            own[name].set(data)
+        self.engine.load(place, self.tensors, {name: self._memory(array) for name, array in arrays.items()})
         for name, parameter in parameters(state.model).items():
             parameter.update_rule.t = int(arrays[f"optimizer/step/{name}"])
         state.optimizer.t = int(arrays["optimizer/step"])
         state.step = int(arrays["position/step"])
 
-
-def _bytes(array: Array) -> Array:
-    return array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size
-
-
-def _download(data: Array, destination: Bytes, skip_bytes: int) -> None:
-    data[skip_bytes : skip_bytes + len(destination)].get(out=destination)
+    def _memory(self, array: Array) -> Memory:
+        data = array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size
+        if isinstance(data, np.ndarray):
+            return data
+        assert self._stream is not None
+        return Remote(self._stream, data)

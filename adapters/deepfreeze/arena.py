@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from adapters.deepfreeze.tensor import bytes_of
+from adapters.deepfreeze.tensor import Unpin, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, round_up
 
 ORIGIN_SUFFIX = ".origin"
 
-Unpin = Callable[[], None]
 Pin = Callable[[memoryview], Unpin]
 
 
@@ -59,7 +60,7 @@ class Arena:
 
     def _make_reachable(self) -> None:
         if self._pin is not None:
-            self._unpin = self._pin(self._memory)
+            self._unpin = pinned(self._pin, self._memory, self)
 
 
 class SharedArena(Arena):
@@ -96,6 +97,16 @@ class SharedArena(Arena):
     def release(self) -> None:
         super().release()
         self._fitted = None
+
+
+def pinned(pin: Pin, memory: memoryview, owner: Any) -> Unpin:
+    """Pin memory, and return what takes that back; it is taken back too when its owner is gone and has not done so.
+
+    Memory that is pinned when it is given back stays pinned for what comes to its place, which cannot be pinned then.
+    """
+    unpin = weakref.finalize(owner, pin(memory))
+    unpin.atexit = False  # the device may be gone by then, and takes everything back itself
+    return unpin
 
 
 def read_origin(file: Path) -> Origin:

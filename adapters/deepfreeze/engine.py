@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from adapters.deepfreeze.layout import Index, Layout
 from adapters.deepfreeze.reader import Opened, Range, Reader, Tensors
 from adapters.deepfreeze.snapshot import Snapshot, Stream
 from adapters.deepfreeze.stored import found_in, open_stored
-from adapters.deepfreeze.tensor import Bytes, Source, Spec
+from adapters.deepfreeze.tensor import Bytes, Device, Memory, Source, Spec
 from adapters.deepfreeze.writer import FileWriter, Frontier
 
 _log = logging.getLogger("deepfreeze")
@@ -166,11 +166,10 @@ class Save(Pending):
         return seal
 
     def _give_up(self) -> None:
-        try:
-            self._snapshot.sources.clear()
-            self._writer.close()
-        finally:
-            self._commit.abandon()  # whatever happens, the other ranks are told
+        with ExitStack() as ends:
+            ends.callback(self._commit.abandon)  # whatever happens, the other ranks are told
+            ends.callback(self._writer.close)
+            self._snapshot.give_up()
 
 
 class Engine:
@@ -184,10 +183,12 @@ class Engine:
         arenas: Sequence[Arena],
         ring_bytes: int | None = None,
         first_arena: int = 0,
+        device: Device | None = None,
     ) -> None:
         """`metadata` goes into every file's header; the arenas take turns, from the given one on, which is the same on all ranks.
 
-        With `ring_bytes` an arena is no larger, and the state must not change before a save is finished.
+        With `ring_bytes` an arena is no larger, and the state must not change before a save is finished. `device` has what of
+        the state is not on the host.
         """
         streaming.compiled()  # now, and not in the first save
         self._ranks = ranks
@@ -197,7 +198,8 @@ class Engine:
         self._ring_bytes = ring_bytes
         self._layout: Layout | None = None
         self._index: Index | None = None  # of several ranks' files, where this one writes it
-        self._reader = Reader(io)
+        self._device = device
+        self._reader = Reader(io, device)
         self._first: tuple[Range, ...] = ()  # what a load of a file such as this engine writes reads first
         self._begun: Opened | None = None  # of a load that is still being prepared
         self._last: Save | None = None
@@ -236,7 +238,7 @@ class Engine:
         commit = self._commit(path)
         try:
             share = {entry.piece.spec.name: sources[entry.piece.spec.name] for entry in plan.placed}
-            snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share)
+            snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share, self._device)
         except Exception as own:
             self._tell_others(commit)
             raise own from error
@@ -270,7 +272,7 @@ class Engine:
                     header.read(self._layout.data_start)
                 self._begun = self._reader.begin(file, self._first)
 
-    def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> dict[str, Bytes]:
+    def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> dict[str, Bytes]:
         """Bring the tensors to their targets' memory, and return those without a target in new memory.
 
         Raises Damaged for a checkpoint that is not what was written, and Unfitting for one of another state; what has been read
@@ -278,7 +280,7 @@ class Engine:
         """
         return dict(self.arriving(path, specs, targets))
 
-    def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Tensors:
+    def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> Tensors:
         """Load and yield those without a target, each once it is there, so that what follows runs beside the reads.
 
         Who does not take all of them has to close what is returned: threads are still reading.
@@ -288,9 +290,11 @@ class Engine:
         finally:
             self._forget_begun()
 
-    def _arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Bytes]) -> Tensors:
+    def _arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> Tensors:
         if self._last is not None:
             self._last.staged()  # what is still to be copied must not be loaded over
+        if self._device is not None:
+            self._device.follow()
         is_arena = path in [arena.folder for arena in self._arenas]
         located = open_stored(path, is_arena).locate(specs, self._ranks.rank)
         divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
@@ -317,6 +321,7 @@ class Engine:
             self.wait()
         finally:
             if self._last is None:  # an interrupt may have come first
+                self._reader.close()
                 for arena in self._arenas:
                     arena.release()
 

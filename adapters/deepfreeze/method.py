@@ -12,7 +12,7 @@ from adapters.base import DirectIo, Entry, Framework, Method, Place
 from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.stored import Damaged, open_stored
-from adapters.deepfreeze.tensor import Changes, Source, Spec, changed_by, spec_of
+from adapters.deepfreeze.tensor import Changes, Device, Source, Spec, changed_by, spec_of
 from adapters.formats import safetensors
 from workloads import Role, role_of
 
@@ -43,7 +43,9 @@ class DeepFreezeMethod(Method[StateT]):
         session, first_arena = self.peers.of_first(lambda: (secrets.token_hex(4), self._oldest_arena()))
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self.synchronous and not self.memory_folders() else None
-        self.engine = Engine(ranks, few_and_large(self.place.io), self.metadata, self.arenas(), ring_bytes, first_arena)
+        io, device = few_and_large(self.place.io), self.device()
+        arenas = self.arenas(device.pin if device is not None else None)
+        self.engine = Engine(ranks, io, self.metadata, arenas, ring_bytes, first_arena, device)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
@@ -64,6 +66,10 @@ class DeepFreezeMethod(Method[StateT]):
     def close(self) -> None:
         """Wait for what is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
         self.engine.close()
+
+    def device(self) -> Device | None:
+        """Return what holds the tensors and copies them itself, where something does."""
+        return None
 
     def arenas(self, pin: Pin | None = None) -> list[Arena]:
         """Return the memory that saves are copied into, in turn."""

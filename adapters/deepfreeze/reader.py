@@ -18,8 +18,9 @@ import xxhash
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import streaming
+from adapters.deepfreeze.arena import pinned
 from adapters.deepfreeze.stored import Damaged, Found, StoredFile
-from adapters.deepfreeze.tensor import Bytes, bytes_of
+from adapters.deepfreeze.tensor import Bytes, Device, Memory, bring, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
 _AHEAD = 2  # blocks that are asked for, or are being brought to their place, beside those being read
@@ -93,14 +94,22 @@ class Opened:
 class Reader:
     """Reads tensors out of files. Its memory is a ring of blocks, used again by every read."""
 
-    def __init__(self, io: DirectIo) -> None:
+    def __init__(self, io: DirectIo, device: Device | None = None) -> None:
+        """`device` has some of the targets, if any."""
         self._direct = io.direct
+        self._device = device
         slots = io.depth + _AHEAD
         self._depth = io.depth
         self._block_bytes = min(round_up(io.block_bytes), _RING_BYTES // slots // ALIGNMENT * ALIGNMENT)
         self._ring = [aligned_buffer(self._block_bytes) for _ in range(slots)]
         for slot in self._ring:
             bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
+        self._unpins = [pinned(device.pin, slot, self) for slot in self._ring] if device is not None else []
+
+    def close(self) -> None:
+        """Let the device go of the ring. Nothing must be read any more; again does nothing."""
+        while self._unpins:
+            self._unpins.pop()()
 
     def first(self, wanted: Sequence[Found]) -> tuple[Range, ...]:
         """Return which parts of a file are read first, as many as there is memory for, where these tensors of it are wanted."""
@@ -116,7 +125,9 @@ class Reader:
             raise
         return opened
 
-    def read(self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Bytes], begun: Opened | None = None) -> Tensors:
+    def read(
+        self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Memory], begun: Opened | None = None
+    ) -> Tensors:
         """Bring the wanted tensors to their targets, and yield those that have none, in new memory, once they are there.
 
         Small ones, of which there are many, are read first and given out between the large ones: what is done with them then falls
@@ -141,12 +152,19 @@ class Reader:
             with closing(self._read_ahead(opened, groups)) as blocks:
                 for block in blocks:
                     yield from ((block.group, found) for found in _arrived(block, file))
+                    self._wait()  # before the block's memory is read into again
         except EOFError as error:
             raise Damaged(f"{file.path}: {error}, in {_awaited(groups)}") from error
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
         finally:
+            self._wait()
             opened.close()
+
+    def _wait(self) -> None:
+        """Return when nothing is being copied to the device."""
+        if self._device is not None:
+            self._device.mark()()
 
     def _read_ahead(self, opened: Opened, groups: Sequence[Group]) -> Generator[Block, None, None]:
         """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
@@ -166,7 +184,7 @@ class Reader:
 class Group:
     """Tensors of a file that are read one after the other, and new memory where some have no target."""
 
-    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Bytes], are_large: bool) -> None:
+    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Memory], are_large: bool) -> None:
         """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins.
 
         Where it is for all of them, and they are large, blocks are read into it; else they are copied there from the ring.
@@ -179,7 +197,7 @@ class Group:
         self._memory = bytes_of(aligned_buffer(size_bytes))
         self.arrivals = deque(_Arrival(found, self._target(found, targets)) for found in entries)
 
-    def _target(self, found: Found, targets: Mapping[str, Bytes]) -> Bytes | None:
+    def _target(self, found: Found, targets: Mapping[str, Memory]) -> Memory | None:
         """Return where a block's bytes are copied to, if they are."""
         if found.spec.name in targets:
             return targets[found.spec.name][found.skip_bytes : found.skip_bytes + found.stored.stop - found.stored.start]
@@ -199,7 +217,7 @@ class Group:
 class _Arrival:
     """A tensor on its way from the file to its target."""
 
-    def __init__(self, found: Found, target: Bytes | None) -> None:
+    def __init__(self, found: Found, target: Memory | None) -> None:
         self.found = found
         self.start = found.stored.start
         self.stop = found.stored.stop
@@ -212,7 +230,7 @@ class _Arrival:
         start, stop = max(self.start, block.start), min(self.stop, block.stop)
         part = block.memory[start - block.start : stop - block.start]
         if self._target is not None:
-            streaming.copy(self._target[start - self.start : stop - self.start], bytes_of(part))
+            bring(bytes_of(part), self._target[start - self.start : stop - self.start], on_host=streaming.copy)
         self._hash.update(part)
         return stop == self.stop
 
@@ -238,7 +256,7 @@ def _awaited(groups: Sequence[Group]) -> str:
     return next(group.arrivals[0] for group in groups if group.arrivals).found.stored.name
 
 
-def _mixed(arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Bytes], at_once: int) -> Iterator[tuple[str, Bytes]]:
+def _mixed(arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory], at_once: int) -> Iterator[tuple[str, Bytes]]:
     """Yield what has no target: large tensors when they come, and behind each large one `at_once` of the small ones before."""
     waiting: deque[tuple[str, Bytes]] = deque()
     for group, found in arrived:

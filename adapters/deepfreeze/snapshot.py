@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 
 import xxhash
@@ -12,22 +13,27 @@ import xxhash
 from adapters.base import DirectIo
 from adapters.deepfreeze import streaming
 from adapters.deepfreeze.layout import Layout, Piece, Placed, Stretch, digest
-from adapters.deepfreeze.tensor import Bytes, Changes, Copy, Source, bytes_of, copy, copy_together, found
+from adapters.deepfreeze.tensor import Bytes, Changes, Device, Memory, Source, Wait, bytes_of, copy, copy_together, found
 from adapters.deepfreeze.writer import Frontier
 from adapters.directio import ALIGNMENT
 
 COPY_BYTES = 1 << 20  # what is copied at least before the writers are told
 RING_BLOCKS = 4
+_UNDER_WAY = 4  # copies that a device has been asked for when the first of them is waited for
 
 
 class Snapshot:
     """A state on its way into an arena that has the layout of its file and keeps all of it."""
 
-    def __init__(self, layout: Layout, memory: memoryview, sources: dict[str, Source]) -> None:
-        """Take the sources of this rank's share. Each is gone once it is copied: a framework may copy what is still looked at."""
+    def __init__(self, layout: Layout, memory: memoryview, sources: dict[str, Source], device: Device | None = None) -> None:
+        """Take the sources of this rank's share. Each is gone once it is copied: a framework may copy what is still looked at.
+
+        `device` has some of them, if any.
+        """
         self.layout = layout
         self.memory = memory
         self.sources = sources
+        self.device = device
         self.is_whole = False
         self._waiting = deque(self._of(Changes.UPDATE))
         self._helping = threading.Lock()
@@ -40,19 +46,18 @@ class Snapshot:
     def begin(self) -> None:
         """Copy what the next forward pass may change."""
         self.memory[:8] = bytes(8)  # without a header the arena holds no checkpoint
-        for stretch in self._of(Changes.FORWARD):
-            self._copy(stretch, lambda stop: None)
+        if self.device is not None:
+            self.device.follow()
+        self._copy_all(self._of(Changes.FORWARD), lambda stop: None)
 
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy the rest in file order, say when training may change everything again, and return the tensors' checksums."""
-        for stretch in _emptied(self._waiting.popleft):
-            self._copy(stretch, frontier.advance)
+        self._copy_all(_emptied(self._waiting.popleft), frontier.advance)
         with self._helping:  # not before the helper has copied the last one
             if self._helpers_error is not None:
                 raise self._helpers_error
         on_free()
-        for stretch in self._of(Changes.NEVER):
-            self._copy(stretch, frontier.advance)
+        self._copy_all(self._of(Changes.NEVER), frontier.advance)
         frontier.advance(self.layout.file_bytes)
         return [digest(self.memory[entry.start : entry.stop]) for entry in self.layout.placed]
 
@@ -69,40 +74,61 @@ class Snapshot:
         """
         with self._helping:
             try:
-                for stretch in _emptied(self._waiting.pop):
-                    self._copy(stretch, lambda stop: None)
+                self._copy_all(_emptied(self._waiting.pop), lambda stop: None)
             except BaseException as error:
                 self._helpers_error = error
                 self._waiting.clear()  # there is no checkpoint to copy for any more
                 if not isinstance(error, Exception):
                     raise
 
+    def give_up(self) -> None:
+        """Let go of the sources, and return when nothing is being copied from a device, for whatever reason."""
+        self.sources.clear()
+        with suppress(Exception):  # of a device that fails, which is why this is called, or comes second
+            self._wait()
+
+    def _wait(self) -> None:
+        """Return when all copies from a device that have begun have arrived."""
+        if self.device is not None:
+            self.device.mark()()
+
     def _of(self, changes: Changes) -> list[Stretch]:
         return [stretch for stretch in self.layout.stretches if stretch.changes is changes]
 
-    def _copy(self, stretch: Stretch, on_copied: Callable[[int], None]) -> None:
+    def _copy_all(self, stretches: Iterable[Stretch], on_copied: Callable[[int], None]) -> None:
+        """Copy stretches, and say of each part when it is there."""
+        under_way = _UnderWay(self.device, on_copied)
+        try:
+            for stretch in stretches:
+                self._copy(stretch, under_way.begun)
+            under_way.end()
+        except BaseException:
+            with suppress(Exception):
+                self._wait()  # whoever is told may let go of the memory
+            raise
+
+    def _copy(self, stretch: Stretch, on_begun: Callable[[int], None]) -> None:
         if len(stretch.placed) == 1:
-            self._copy_one(stretch.placed[0], on_copied)
+            self._copy_one(stretch.placed[0], on_begun)
         else:
             self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop]))
-            on_copied(stretch.stop)
+            on_begun(stretch.stop)
 
     def _copy_small(self, stretch: Stretch, destination: Bytes) -> None:
-        pieces = [entry.piece for entry in stretch.placed]
-        copy_together([(self._source(piece), piece.skip_bytes, piece.size_bytes) for piece in pieces], destination)
+        copy_together([self._source(entry.piece) for entry in stretch.placed], destination)
 
-    def _source(self, piece: Piece) -> Bytes | Copy:
-        return found(self.sources.pop(piece.spec.name))
+    def _source(self, piece: Piece) -> Memory:
+        return found(self.sources.pop(piece.spec.name))[piece.skip_bytes : piece.skip_bytes + piece.size_bytes]
 
-    def _copy_one(self, entry: Placed, on_copied: Callable[[int], None]) -> None:
+    def _copy_one(self, entry: Placed, on_begun: Callable[[int], None]) -> None:
         """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
         source = self._source(entry.piece)
         start = entry.start
         while start < entry.stop:
             stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
-            skip_bytes = entry.piece.skip_bytes + start - entry.start
-            copy(source, bytes_of(self.memory[start:stop]), skip_bytes, on_host=streaming.copy)
-            on_copied(stop)
+            part = source[start - entry.start : stop - entry.start]
+            copy(part, bytes_of(self.memory[start:stop]), on_host=streaming.copy)
+            on_begun(stop)
             start = stop
 
 
@@ -115,6 +141,8 @@ class Stream(Snapshot):
 
     def begin(self) -> None:
         """Nothing is so urgent."""
+        if self.device is not None:
+            self.device.follow()
 
     def help(self) -> None:
         """A ring is filled in order, by one."""
@@ -133,6 +161,7 @@ class Stream(Snapshot):
             return [self._pass_one(entry, frontier) for entry in stretch.placed]
         frontier.reserve(stretch.stop)
         self._copy_small(stretch, bytes_of(room))
+        self._wait()
         digests = [digest(room[entry.start - stretch.start : entry.stop - stretch.start]) for entry in stretch.placed]
         frontier.advance(stretch.stop)
         return digests
@@ -146,11 +175,40 @@ class Stream(Snapshot):
             length = min(COPY_BYTES, entry.stop - start, len(self.memory) - place)
             frontier.reserve(start + length)
             part = bytes_of(self.memory[place : place + length])
-            copy(source, part, entry.piece.skip_bytes + start - entry.start)
+            copy(source[start - entry.start : start - entry.start + length], part)
+            self._wait()
             checksum.update(part.data)
             start += length
             frontier.advance(start)
         return checksum.hexdigest()
+
+
+class _UnderWay:
+    """Copies that have begun. A device is always busy with some of them; those on the host are there at once."""
+
+    def __init__(self, device: Device | None, on_copied: Callable[[int], None]) -> None:
+        self._device = device
+        self._on_copied = on_copied
+        self._waits: deque[tuple[Wait, int]] = deque()
+
+    def begun(self, stop: int) -> None:
+        """Have it said when everything is there that has begun until now, `stop` being the end of it in the file."""
+        if self._device is None:
+            self._on_copied(stop)
+            return
+        self._waits.append((self._device.mark(), stop))
+        if len(self._waits) > _UNDER_WAY:
+            self._arrive()
+
+    def end(self) -> None:
+        """Wait for all of them."""
+        while self._waits:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        wait, stop = self._waits.popleft()
+        wait()
+        self._on_copied(stop)
 
 
 def _emptied(take: Callable[[], Stretch]) -> Iterator[Stretch]:

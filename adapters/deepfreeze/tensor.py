@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,8 @@ from adapters.base import Leaf, Replicated
 from workloads import Role
 
 Bytes = NDArray[np.uint8]
-Copy = Callable[[Bytes, int], None]
-"""Fill the destination with a tensor's bytes, from the given one on; return once they are there."""
+Wait = Callable[[], None]
+Unpin = Callable[[], None]
 HostCopy = Callable[[Bytes, Bytes], None]
 """Copy to a destination in the host's memory from a source there, of the same length; other threads run meanwhile."""
 
@@ -72,44 +74,96 @@ class Late:
 
     __slots__ = ("_look_up", "_tensor")  # there are hundreds, made while the training waits
 
-    def __init__(self, look_up: Callable[[Any], Bytes], tensor: Any) -> None:
+    def __init__(self, look_up: Callable[[Any], Memory], tensor: Any) -> None:
         self._look_up = look_up
         self._tensor = tensor
 
-    def look_up(self) -> Bytes:
-        """Return the bytes on the host: the tensor's own memory where it lies there."""
+    def look_up(self) -> Memory:
+        """Return the bytes: the tensor's own memory where it lies on the host, or what has it on a device."""
         return self._look_up(self._tensor)
 
 
-Source = Bytes | Late | Copy
-"""A tensor's memory, what finds it, or what copies it from where it is."""
+class Device(ABC):
+    """What holds tensors that are not in the host's memory. Its copies run one after the other, beside what it computes.
+
+    Its tensors are flat, of bytes, and can be sliced. Any thread may ask.
+    """
+
+    @abstractmethod
+    def pin(self, memory: memoryview) -> Unpin:
+        """Make memory of the host reachable for the device's own copies, and return what takes that back."""
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Have the copies that begin from now on wait for what this thread has asked the device to compute."""
+
+    @abstractmethod
+    def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
+        """Begin to copy tensors to where they lie one behind the other."""
+
+    @abstractmethod
+    def put(self, source: Bytes, tensor: Any) -> None:
+        """Begin to copy to a tensor of the same length."""
+
+    @abstractmethod
+    def mark(self) -> Wait:
+        """Return what waits for all copies that have begun until now. It raises what went wrong with them."""
 
 
-def found(source: Source) -> Bytes | Copy:
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A tensor's memory on a device."""
+
+    device: Device
+    tensor: Any
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __getitem__(self, part: slice) -> Remote:
+        return Remote(self.device, self.tensor[part])
+
+
+Memory = Bytes | Remote
+Source = Memory | Late
+"""A tensor's memory, or what finds it."""
+
+
+def found(source: Source) -> Memory:
     """Look up what is late."""
     return source.look_up() if isinstance(source, Late) else source
 
 
-def copy(source: Bytes | Copy, destination: Bytes, skip_bytes: int, on_host: HostCopy = np.copyto) -> None:
-    """Copy as many bytes as the destination has, from the source's byte `skip_bytes` on; `on_host` where both are in memory."""
-    if isinstance(source, np.ndarray):
-        on_host(destination, source[skip_bytes : skip_bytes + len(destination)])
+def copy(source: Memory, destination: Bytes, on_host: HostCopy = np.copyto) -> None:
+    """Copy to memory of the same length, `on_host` where the source is there too. From a device the copy only begins here."""
+    if isinstance(source, Remote):
+        source.device.fetch([source.tensor], destination)
     else:
-        source(destination, skip_bytes)
+        on_host(destination, source)
 
 
-def copy_together(parts: Sequence[tuple[Bytes | Copy, int, int]], destination: Bytes) -> None:
-    """Copy parts of several tensors, each given as (source, first byte, bytes), to where they lie one behind the other.
+def copy_together(sources: Sequence[Memory], destination: Bytes) -> None:
+    """Copy to where the sources lie one behind the other. From a device the copies only begin here.
 
-    Those in the host's memory are copied by one call: of hundreds of small ones, each call takes longer than the copy.
+    Neighbours are copied by one call: of hundreds of small ones, each call takes longer than the copy.
     """
-    if all(isinstance(source, np.ndarray) for source, _, _ in parts):
-        np.concatenate([source[skip : skip + size] for source, skip, size in parts], out=destination)  # type: ignore[index]
-        return
     start = 0
-    for source, skip_bytes, size_bytes in parts:
-        copy(source, destination[start : start + size_bytes], skip_bytes)
-        start += size_bytes
+    for kind, run in groupby(sources, type):
+        together: list[Any] = list(run)
+        stop = start + sum(map(len, together))
+        if kind is Remote:
+            together[0].device.fetch([source.tensor for source in together], destination[start:stop])
+        else:
+            np.concatenate(together, out=destination[start:stop])
+        start = stop
+
+
+def bring(source: Bytes, target: Memory, on_host: HostCopy = np.copyto) -> None:
+    """Copy to a target of the same length, `on_host` where it is there. To a device the copy only begins here."""
+    if isinstance(target, Remote):
+        target.device.put(source, target.tensor)
+    else:
+        on_host(target, source)
 
 
 def spec_of(leaf: Leaf, changes: Changes) -> Spec:

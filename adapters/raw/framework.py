@@ -134,7 +134,7 @@ class Raw(Framework[State]):
             return np.frombuffer(host, dtype=np.uint8), host
         pinned = self._arrays.cuda.alloc_pinned_memory(size_bytes + ALIGNMENT)
         padding = -pinned.ptr % ALIGNMENT
-        return self._arrays.zeros(size_bytes, dtype=np.uint8), memoryview(pinned)[padding : padding + size_bytes]
+        return self._arrays.zeros(size_bytes, dtype=np.uint8), memoryview(pinned).cast("B")[padding : padding + size_bytes]
 
 
 def _array_module(device: str) -> ModuleType:
