@@ -95,6 +95,15 @@ class Place:
     memory: Path | None = None  # where checkpoints in shared memory may lie, which outlive the process
 
 
+def own_gpu(place: Place, gpus: int) -> int:
+    """Return which of a node's GPUs is the rank's: NCCL wants one for each. RuntimeError where there are too few."""
+    if place.local_rank >= gpus:
+        raise RuntimeError(
+            f"rank {place.rank} needs a GPU of its own, and is number {place.local_rank + 1} on a node that has {gpus}"
+        )
+    return place.local_rank
+
+
 @dataclass(frozen=True)
 class Entry:
     """A part of a checkpoint that its format names: a tensor, as a rule. `role` is None for what describes the others.

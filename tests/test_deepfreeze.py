@@ -7,6 +7,7 @@ import gc
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -541,9 +542,39 @@ def test_a_load_that_fails_leaves_no_copy_to_a_device_under_way(saved: Path) -> 
         engine.load(saved, SPECS, device.tensors(new_state(2)))
     assert device.copies > 0
     assert device.is_idle
-    device.fails_at = device.copies
+    device.fails_at, descriptors = device.copies, len(os.listdir("/proc/self/fd"))
+    with pytest.raises((Damaged, RuntimeError)):
+        engine.load(saved, SPECS, device.tensors(new_state(2)))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_device_that_fails_in_a_load_is_told_and_leaves_no_file_open(saved: Path) -> None:
+    device = SlowDevice(fails_at=1)
+    engine, descriptors = new_engine(device=device), len(os.listdir("/proc/self/fd"))
     with pytest.raises(RuntimeError, match="the device is lost"):
         engine.load(saved, SPECS, device.tensors(new_state(2)))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+def test_a_child_process_gets_none_of_the_pinned_memory(folder: Path) -> None:
+    """Else the kernel might give it the pages that the device goes on with."""
+    device = SlowDevice()
+    engine = new_engine(device=device)
+    for start, size_bytes in device.pinned:
+        assert "dc" in flags_of(start)
+        assert "dc" in flags_of(start + size_bytes - 1)
+    engine.close()
+
+
+def flags_of(address: int) -> list[str]:
+    """Return the kernel's flags of the mapping that holds an address: `dc` is for one that a child does not get."""
+    within = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            within = int(match[1], 16) <= address < int(match[2], 16)
+        elif within and line.startswith("VmFlags:"):
+            return line.split()[1:]
+    raise AssertionError(f"nothing is mapped at {address:x}")
 
 
 # --- errors in the background -----------------------------------------------------------------------------------------------

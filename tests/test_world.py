@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
+from adapters.base import DirectIo, Place, own_gpu
 from harness.worker import world
 from harness.worker.world import World
 
@@ -31,3 +33,10 @@ def test_loopback_is_for_ranks_of_one_host_alone(monkeypatch: pytest.MonkeyPatch
     assert world._reachable_address(on_one_host=True) == "127.0.0.1"
     with pytest.raises(RuntimeError, match="does not resolve: ranks on other hosts cannot reach it"):
         world._reachable_address(on_one_host=False)
+
+
+def test_every_rank_of_a_node_needs_a_gpu_of_its_own() -> None:
+    places = [Place(4 + local_rank, 8, "cuda", Path(), DirectIo(True, 0, 0), local_rank=local_rank) for local_rank in range(3)]
+    assert [own_gpu(place, gpus=2) for place in places[:2]] == [0, 1]
+    with pytest.raises(RuntimeError, match="rank 6 needs a GPU of its own, and is number 3 on a node that has 2"):
+        own_gpu(places[2], gpus=2)

@@ -13,7 +13,7 @@ from chainer import Variable
 from chainer.backends import cuda
 from numpy.typing import NDArray
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
 from adapters.chainer import strategies
 from adapters.chainer.state import Array, State
 from workloads import Role, Workload, role_of
@@ -103,7 +103,7 @@ class Chainer(Framework[State]):
         """Where states lie. Chosen for the first one: without CuPy there is none to choose, which `unsupported` has to say."""
         if self.place.device != "cuda":
             return chainer.get_device("@numpy")
-        device = chainer.get_device(f"@cupy:{self.place.local_rank % cuda.cupy.cuda.runtime.getDeviceCount()}")
+        device = chainer.get_device(f"@cupy:{own_gpu(self.place, cuda.cupy.cuda.runtime.getDeviceCount())}")
         device.use()
         return device
 

@@ -12,10 +12,12 @@ import chainer.functions as F  # noqa: N812  (as Chainer's own documentation has
 import chainer.links as L  # noqa: N812
 import numpy as np
 from chainer import Chain, Link, Parameter, Variable
+from chainer.backend import get_array_module
 
 from workloads import layers
 from workloads.layers import Layer
 
+Array = Any  # numpy.ndarray, or cupy.ndarray on a GPU
 Forward = Callable[[Variable], Variable]  # a link, or a function without parameters
 
 PARAMETERS = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}  # Chainer -> canonical
@@ -44,7 +46,7 @@ def translate(layer: Layer) -> Forward:
         case layers.Dropout(rate):
             return functools.partial(dropout, rate=rate)
         case layers.Embedding(tokens, features):
-            return L.EmbedID(tokens, features, initialW=_leave)
+            return Embedding(tokens, features, initialW=_leave)
         case layers.RmsNorm(features, epsilon):
             return RmsNorm(features, epsilon)
         case layers.Attention():
@@ -123,6 +125,21 @@ class Dense(L.Linear):
 def dropout(x: Variable, rate: float) -> Variable:
     """See `layers.Dropout`. Asked for its mask, Chainer draws from CuPy's generator; cuDNN's own one cannot be set."""
     return F.dropout(x, rate, return_mask=True)[0]
+
+
+class Embedding(L.EmbedID):
+    """See `layers.Embedding`."""
+
+    def forward(self, tokens: Array) -> Variable:
+        """(..., token) -> (..., feature)."""
+        return super().forward(tokens) if isinstance(tokens, np.ndarray) else embed_by_product(tokens, self.W)
+
+
+def embed_by_product(tokens: Array, table: Parameter) -> Variable:
+    """Look tokens up by a product with ones and zeros: on a GPU, the look-up's gradient is added up in any order."""
+    places = get_array_module(tokens).arange(len(table), dtype=tokens.dtype)
+    chosen = (tokens[..., None] == places).astype(table.dtype)
+    return F.reshape(F.matmul(F.reshape(chosen, (-1, len(table))), table), (*tokens.shape, -1))
 
 
 class RmsNorm(Link):

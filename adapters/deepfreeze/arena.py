@@ -102,8 +102,11 @@ class SharedArena(Arena):
 def pinned(pin: Pin, memory: memoryview, owner: Any) -> Unpin:
     """Pin memory, and return what takes that back; it is taken back too when its owner is gone and has not done so.
 
-    Memory that is pinned when it is given back stays pinned for what comes to its place, which cannot be pinned then.
+    Memory that is pinned when it is given back stays pinned for what comes to its place, which cannot be pinned then. A child
+    process gets none of it: to share its pages, the kernel would give them to the child and others to this process, beside the
+    device's back.
     """
+    memory.obj.madvise(mmap.MADV_DONTFORK)  # type: ignore[attr-defined]  # all of it is mapped
     unpin = weakref.finalize(owner, pin(memory))
     unpin.atexit = False  # the device may be gone by then, and takes everything back itself
     return unpin

@@ -7,7 +7,7 @@ import os
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -158,7 +158,8 @@ class Reader:
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
         finally:
-            self._wait()
+            with suppress(Exception):  # of a device that fails, which has been told
+                self._wait()
             opened.close()
 
     def _wait(self) -> None:

@@ -6,14 +6,14 @@ import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from jax import Array
 
 from adapters.base import Framework, Leaf, Place
-from adapters.jax.layout import own_parts, with_own_part
+from adapters.jax.layout import own_parts, same_memory, with_own_part
 from adapters.jax.state import State, new_state
 from adapters.jax.strategies import strategy_for
 from workloads import Workload, role_of
@@ -79,9 +79,15 @@ class Jax(Framework[State]):
     def on_host(self, arrays: TreeT) -> TreeT:
         """Return this rank's parts of the arrays on a CPU, without a copy where they are there.
 
-        numpy.asarray alone would leave its copy in an array of a GPU, for whoever saves the same array next to find.
+        An array of a GPU keeps the copy that is made of it, for whoever saves the same array next to find: so the copies are
+        those of arrays made for it, which are soon no more. All of them are asked for before the first is waited for.
         """
-        return jax.device_put(own_parts(arrays), self.host)
+        own = own_parts(arrays)
+        if self.device.platform != "cpu":
+            own = jax.tree.map(lambda value: same_memory(value) if _is_away(value) else value, own)
+            for array in filter(_is_away, jax.tree.leaves(own)):
+                array.copy_to_host_async()
+        return jax.device_put(own, self.host)
 
     def synchronize(self, state: State) -> None:
         """Return when everything that has been asked for is in the state's arrays."""
@@ -117,8 +123,9 @@ def _has_cuda() -> bool:
 
 def _configure(place: Place) -> None:
     """Take effect before JAX looks for devices; later calls in the same process must ask for the same."""
+    # With the names JAX does not go on with the CPU alone, as if nothing were wrong, where a GPU does not start.
+    jax.config.update("jax_platforms", "cpu" if place.device == "cpu" else "cuda,cpu")
     if place.device == "cpu":
-        jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         _keep_programs(place.temporary / "compiled")
     elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
@@ -133,6 +140,10 @@ def _keep_programs(folder: Path) -> None:
     """
     if jax.config.jax_compilation_cache_dir is None:  # what the user's environment names stays
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _is_away(value: Any) -> bool:
+    return isinstance(value, Array) and all(device.platform != "cpu" for device in value.devices())
 
 
 def _bytes(array: Array) -> memoryview:

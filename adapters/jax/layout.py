@@ -55,6 +55,11 @@ def own_parts(tree: TreeT) -> TreeT:
     return parts
 
 
+def same_memory(own: Array) -> Array:
+    """Return another array with the memory of this one, which is a rank's own part."""
+    return jax.make_array_from_single_device_arrays(own.shape, own.sharding, [own])
+
+
 def with_own_part(array: Array, values: Any) -> Array:
     """Return an array like `array` on the same devices, of which this rank's part is `values`, in any shape."""
     own = array.addressable_data(0)

@@ -13,7 +13,7 @@ import torch.utils.deterministic
 from torch import Tensor, nn
 from torch.nn import functional
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
 from adapters.pytorch import shards, strategies
 from adapters.pytorch.state import State, new_state
 from workloads import Role, Workload, role_of
@@ -117,7 +117,7 @@ class PyTorch(Framework[State]):
 def _device(place: Place) -> torch.device:
     if place.device != "cuda":
         return torch.device(place.device)
-    device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+    device = torch.device("cuda", own_gpu(place, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device
 
@@ -126,6 +126,7 @@ def _be_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be there before cuBLAS starts
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as in the other frameworks and on a CPU
     # The deterministic mode also fills every new tensor, which would slow down the buffers that saves and loads allocate.
     torch.utils.deterministic.fill_uninitialized_memory = False
 

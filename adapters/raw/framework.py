@@ -110,8 +110,14 @@ class Raw(Framework[State]):
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        if device == "cuda" and importlib.util.find_spec("cupy") is None:
+        if device != "cuda":
+            return None
+        if importlib.util.find_spec("cupy") is None:
             return "CuPy is not installed in this interpreter"
+        try:
+            _array_module(device).cuda.runtime.getDeviceCount()
+        except Exception as error:  # CuPy's own, for a missing driver or device
+            return f"CuPy finds no CUDA device: {' '.join(str(error).split())}"
         return None
 
     def _empty(self, workload: Workload) -> State:

@@ -22,14 +22,16 @@ import pytest
 
 chainer = pytest.importorskip("chainer")
 
+import chainer.functions as F  # noqa: E402, N812
 import numpy as np  # noqa: E402
 from chainer.backends import cuda  # noqa: E402
 from chainer.training.extensions import snapshot_writers  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import Coverage, DirectIo, Entry, Leaf, Method, Place  # noqa: E402
+from adapters.chainer import modules  # noqa: E402
 from adapters.chainer.framework import Chainer  # noqa: E402
-from adapters.chainer.modules import parameters  # noqa: E402
+from adapters.chainer.modules import embed_by_product, parameters  # noqa: E402
 from adapters.chainer.snapshot import ReportingWriter  # noqa: E402
 from adapters.chainer.state import SLOTS, State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
@@ -204,6 +206,28 @@ def test_the_running_variance_is_the_unbiased_one(framework: Chainer) -> None:
     framework.gradients(state)
     expected = 0.9 + 0.1 * stem.var(axis=(0, 2, 3), ddof=1)
     np.testing.assert_allclose(state.arrays()["buffers/stem.norm.running_var"], expected, rtol=1e-6)
+
+
+def test_the_look_up_of_a_gpu_is_that_of_a_cpu() -> None:
+    random = np.random.default_rng(1)
+    tokens = random.integers(0, 11, (3, 5)).astype(np.int32)
+    values = random.normal(size=(11, 4)).astype(np.float32)
+    gradient = random.normal(size=(3, 5, 4)).astype(np.float32)
+    found, gradients = [], []
+    for look_up in (F.embed_id, embed_by_product):
+        table = chainer.Parameter(values.copy())
+        embedded = look_up(tokens, table)
+        embedded.grad = gradient
+        embedded.backward()
+        found.append(embedded.array)
+        gradients.append(table.grad)
+    assert np.array_equal(*found)
+    np.testing.assert_allclose(*gradients, rtol=1e-6)
+
+
+def test_tokens_are_looked_up_as_chainer_does_on_a_cpu(framework: Chainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules, "embed_by_product", None)
+    train(framework, framework.build(workloads.load("llm-slice", "small"), seed=1), 1)
 
 
 def test_what_cannot_be_held_is_said() -> None:

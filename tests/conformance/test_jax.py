@@ -24,6 +24,8 @@ import pytest
 
 pytest.importorskip("jax")
 
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorstore as ts  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
@@ -33,6 +35,8 @@ from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
 from adapters.formats import zarr  # noqa: E402
 from adapters.jax import ocdbt  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
+from adapters.jax.layout import same_memory  # noqa: E402
+from adapters.jax.modules import _max_pool, max_pool_by_windows  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
@@ -108,6 +112,26 @@ def digests(framework: Jax, state: State) -> dict[str, str]:
 
 def digest(data: memoryview | bytes | Bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)])
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 9, 7)])
+def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(shape: tuple[int, ...], kernel: int, stride: int, padding: int) -> None:
+    x = jnp.asarray(np.random.default_rng(1).integers(-2, 3, shape), jnp.float32)  # most windows hold their largest value twice
+    pooled, pull_back = jax.vjp(lambda x: _max_pool(x, kernel, stride, padding), x)
+    gradient = jnp.asarray(np.random.default_rng(2).normal(size=pooled.shape), jnp.float32)
+    by_windows, pull_back_by_windows = jax.vjp(lambda x: max_pool_by_windows(x, kernel, stride, padding), x)
+    assert np.array_equal(by_windows, pooled)
+    np.testing.assert_allclose(pull_back_by_windows(gradient)[0], pull_back(gradient)[0], rtol=1e-6, atol=1e-6)
+
+
+def test_the_same_memory_is_another_arrays_too() -> None:
+    """A copy on the host that the other one keeps is then none of the first one's."""
+    own = jnp.arange(12.0).addressable_data(0)
+    other = same_memory(own)
+    assert other is not own
+    assert other.unsafe_buffer_pointer() == own.unsafe_buffer_pointer()
+    assert np.array_equal(other, own)
 
 
 def methods_for(strategy: str) -> list[str]:
