@@ -99,7 +99,7 @@ def own_gpu(place: Place, gpus: int) -> int:
     """Return which of a node's GPUs is the rank's: NCCL wants one for each. RuntimeError where there are too few."""
     if place.local_rank >= gpus:
         raise RuntimeError(
-            f"rank {place.rank} needs a GPU of its own, and is number {place.local_rank + 1} on a node that has {gpus}"
+            f"rank {place.rank} needs a GPU of its own, and is number {place.local_rank + 1} on a node that shows it {gpus}"
         )
     return place.local_rank
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from adapters.deepfreeze.tensor import Bytes, Device, Remote, Unpin, Wait, bytes_of
+from adapters.deepfreeze.tensor import Bytes, Device, Remote, Unpin, Wait, bytes_of, memory_at
+
+_COMPUTING_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,19 @@ class SlowDevice(Device):
         return {name: Remote(self, OnDevice(data)) for name, data in state.items()}
 
     def compute(self, what: Callable[[], None]) -> None:
-        """Begin to compute, beside the copies."""
-        self._computed = self._computing.submit(self._late, what)
+        """Begin to compute, beside the copies, which does not end before several of them would have."""
+
+        def compute() -> None:
+            time.sleep(_COMPUTING_S)
+            what()
+
+        self._computed = self._computing.submit(compute)
+
+    def synchronize(self) -> None:
+        """Return when everything is computed and copied."""
+        if self._computed is not None:
+            self._computed.result()
+        self.mark()()
 
     @property
     def is_idle(self) -> bool:
@@ -67,11 +81,13 @@ class SlowDevice(Device):
             self._copying.submit(wait, [self._computed])
 
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
-        self._begin(partial(np.concatenate, [tensor.data for tensor in tensors], out=destination), destination)
+        places = [_Place(tensor.data) for tensor in tensors]
+        self._begin(lambda: np.concatenate([place.memory() for place in places], out=destination), destination)
 
     def put(self, source: Bytes, tensor: Any) -> None:
         assert len(source) == len(tensor)
-        self._begin(partial(np.copyto, tensor.data, source), source)
+        place = _Place(tensor.data)
+        self._begin(lambda: np.copyto(place.memory(), source), source)
 
     def mark(self) -> Wait:
         begun = list(self._begun)
@@ -94,6 +110,21 @@ class SlowDevice(Device):
     def _late(self, do: Callable[[], Any]) -> None:
         time.sleep(self._delay_s)
         do()
+
+
+class _Place:
+    """Where a tensor's memory is: the device does not keep it, which is up to who asks for a copy."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._owner = weakref.ref(data if data.base is None else data.base)
+        self._address = data.ctypes.data
+        self._size_bytes = len(data)
+
+    def memory(self) -> Bytes:
+        owner = self._owner()
+        if owner is None:
+            raise RuntimeError("the tensor's memory has been given to others")
+        return memory_at(self._address, self._size_bytes)
 
 
 def _fail() -> None:

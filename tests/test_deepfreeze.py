@@ -483,7 +483,7 @@ def test_a_device_is_waited_for_before_training_may_change_its_tensors(folder: P
 
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
 def test_what_the_device_computes_first_is_saved_and_loaded_over(folder: Path, ring_bytes: int | None) -> None:
-    device, state = SlowDevice(delay_s=0.05), new_state(1)
+    device, state = SlowDevice(delay_s=0), new_state(1)
     engine = new_engine(ring_bytes=ring_bytes, device=device)
 
     def compute() -> None:
@@ -496,6 +496,7 @@ def test_what_the_device_computes_first_is_saved_and_loaded_over(folder: Path, r
     new_engine().save(new_state(2), folder / "other", STEP).finished()
     device.compute(compute)
     engine.load(folder / "other", SPECS, device.tensors(state))
+    device.synchronize()
     assert equal(state, new_state(2))
 
 
@@ -532,6 +533,64 @@ def test_a_source_that_fails_leaves_no_copy_of_a_device_under_way(folder: Path) 
     assert device.is_idle
 
 
+def test_an_interrupt_of_who_helps_leaves_no_copy_of_a_device_under_way(folder: Path) -> None:
+    def interrupt(tensor: None) -> Bytes:
+        raise KeyboardInterrupt
+
+    device, state = SlowDevice(delay_s=0.2), new_state(1)
+    engine = new_engine(device=device)
+    gate, sources = gated({**state, **device.tensors(state)}, "weights/a")
+    save = engine.save({**sources, "optimizer/a": Late(interrupt, None)}, folder / "checkpoint", STEP)
+    assert gate.reached.wait(30)
+    begun = device.copies
+    with pytest.raises(KeyboardInterrupt):
+        save.staged()
+    assert device.copies > begun
+    assert device.is_idle
+    gate.open.set()
+    engine.wait()
+
+
+@pytest.mark.parametrize("size_bytes", [2 << 20, 1000])
+@pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
+def test_a_device_has_its_tensors_until_they_are_copied(folder: Path, ring_bytes: int | None, size_bytes: int) -> None:
+    """Else it may give their memory to the training, which does not wait for copies."""
+    specs = [Spec(str(number), "uint8", (size_bytes,)) for number in range(6)]
+    device = SlowDevice(delay_s=0.05)
+    engine = new_engine(ring_bytes=ring_bytes, device=device)
+    engine.prepare(specs)
+    save = engine.save(device.tensors(new_state(1, specs)), folder / "checkpoint", STEP)
+    save.finished()
+    assert equal(engine.load(folder / "checkpoint", specs, {}), new_state(1, specs))
+
+
+def test_memory_that_cannot_be_pinned_is_not_kept_as_if_it_were(folder: Path) -> None:
+    def refuse(memory: memoryview) -> Callable[[], None]:
+        raise RuntimeError("out of pinned memory")
+
+    for arena in (Arena(refuse), SharedArena(folder, refuse)):
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="out of pinned memory"):
+                arena.fit("file", 5000)
+
+
+def test_a_device_that_cannot_unpin_any_more_does_not_hide_what_went_wrong(
+    folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = SlowDevice(fails_at=0)
+    pin = device.pin
+    monkeypatch.setattr(device, "pin", lambda memory: (pin(memory), _cannot_unpin)[1])
+    engine = new_engine(device=device)
+    engine.save(device.tensors(new_state(1)), folder / "checkpoint", STEP)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        engine.close()
+    assert "memory stays pinned: no device" in caplog.text
+
+
+def _cannot_unpin() -> None:
+    raise RuntimeError("no device")
+
+
 def test_a_load_that_fails_leaves_no_copy_to_a_device_under_way(saved: Path) -> None:
     device = SlowDevice()
     engine = new_engine(device=device)
@@ -560,6 +619,7 @@ def test_a_child_process_gets_none_of_the_pinned_memory(folder: Path) -> None:
     """Else the kernel might give it the pages that the device goes on with."""
     device = SlowDevice()
     engine = new_engine(device=device)
+    assert device.pinned
     for start, size_bytes in device.pinned:
         assert "dc" in flags_of(start)
         assert "dc" in flags_of(start + size_bytes - 1)

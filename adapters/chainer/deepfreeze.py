@@ -19,9 +19,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     metadata = {"framework": "chainer"}
 
-    def device(self) -> Device | None:
-        self._stream = CupyStream() if self.place.device == "cuda" else None
-        return self._stream
+    def new_device(self) -> Device | None:
+        return CupyStream() if self.place.device == "cuda" else None
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._memory, array) for name, array in state.arrays().items()}
@@ -40,5 +39,5 @@ class DeepFreeze(DeepFreezeMethod[State]):
         data = array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size
         if isinstance(data, np.ndarray):
             return data
-        assert self._stream is not None
-        return Remote(self._stream, data)
+        assert self.device is not None
+        return Remote(self.device, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import mmap
 import os
 import weakref
@@ -13,6 +14,8 @@ from typing import Any
 
 from adapters.deepfreeze.tensor import Unpin, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, round_up
+
+_log = logging.getLogger("deepfreeze")
 
 ORIGIN_SUFFIX = ".origin"
 
@@ -43,9 +46,10 @@ class Arena:
         needed_bytes = round_up(size_bytes)
         if len(self._memory) < needed_bytes:
             self.release()  # the old memory goes before the new one comes
-            self._memory = aligned_buffer(needed_bytes)
-            bytes_of(self._memory)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first save's
-            self._make_reachable()
+            memory = aligned_buffer(needed_bytes)
+            bytes_of(memory)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first save's
+            self._make_reachable(memory)
+            self._memory = memory
         return self._memory[:needed_bytes]
 
     def note(self, file: str, origin: Origin) -> None:
@@ -58,9 +62,9 @@ class Arena:
             unpin()
         self._memory = memoryview(bytearray())
 
-    def _make_reachable(self) -> None:
+    def _make_reachable(self, memory: memoryview) -> None:
         if self._pin is not None:
-            self._unpin = pinned(self._pin, self._memory, self)
+            self._unpin = pinned(self._pin, memory, self)
 
 
 class SharedArena(Arena):
@@ -82,9 +86,9 @@ class SharedArena(Arena):
         if self._fitted != (file, size_bytes):
             self.release()
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._memory = _mapped(self.folder / file, size_bytes)
-            self._fitted = file, size_bytes
-            self._make_reachable()
+            memory = _mapped(self.folder / file, size_bytes)
+            self._make_reachable(memory)
+            self._memory, self._fitted = memory, (file, size_bytes)
         return self._memory
 
     def note(self, file: str, origin: Origin) -> None:
@@ -107,9 +111,16 @@ def pinned(pin: Pin, memory: memoryview, owner: Any) -> Unpin:
     device's back.
     """
     memory.obj.madvise(mmap.MADV_DONTFORK)  # type: ignore[attr-defined]  # all of it is mapped
-    unpin = weakref.finalize(owner, pin(memory))
+    unpin = weakref.finalize(owner, _let_go, pin(memory))
     unpin.atexit = False  # the device may be gone by then, and takes everything back itself
     return unpin
+
+
+def _let_go(unpin: Unpin) -> None:
+    try:
+        unpin()
+    except Exception as error:  # of a device that has failed: that is told where it costs a checkpoint, and this must not hide it
+        _log.warning("memory stays pinned: %s", error)
 
 
 def read_origin(file: Path) -> Origin:

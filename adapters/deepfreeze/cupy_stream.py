@@ -21,8 +21,9 @@ class CupyStream(Device):
 
     def pin(self, memory: memoryview) -> Unpin:
         address = bytes_of(memory).ctypes.data
-        self._cuda.runtime.hostRegister(address, len(memory), 0)
-        return partial(self._cuda.runtime.hostUnregister, address)
+        with self._gpu:
+            self._cuda.runtime.hostRegister(address, len(memory), 0)
+        return partial(_unpin, self._cuda, self._gpu, address)
 
     def follow(self) -> None:
         self._stream.wait_event(self._cuda.get_current_stream().record())
@@ -44,3 +45,8 @@ class CupyStream(Device):
     def _begin(self, destination: int, source: int, size_bytes: int, direction: int) -> None:
         with self._gpu:
             self._cuda.runtime.memcpyAsync(destination, source, size_bytes, direction, self._stream.ptr)
+
+
+def _unpin(cuda: Any, gpu: Any, address: int) -> None:
+    with gpu:  # in whatever thread this is
+        cuda.runtime.hostUnregister(address)

@@ -43,9 +43,9 @@ class DeepFreezeMethod(Method[StateT]):
         session, first_arena = self.peers.of_first(lambda: (secrets.token_hex(4), self._oldest_arena()))
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self.synchronous and not self.memory_folders() else None
-        io, device = few_and_large(self.place.io), self.device()
-        arenas = self.arenas(device.pin if device is not None else None)
-        self.engine = Engine(ranks, io, self.metadata, arenas, ring_bytes, first_arena, device)
+        self.device = self.new_device()
+        io, arenas = few_and_large(self.place.io), self.arenas(self.device.pin if self.device is not None else None)
+        self.engine = Engine(ranks, io, self.metadata, arenas, ring_bytes, first_arena, self.device)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
@@ -67,8 +67,8 @@ class DeepFreezeMethod(Method[StateT]):
         """Wait for what is in flight, and let go of the memory; raise what went wrong and nobody has been told."""
         self.engine.close()
 
-    def device(self) -> Device | None:
-        """Return what holds the tensors and copies them itself, where something does."""
+    def new_device(self) -> Device | None:
+        """Return what holds the tensors and copies them itself, where something does; `open` keeps it as `device`."""
         return None
 
     def arenas(self, pin: Pin | None = None) -> list[Arena]:

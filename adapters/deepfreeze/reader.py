@@ -158,9 +158,11 @@ class Reader:
         except OSError as error:
             raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
         finally:
-            with suppress(Exception):  # of a device that fails, which has been told
-                self._wait()
-            opened.close()
+            try:
+                with suppress(Exception):  # of a device that fails, which has been told
+                    self._wait()
+            finally:
+                opened.close()
 
     def _wait(self) -> None:
         """Return when nothing is being copied to the device."""

@@ -19,7 +19,10 @@ from adapters.directio import ALIGNMENT
 
 COPY_BYTES = 1 << 20  # what is copied at least before the writers are told
 RING_BLOCKS = 4
-_UNDER_WAY = 4  # copies that a device has been asked for when the first of them is waited for
+_UNDER_WAY = 4  # copies that a device may have been asked for and not done yet
+
+OnBegun = Callable[[list[Memory], int], None]
+"""Called with what is being copied, and with where the copy ends in the file."""
 
 
 class Snapshot:
@@ -107,20 +110,22 @@ class Snapshot:
                 self._wait()  # whoever is told may let go of the memory
             raise
 
-    def _copy(self, stretch: Stretch, on_begun: Callable[[int], None]) -> None:
+    def _copy(self, stretch: Stretch, on_begun: OnBegun) -> None:
         if len(stretch.placed) == 1:
             self._copy_one(stretch.placed[0], on_begun)
         else:
-            self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop]))
-            on_begun(stretch.stop)
+            on_begun(self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop])), stretch.stop)
 
-    def _copy_small(self, stretch: Stretch, destination: Bytes) -> None:
-        copy_together([self._source(entry.piece) for entry in stretch.placed], destination)
+    def _copy_small(self, stretch: Stretch, destination: Bytes) -> list[Memory]:
+        """Begin to copy, and return from where."""
+        sources = [self._source(entry.piece) for entry in stretch.placed]
+        copy_together(sources, destination)
+        return sources
 
     def _source(self, piece: Piece) -> Memory:
         return found(self.sources.pop(piece.spec.name))[piece.skip_bytes : piece.skip_bytes + piece.size_bytes]
 
-    def _copy_one(self, entry: Placed, on_begun: Callable[[int], None]) -> None:
+    def _copy_one(self, entry: Placed, on_begun: OnBegun) -> None:
         """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
         source = self._source(entry.piece)
         start = entry.start
@@ -128,19 +133,22 @@ class Snapshot:
             stop = min(start + max(COPY_BYTES, start - self.layout.data_start), entry.stop)
             part = source[start - entry.start : stop - entry.start]
             copy(part, bytes_of(self.memory[start:stop]), on_host=streaming.copy)
-            on_begun(stop)
+            on_begun([part], stop)
             start = stop
 
 
 class Stream(Snapshot):
-    """A state that nothing changes until it is written: it goes through a ring, small enough for the processor's caches."""
+    """A state that nothing changes until it is written: it goes through a ring, small enough for the processor's caches.
+
+    From a device it comes part by part, each waited for and checksummed before the next: still faster than disks are.
+    """
 
     def block_bytes(self, io: DirectIo) -> int:
         """Return a block of which the ring holds some: two are being written while others are filled."""
         return min(io.block_bytes, max(len(self.memory) // RING_BLOCKS // ALIGNMENT, 1) * ALIGNMENT)
 
     def begin(self) -> None:
-        """Nothing is so urgent."""
+        """Nothing is so urgent; only a device has to know what comes first."""
         if self.device is not None:
             self.device.follow()
 
@@ -160,8 +168,9 @@ class Stream(Snapshot):
         if len(stretch.placed) == 1 or len(room) < stretch.stop - stretch.start:  # the ring ends in between
             return [self._pass_one(entry, frontier) for entry in stretch.placed]
         frontier.reserve(stretch.stop)
-        self._copy_small(stretch, bytes_of(room))
+        sources = self._copy_small(stretch, bytes_of(room))
         self._wait()
+        sources.clear()
         digests = [digest(room[entry.start - stretch.start : entry.stop - stretch.start]) for entry in stretch.placed]
         frontier.advance(stretch.stop)
         return digests
@@ -189,25 +198,29 @@ class _UnderWay:
     def __init__(self, device: Device | None, on_copied: Callable[[int], None]) -> None:
         self._device = device
         self._on_copied = on_copied
-        self._waits: deque[tuple[Wait, int]] = deque()
+        self._copies: deque[tuple[list[Memory], Wait, int]] = deque()
 
-    def begun(self, stop: int) -> None:
-        """Have it said when everything is there that has begun until now, `stop` being the end of it in the file."""
+    def begun(self, sources: list[Memory], stop: int) -> None:
+        """Have it said when everything is there that has begun until now, `stop` being the end of it in the file.
+
+        The sources are kept until then: a device may give their memory to others when nobody has them any more.
+        """
         if self._device is None:
             self._on_copied(stop)
             return
-        self._waits.append((self._device.mark(), stop))
-        if len(self._waits) > _UNDER_WAY:
+        self._copies.append((sources, self._device.mark(), stop))
+        if len(self._copies) >= _UNDER_WAY:
             self._arrive()
 
     def end(self) -> None:
         """Wait for all of them."""
-        while self._waits:
+        while self._copies:
             self._arrive()
 
     def _arrive(self) -> None:
-        wait, stop = self._waits.popleft()
+        _, wait, stop = self._copies[0]
         wait()
+        self._copies.popleft()
         self._on_copied(stop)
 
 

@@ -19,8 +19,9 @@ class CudaStream(Device):
 
     def pin(self, memory: memoryview) -> Unpin:
         address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0))
-        return partial(_unpin, address)
+        with torch.cuda.device(self._stream.device):
+            torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, len(memory), 0))
+        return partial(_unpin, self._stream.device, address)
 
     def follow(self) -> None:
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -41,5 +42,6 @@ class CudaStream(Device):
         return wait
 
 
-def _unpin(address: int) -> None:
-    torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(address))
+def _unpin(gpu: torch.device, address: int) -> None:
+    with torch.cuda.device(gpu):  # in whatever thread this is
+        torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(address))

@@ -20,9 +20,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     metadata = {"framework": "pytorch"}
 
-    def device(self) -> Device | None:
-        self._stream = CudaStream() if self.place.device == "cuda" else None
-        return self._stream
+    def new_device(self) -> Device | None:
+        return CudaStream() if self.place.device == "cuda" else None
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._memory, tensor) for name, tensor in state.tensors().items()}
@@ -36,8 +35,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def _memory(self, tensor: Tensor) -> Memory:
         if tensor.is_cuda:
-            assert self._stream is not None
-            return Remote(self._stream, _bytes(tensor))
+            assert self.device is not None
+            return Remote(self.device, _bytes(tensor))
         return _host_bytes(tensor)
 
 

@@ -18,9 +18,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     metadata = {"framework": "raw"}
 
-    def device(self) -> Device | None:
-        self._stream = CupyStream() if self.place.device == "cuda" else None
-        return self._stream
+    def new_device(self) -> Device | None:
+        return CupyStream() if self.place.device == "cuda" else None
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._memory, array) for name, array in state.leaves.items()}
@@ -35,4 +34,4 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def _memory(self, array: Array) -> Memory:
         data = array.reshape(-1).view(np.uint8)
-        return Remote(self._stream, data) if self._stream is not None else data
+        return Remote(self.device, data) if self.device is not None else data

@@ -9,12 +9,15 @@ import pytest
 
 pytest.importorskip("chainer")
 
+from chainer.backends import cuda  # noqa: E402
+from device_copies import check_there_and_back  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from test_chainer import role_bytes, saved_entries, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
 from adapters.chainer.framework import Chainer  # noqa: E402
+from adapters.deepfreeze.cupy_stream import CupyStream  # noqa: E402
 from workloads import Role  # noqa: E402
 
 
@@ -40,3 +43,8 @@ def test_the_library_finds_every_array(framework: Chainer, tmp_path: Path) -> No
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
     leaves = {leaf.name: (leaf.dtype, tuple(leaf.shape), bytes(leaf.data)) for leaf in framework.leaves(state)}
     assert {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()} == leaves
+
+
+@pytest.mark.skipif(not cuda.available, reason="needs a GPU")
+def test_a_stream_copies_what_it_is_asked_to() -> None:
+    check_there_and_back(CupyStream(), cuda.cupy.asarray, cuda.to_cpu)

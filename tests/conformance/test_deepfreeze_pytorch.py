@@ -10,12 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from deepfreeze_shards import indexed, save_shards  # noqa: E402
+from device_copies import check_there_and_back  # noqa: E402
 from safetensors import safe_open  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from test_pytorch import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
+from adapters.pytorch.cuda_stream import CudaStream  # noqa: E402
 from adapters.pytorch.framework import PyTorch  # noqa: E402
 
 
@@ -51,3 +53,8 @@ def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_pa
             found[name] = opened_file.get_tensor(name).reshape(-1).view(torch.uint8).numpy().tobytes()
     assert found == expected
     assert len(found) > 6, "one is divided"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_stream_copies_what_it_is_asked_to() -> None:
+    check_there_and_back(CudaStream(), lambda data: torch.from_numpy(data).cuda(), lambda tensor: tensor.cpu().numpy())

@@ -126,7 +126,6 @@ def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(shape: tuple[int, ...], kernel: 
 
 
 def test_the_same_memory_is_another_arrays_too() -> None:
-    """A copy on the host that the other one keeps is then none of the first one's."""
     own = jnp.arange(12.0).addressable_data(0)
     other = same_memory(own)
     assert other is not own
