@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.chainer.modules import parameters
-from adapters.chainer.state import Array, State
+from adapters.chainer.modules import Array, parameters
+from adapters.chainer.state import State
 from adapters.deepfreeze.cupy_stream import CupyStream
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
 from adapters.chainer import strategies
-from adapters.chainer.state import Array, State
+from adapters.chainer.modules import Array
+from adapters.chainer.state import State
 from workloads import Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20

@@ -11,14 +11,12 @@ import numpy as np
 from chainer.backend import get_array_module
 from numpy.typing import NDArray
 
-from adapters.chainer.modules import BUFFERS, PARAMETERS, buffers, new_model, parameters
+from adapters.chainer.modules import BUFFERS, PARAMETERS, Array, buffers, new_model, parameters
 from adapters.chainer.optimizers import new_optimizer
 from adapters.chainer.strategies import Strategy
 from workloads import Role, Workload
 
 SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Chainer
-
-Array = Any  # numpy.ndarray, or cupy.ndarray on a GPU
 
 
 class State:

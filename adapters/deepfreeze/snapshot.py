@@ -170,7 +170,7 @@ class Stream(Snapshot):
         frontier.reserve(stretch.stop)
         sources = self._copy_small(stretch, bytes_of(room))
         self._wait()
-        sources.clear()
+        sources.clear()  # not before: a device may give their memory to others
         digests = [digest(room[entry.start - stretch.start : entry.stop - stretch.start]) for entry in stretch.placed]
         frontier.advance(stretch.stop)
         return digests
