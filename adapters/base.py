@@ -1,7 +1,8 @@
 """The contract between the harness and a framework's checkpoint methods. Standard library only.
 
-One `Framework` per folder makes, trains and inspects state; several `Method`s save and load it. Nothing here knows about
-clocks, digests or cache state: the worker owns those, so that a method's author cannot influence how the method is measured.
+One `Framework` per folder makes, trains and inspects state; several `Method`s save and load it.
+Nothing here knows about clocks, digests or cache state: the worker owns those, so that a method's
+author cannot influence how the method is measured.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ Placement = Replicated | RankLocal | Shard
 class Leaf:
     """One tensor of the state under the workload's canonical name.
 
-    `data` holds the C-contiguous host bytes in the workload's layout (format "B", one dimension). `dtype` is the numpy name, or
-    "bfloat16", which numpy lacks.
+    `data` holds the C-contiguous host bytes in the workload's layout (format "B", one dimension).
+    `dtype` is the numpy name, or "bfloat16", which numpy lacks.
     """
 
     name: str
@@ -89,14 +90,20 @@ class Place:
     device: str  # "cpu" or "cuda"
     temporary: Path  # for sockets, stagers and the like; removed by the worker
     io: DirectIo
-    rendezvous: tuple[str, int] | None = None  # host and port agreed over the launcher's own network; None in a world of one
+    # host and port agreed over the launcher's own network; None in a world of one
+    rendezvous: tuple[str, int] | None = None
     local_rank: int = 0
-    strategy: str = ""  # how the ranks train together: a name that adapter.toml declares; empty in a world of one
-    memory: Path | None = None  # where checkpoints in shared memory may lie, which outlive the process
+    # how the ranks train together: a name that adapter.toml declares; empty in a world of one
+    strategy: str = ""
+    # where checkpoints in shared memory may lie, which outlive the process
+    memory: Path | None = None
 
 
 def own_gpu(place: Place, gpus: int) -> int:
-    """Return which of a node's GPUs is the rank's: NCCL wants one for each. RuntimeError where there are too few."""
+    """Return which of a node's GPUs is the rank's: NCCL wants one for each.
+
+    RuntimeError where there are too few.
+    """
     if place.local_rank >= gpus:
         raise RuntimeError(
             f"rank {place.rank} needs a GPU of its own, and is number {place.local_rank + 1} on a node that shows it {gpus}"
@@ -106,10 +113,13 @@ def own_gpu(place: Place, gpus: int) -> int:
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of a checkpoint that its format names: a tensor, as a rule. `role` is None for what describes the others.
+    """A part of a checkpoint that its format names: a tensor, as a rule.
 
-    `file` is the path inside the checkpoint; of a checkpoint that is a single file, its name. `stored_bytes` lie in the file, as it
-    has them; `raw_bytes` they come to without the format's compression.
+    `role` is None for what describes the others.
+
+    `file` is the path inside the checkpoint; of a checkpoint that is a single file, its name.
+    `stored_bytes` lie in the file, as it has them; `raw_bytes` they come to without the format's
+    compression.
     """
 
     file: str
@@ -135,7 +145,10 @@ class Framework(ABC, Generic[StateT]):
 
     @abstractmethod
     def gradients(self, state: StateT) -> None:
-        """Run forward and backward on the batch at the state's position. May change buffers and RNG, never weights."""
+        """Run forward and backward on the batch at the state's position.
+
+        May change buffers and RNG, never weights.
+        """
 
     @abstractmethod
     def update(self, state: StateT) -> None:
@@ -147,7 +160,10 @@ class Framework(ABC, Generic[StateT]):
 
     @abstractmethod
     def leaves(self, state: StateT) -> Iterator[Leaf]:
-        """Yield everything a bitwise resume needs. A leaf's `data` need only live until the next one is asked for."""
+        """Yield everything a bitwise resume needs.
+
+        A leaf's `data` need only live until the next one is asked for.
+        """
 
     def assign(self, state: StateT, leaves: Mapping[str, memoryview]) -> None:
         """Give the named leaves these values: host bytes in the layout in which `leaves` yields them. The others stay."""
@@ -165,7 +181,10 @@ class Framework(ABC, Generic[StateT]):
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        """Why this framework cannot hold the workload on the device, or None. Asked before `start`: it must start no device."""
+        """Why this framework cannot hold the workload on the device, or None.
+
+        Asked before `start`: it must start no device.
+        """
         return None
 
 
@@ -180,7 +199,10 @@ class Pending:
 
 
 class Method(ABC, Generic[StateT]):
-    """One checkpoint mechanism. `open` and `close` are never timed; `save`, its `Pending` and `load` are."""
+    """One checkpoint mechanism.
+
+    `open` and `close` are never timed; `save`, its `Pending` and `load` are.
+    """
 
     def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
         """Take the place, the framework that made the states, and the options of adapter.toml."""
@@ -189,7 +211,10 @@ class Method(ABC, Generic[StateT]):
         self.options = options
 
     def open(self, state: StateT) -> None:
-        """Make process groups, stagers and communicators. `state` has the shapes that saves and loads will have."""
+        """Make process groups, stagers and communicators.
+
+        `state` has the shapes that saves and loads will have.
+        """
 
     @abstractmethod
     def save(self, state: StateT, path: Path) -> Pending:
@@ -200,7 +225,10 @@ class Method(ABC, Generic[StateT]):
         """Restore what the method covers into `state`, which holds it in its own memory on return, read to the end."""
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield what the format says lies where in a checkpoint of this method. The default: it does not tell. Never timed."""
+        """Yield what the format says lies where in a checkpoint of this method.
+
+        The default: it does not tell. Never timed.
+        """
         return iter(())
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Direct file I/O from aligned memory: the shared engine of everything that wants to write at the speed of the device.
 
-Standard library only. O_DIRECT asks that addresses, offsets and lengths are multiples of the device's logical block;
-`ALIGNMENT` serves them all. Buffers are private anonymous memory with huge pages asked for: shared mappings in 4 KiB pages write
-at rates that differ from buffer to buffer.
+Standard library only. O_DIRECT asks that addresses, offsets and lengths are multiples of the
+device's logical block; `ALIGNMENT` serves them all. Buffers are private anonymous memory with huge
+pages asked for: shared mappings in 4 KiB pages write at rates that differ from buffer to buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def round_up(size_bytes: int, multiple: int = ALIGNMENT) -> int:
 
 def aligned_buffer(size_bytes: int) -> memoryview:
     """Return zeroed writable memory, aligned to huge pages and backed by them where the kernel has some."""
-    room_bytes = round_up(max(size_bytes, 1), HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES  # kernels before 6.7 align to small pages alone
+    # kernels before 6.7 align to small pages alone
+    room_bytes = round_up(max(size_bytes, 1), HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES
     mapping = mmap.mmap(-1, room_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
@@ -43,7 +44,9 @@ def aligned_buffer(size_bytes: int) -> memoryview:
 
 def open_for_write(path: Path, direct: bool = True) -> int:
     """Create `path` and return its descriptor."""
-    return os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | (os.O_DIRECT if direct else 0), 0o644)
+    return os.open(
+        path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | (os.O_DIRECT if direct else 0), 0o644
+    )
 
 
 def open_for_read(path: Path, direct: bool = True) -> int:
@@ -51,10 +54,13 @@ def open_for_read(path: Path, direct: bool = True) -> int:
     return os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
 
 
-def write_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int) -> None:
+def write_blocks(
+    descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int
+) -> None:
     """Write `total_bytes` from the file's start with `depth` requests in flight, taking `buffer` round and round.
 
-    A buffer that holds everything is written once, in order; a smaller one (a whole number of blocks) is repeated.
+    A buffer that holds everything is written once, in order; a smaller one (a whole number of
+    blocks) is repeated.
     """
     _check_ring(buffer, total_bytes, block_bytes)
 
@@ -65,7 +71,9 @@ def write_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_by
     _run(write, total_bytes, block_bytes, depth)
 
 
-def read_blocks(descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int) -> None:
+def read_blocks(
+    descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int
+) -> None:
     """Read `total_bytes` from the file's start with `depth` requests in flight, filling `buffer` round and round."""
     _check_ring(buffer, total_bytes, block_bytes)
 
@@ -113,7 +121,9 @@ def make_directories(path: Path) -> None:
 def _check_ring(buffer: memoryview, total_bytes: int, block_bytes: int) -> None:
     """A block across the end of a buffer that is used again would be cut short, and nobody would notice."""
     if len(buffer) < total_bytes and len(buffer) % block_bytes:
-        raise ValueError(f"{len(buffer)} bytes are no whole number of blocks of {block_bytes} bytes, and are to be used again")
+        raise ValueError(
+            f"{len(buffer)} bytes are no whole number of blocks of {block_bytes} bytes, and are to be used again"
+        )
 
 
 def _run(transfer: Transfer, total_bytes: int, block_bytes: int, depth: int) -> None:

@@ -1,4 +1,7 @@
-"""What to measure: the values that go from the driver to a worker. Standard library only, because they cross that border."""
+"""What to measure: the values that go from the driver to a worker.
+
+Standard library only, because they cross that border.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 SUMMARY_ABOVE = 64  # ranks, as a rule
-_LATER_FIELDS = ("strategy", "load_world", "every", "ablated", "scale", "nodes", "from_memory", "arm")
+_LATER_FIELDS = (
+    "strategy",
+    "load_world",
+    "every",
+    "ablated",
+    "scale",
+    "nodes",
+    "from_memory",
+    "arm",
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +44,8 @@ class Case:
     launcher: str
     experiment: str = "cost"  # a name in harness.driver.experiments
     strategy: str = ""  # how the ranks train together; empty in a world of one
-    load_world: int = 0  # ranks of the loading job where they are not those of the saving one, else 0
+    # ranks of the loading job where they are not those of the saving one, else 0
+    load_world: int = 0
     every: int = 0  # steps between two checkpoints, where training goes on around them
     ablated: str = ""  # the role of leaves that a resumed run does not get back
     scale: int = 0  # how many times as large the workload is; 0 for as it is
@@ -44,10 +57,14 @@ class Case:
     def id(self) -> str:
         """The first 12 hex digits of the SHA-256 of the case's canonical JSON.
 
-        What a case has of the fields that schema 1 did not know counts only where it is not the default, so that the identifiers
-        of stored runs stay what they are.
+        What a case has of the fields that schema 1 did not know counts only where it is not the
+        default, so that the identifiers of stored runs stay what they are.
         """
-        known = {name: value for name, value in asdict(self).items() if name not in _LATER_FIELDS or value}
+        known = {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in _LATER_FIELDS or value
+        }
         canonical = json.dumps(known, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
@@ -60,7 +77,8 @@ class Task:
     samples: int  # undisturbed samples wanted
     warmups: int
     repeats: int  # how many disturbed samples may be taken anew
-    first_index: int = 0  # number of the first sample, above those that an interrupted run has stored
+    # number of the first sample, above those that an interrupted run has stored
+    first_index: int = 0
 
 
 @dataclass(frozen=True)
@@ -72,13 +90,15 @@ class Storage:
     write_depth: int
     read_block_bytes: int
     read_depth: int
-    counts_device_reads: bool  # whether the kernel accounts reads from this directory to the process
+    # whether the kernel accounts reads from this directory to the process
+    counts_device_reads: bool
 
 
-# What a worker process does with its tasks: time saves; time loads of what another process saved; save once under a tracer; look
-# into checkpoints and save the same state twice; save the same state in another process; train and report numbers; time training
-# with and without checkpoints; train without interruption; up to a checkpoint and a kill; from there on; once more from the
-# beginning; save for another number of ranks; load what another number of ranks saved.
+# What a worker process does with its tasks: time saves; time loads of what another process saved;
+# save once under a tracer; look into checkpoints and save the same state twice; save the same state
+# in another process; train and report numbers; time training with and without checkpoints; train
+# without interruption; up to a checkpoint and a kill; from there on; once more from the beginning;
+# save for another number of ranks; load what another number of ranks saved.
 JobRole = Literal[
     "calibrate",
     "save",
@@ -110,9 +130,12 @@ class Job:
     packages: tuple[str, ...] = ()  # whose versions the worker reports
     storage: Storage | None = None  # None for the calibration job, which finds it
     calibration_bytes: int = 0
-    not_direct: str | None = None  # why the scratch directory takes no direct I/O, where it does not
-    hash_seed: int | None = None  # of Python's hashes of text; None for another one in every process
-    memory: str | None = None  # a folder in shared memory, for checkpoints that are restored from there
+    # why the scratch directory takes no direct I/O, where it does not
+    not_direct: str | None = None
+    # of Python's hashes of text; None for another one in every process
+    hash_seed: int | None = None
+    # a folder in shared memory, for checkpoints that are restored from there
+    memory: str | None = None
     summary_above: int = SUMMARY_ABOVE  # in a world of more ranks, rank 0 writes one record for all
     seed: int = 2026
 

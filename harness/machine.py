@@ -20,7 +20,8 @@ class Manifest:
     logical_cores: int
     memory_bytes: int
     hypervisor: bool | None
-    free_page_reporting: bool  # the host takes freed memory back: the first touch of it is slow again
+    # the host takes freed memory back: the first touch of it is slow again
+    free_page_reporting: bool
     transparent_hugepages: str | None
     kernel: str
     filesystem: str

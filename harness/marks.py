@@ -1,6 +1,7 @@
 """Marks the instants of a traced save by a harmless system call, so that a trace shows them between the calls they separate.
 
-The worker marks and the driver reads: both sides of the process border import this, so it is standard library only.
+The worker marks and the driver reads: both sides of the process border import this, so it is
+standard library only.
 """
 
 from __future__ import annotations
@@ -8,13 +9,17 @@ from __future__ import annotations
 import os
 from typing import Literal, cast, get_args
 
-Instant = Literal["begin", "returned", "staged", "finished", "watched"]  # watched: no late work is looked for any more
+# watched: no late work is looked for any more
+Instant = Literal["begin", "returned", "staged", "finished", "watched"]
 
 _PREFIX = "/ckptbench/mark/"
 
 
 def mark(case_id: str, instant: Instant) -> None:
-    """Ask whether a path exists that names the case and the instant. It never does; asking is visible in a trace."""
+    """Ask whether a path exists that names the case and the instant.
+
+    It never does; asking is visible in a trace.
+    """
     os.access(f"{_PREFIX}{case_id}/{instant}", os.F_OK)
 
 

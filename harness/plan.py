@@ -82,5 +82,8 @@ class Selection:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The selection that `to_json` gave."""
-        named: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        named: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
         return cls(**named)

@@ -1,4 +1,7 @@
-"""Records back from their lines, validated before they are believed. For the driver and the analysis; no worker needs it."""
+"""Records back from their lines, validated before they are believed.
+
+For the driver and the analysis; no worker needs it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,8 @@ def read(file: Path) -> tuple[list[Record], list[Damage]]:
     """Return a file's records in order, and its damaged lines."""
     records: list[Record] = []
     damages: list[Damage] = []
-    with file.open(errors="replace") as lines:  # by newlines alone: splitlines() ends lines at form feeds and the like too
+    # by newlines alone: splitlines() ends lines at form feeds and the like too
+    with file.open(errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 records.append(parse(line.rstrip("\n")))

@@ -1,7 +1,10 @@
-"""What was measured: the records that workers write, one JSON object a line. Standard library only: they cross the border.
+"""What was measured: the records that workers write, one JSON object a line.
 
-Durations are nanoseconds of the worker's monotonic clock (`_ns`), sizes are bytes (`_bytes`), instants of the day are seconds since
-the epoch (`_at_s`). A record states facts; every rate, ratio and verdict is derived on reading.
+Standard library only: they cross the border.
+
+Durations are nanoseconds of the worker's monotonic clock (`_ns`), sizes are bytes (`_bytes`),
+instants of the day are seconds since the epoch (`_at_s`). A record states facts; every rate, ratio
+and verdict is derived on reading.
 """
 
 from __future__ import annotations
@@ -42,9 +45,12 @@ class Backing:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The raw transfers of the same bytes just before and after a sample. `direct` is false where the page cache took part.
+    """The raw transfers of the same bytes just before and after a sample.
 
-    They are `settled` where memory was backed before each of them, as it is before samples; in records before schema 7 it was not.
+    `direct` is false where the page cache took part.
+
+    They are `settled` where memory was backed before each of them, as it is before samples; in
+    records before schema 7 it was not.
     """
 
     bytes: int
@@ -61,7 +67,10 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the sample cost besides time. Peaks are resident bytes above the start; processor time is the process's own."""
+    """What the sample cost besides time.
+
+    Peaks are resident bytes above the start; processor time is the process's own.
+    """
 
     rss_before_bytes: int
     peak_rss_bytes: int
@@ -95,7 +104,10 @@ class RankSpread:
 
 @dataclass(frozen=True)
 class WorkerRecord:
-    """The process that measured: one a job and rank. `node` is Slurm's name of its node, else the host's; "" in older records."""
+    """The process that measured: one a job and rank.
+
+    `node` is Slurm's name of its node, else the host's; "" in older records.
+    """
 
     kind: Literal["worker"]
     job: str
@@ -199,8 +211,9 @@ class FileEntry:
 class SaveRecord:
     """One timed save of one rank. Stall = `save_ns` + `staged_ns`; durable = all four phases.
 
-    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies in memory of as many bytes as this
-    rank's state has, one before and one behind the save; 0 in older records.
+    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies in
+    memory of as many bytes as this rank's state has, one before and one behind the save; 0 in older
+    records.
     """
 
     kind: Literal["save"]
@@ -243,7 +256,8 @@ class LoadRecord:
     covered_bytes: int
     file_bytes: int
     cache: CacheState
-    resident_fraction: float  # of the checkpoint's pages just before the load; -1 where the kernel does not say
+    # of the checkpoint's pages just before the load; -1 where the kernel does not say
+    resident_fraction: float
     backing: Backing
     quiet: bool | None  # whether the device stood still before; None where it does not tell
     usage: Usage
@@ -283,7 +297,8 @@ class SyscallsRecord:
     kind: Literal["syscalls"]
     case: str
     durability: Durability
-    data_durability: Durability  # over file contents alone: what holds where names survive by themselves
+    # over file contents alone: what holds where names survive by themselves
+    data_durability: Durability
     reason: str
     writes: int
     write_bytes: int
@@ -303,7 +318,8 @@ class SyscallsRecord:
 class RolePayload:
     """How far a sample of the bytes of one role can be compressed: by deflate, and by deflate after a byte shuffle.
 
-    The shuffle puts the first bytes of all elements together, then the second ones, as HDF5's and Blosc's filters do.
+    The shuffle puts the first bytes of all elements together, then the second ones, as HDF5's and
+    Blosc's filters do.
     """
 
     role: str
@@ -340,8 +356,8 @@ class FileContent:
 class InventoryRecord:
     """A checkpoint of the state after some steps of training, file by file.
 
-    `device_written_bytes` counts everything that reached the block device while it was written and flushed, the file system's own
-    journal included; None where the device does not tell.
+    `device_written_bytes` counts everything that reached the block device while it was written and
+    flushed, the file system's own journal included; None where the device does not tell.
     """
 
     kind: Literal["inventory"]
@@ -371,10 +387,12 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class RepeatRecord:
-    """Whether two checkpoints of one state are the same files. `only_first` and `only_second` are names that the other lacks.
+    """Whether two checkpoints of one state are the same files.
 
-    `renamed` counts files whose content the other checkpoint has under another name. `hashing` says whether Python's hashes of text
-    were those of every process or differed from process to process.
+    `only_first` and `only_second` are names that the other lacks.
+
+    `renamed` counts files whose content the other checkpoint has under another name. `hashing` says
+    whether Python's hashes of text were those of every process or differed from process to process.
     """
 
     kind: Literal["repeat"]
@@ -414,8 +432,8 @@ class LeafSample:
 class TrajectoryRecord:
     """A few steps of training without dropout, from the workload's own first weights and data.
 
-    `losses` has the loss of every step's forward pass. `forward` samples the buffers after the first forward and backward pass,
-    `updated` every weight and optimizer slot after the first step.
+    `losses` has the loss of every step's forward pass. `forward` samples the buffers after the
+    first forward and backward pass, `updated` every weight and optimizer slot after the first step.
     """
 
     kind: Literal["trajectory"]
@@ -433,9 +451,10 @@ class TrajectoryRecord:
 class TrainingRecord:
     """A block of training with checkpoints on one rank, between two blocks of the same steps without any.
 
-    At the start of every `every` steps the state is saved; the save's `finished` is waited for before the next one, and at the
-    block's end. `save_ns`, `staged_ns` and `finished_ns` have one value a checkpoint; `finished_ns` is what the loop waits there:
-    back-pressure. `step_ns` and `plain_step_ns` have one value a step, without what the loop waits for a save. `sync_ns` is what
+    At the start of every `every` steps the state is saved; the save's `finished` is waited for
+    before the next one, and at the block's end. `save_ns`, `staged_ns` and `finished_ns` have one
+    value a checkpoint; `finished_ns` is what the loop waits there: back-pressure. `step_ns` and
+    `plain_step_ns` have one value a step, without what the loop waits for a save. `sync_ns` is what
     making the checkpoints durable still takes after the block: nothing, for methods that flush.
     """
 
@@ -492,7 +511,10 @@ class InterruptRecord:
 
 @dataclass(frozen=True)
 class Divergence:
-    """How far a leaf is from that of the straight run. `max_ulp` counts representable numbers between; None for other types."""
+    """How far a leaf is from that of the straight run.
+
+    `max_ulp` counts representable numbers between; None for other types.
+    """
 
     name: str
     role: str
@@ -504,9 +526,10 @@ class Divergence:
 class ResumeRecord:
     """A run that went on from a checkpoint in another process (or, from step 0, ran again), held against the straight run.
 
-    `losses` are those of the steps after `at_step`. `diverged_at` is the first step after which a leaf differs: `at_step` itself
-    where the load did not restore it, or where the interrupted run had not been like the straight one: `restored` says whether the
-    load brought back what that had saved. `first` has the leaves that differ there, the farthest first, `first_count` of them in
+    `losses` are those of the steps after `at_step`. `diverged_at` is the first step after which a
+    leaf differs: `at_step` itself where the load did not restore it, or where the interrupted run
+    had not been like the straight one: `restored` says whether the load brought back what that had
+    saved. `first` has the leaves that differ there, the farthest first, `first_count` of them in
     all; `final_count` and `final_max_ulp` tell of the last step.
     """
 
@@ -526,13 +549,17 @@ class ResumeRecord:
     final_max_ulp: int
     restored: bool | None = None  # None in records that do not tell
     first_roles: tuple[str, ...] = ()
-    first_max_ulp: int | None = None  # over all leaves that differ there; None where none is a floating point, or in older records
+    # over all leaves that differ there; None where none is a floating point, or in older records
+    first_max_ulp: int | None = None
     ranks: int = 1
 
 
 @dataclass(frozen=True)
 class ReshardRecord:
-    """A checkpoint of one number of ranks, loaded by another and compared whole. `left_out` counts leaves of a rank's own."""
+    """A checkpoint of one number of ranks, loaded by another and compared whole.
+
+    `left_out` counts leaves of a rank's own.
+    """
 
     kind: Literal["reshard"]
     case: str

@@ -1,4 +1,7 @@
-"""A run's folder, to read: its plan, its machine and its records. Neither this nor what imports it changes anything there."""
+"""A run's folder, to read: its plan, its machine and its records.
+
+Neither this nor what imports it changes anything there.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,10 @@ class StoredRun:
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:
         """What the run is to measure."""
-        fields = ({name: value for name, value in item.items() if name != "id"} for item in self.header["cases"])
+        fields = (
+            {name: value for name, value in item.items() if name != "id"}
+            for item in self.header["cases"]
+        )
         return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in fields]
 
     @functools.cached_property

@@ -55,7 +55,14 @@ def planned(method: str = "buffered", **changes: object) -> PlannedCase:
         "launcher": "local",
         "from_memory": entry.from_memory,
     }
-    plan = {"samples": 2, "warmups": 1, "repeats": 0, "processes": 1, "own_process": False, "expected_failure": None}
+    plan = {
+        "samples": 2,
+        "warmups": 1,
+        "repeats": 0,
+        "processes": 1,
+        "own_process": False,
+        "expected_failure": None,
+    }
     for key, value in changes.items():
         (case if key in case else plan)[key] = value
     return PlannedCase(case=Case(**case), **plan)
@@ -100,10 +107,15 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         goal: Goal | None = None,
         results: Path | None = None,
     ) -> Measured:
-        folder = results or tmp_path_factory.getbasetemp() / "results"  # in which the first run sweeps the directory for all
+        # in which the first run sweeps the directory for all
+        folder = results or tmp_path_factory.getbasetemp() / "results"
         place = where or scratch
-        made = store.create(folder, "test", ["pytest"], plan, manifest.capture(place), settings=settings)
-        interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
+        made = store.create(
+            folder, "test", ["pytest"], plan, manifest.capture(place), settings=settings
+        )
+        interpreters = Environments(
+            ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)}
+        )
         for record in before:  # of an attempt that was interrupted
             made.append(record)
         messages: list[str] = []
@@ -124,7 +136,10 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
 
 def table_of(run: store.Run) -> list[Row]:
     """The rows of a run's own plan."""
-    return rows([Wanted(item.case, item.samples * item.processes, item.processes) for item in run.plan], run.records)
+    return rows(
+        [Wanted(item.case, item.samples * item.processes, item.processes) for item in run.plan],
+        run.records,
+    )
 
 
 @pytest.fixture

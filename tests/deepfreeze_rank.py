@@ -14,7 +14,10 @@ from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.tensor import Bytes, Changes, Spec
 
-SPECS = [Spec("weights/a", "float32", (300, 1000)), Spec("rng/cpu", "uint8", (5056,), Changes.FORWARD, local=True)]
+SPECS = [
+    Spec("weights/a", "float32", (300, 1000)),
+    Spec("rng/cpu", "uint8", (5056,), Changes.FORWARD, local=True),
+]
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree", "open")
 
 
@@ -27,7 +30,10 @@ def engine(rank: int) -> Engine:
 
 def state(rank: int) -> dict[str, Bytes]:
     """Return what a rank has: the weights of all, and bytes of its own."""
-    return {spec.name: np.full(spec.size_bytes, rank + 1 if spec.local else 7, np.uint8) for spec in SPECS}
+    return {
+        spec.name: np.full(spec.size_bytes, rank + 1 if spec.local else 7, np.uint8)
+        for spec in SPECS
+    }
 
 
 def die_before(folder: Path, number: int) -> None:

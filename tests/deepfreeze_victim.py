@@ -16,7 +16,9 @@ from adapters.raw.framework import Raw, State
 SEED = 1
 
 
-def opened(folder: Path, steps: int, seed: int = SEED, options: Mapping[str, Any] | None = None) -> tuple[Raw, DeepFreeze, State]:
+def opened(
+    folder: Path, steps: int, seed: int = SEED, options: Mapping[str, Any] | None = None
+) -> tuple[Raw, DeepFreeze, State]:
     """Return a framework, an open method and a state that has taken some steps."""
     framework = Raw()
     framework.start(Place(0, 1, "cpu", folder, DirectIo(True, 1 << 17, 1)))

@@ -46,12 +46,26 @@ USAGE = Usage(100 << 20, 8 << 20, 0, 40_000_000, 10_000_000, 1000, 0, 1 << 20)
 
 
 def worker(**changes: Any) -> WorkerRecord:
-    whole = WorkerRecord("worker", "001-save-0", 0, 0, "3.11.2", {"numpy": "2.4.6"}, "cpu", 4711, 3, 1.8e9, framework="raw")
+    whole = WorkerRecord(
+        "worker",
+        "001-save-0",
+        0,
+        0,
+        "3.11.2",
+        {"numpy": "2.4.6"},
+        "cpu",
+        4711,
+        3,
+        1.8e9,
+        framework="raw",
+    )
     return replace(whole, **changes)
 
 
 def ceilings(before_s: float = 0.1, after_s: float | None = None, direct: bool = True) -> Ceilings:
-    return Ceilings(1 << 20, int(before_s * 1e9), int((before_s if after_s is None else after_s) * 1e9), direct)
+    return Ceilings(
+        1 << 20, int(before_s * 1e9), int((before_s if after_s is None else after_s) * 1e9), direct
+    )
 
 
 def save(case: str = CASE, **changes: Any) -> SaveRecord:
@@ -115,7 +129,9 @@ def failure(case: str = CASE, **changes: Any) -> FailureRecord:
 
 def state(case: str = CASE, **changes: Any) -> StateRecord:
     by_role = {"weight": 600, "optimizer": 400}
-    return replace(StateRecord("state", case, 0, 0, 10, 10, 1000, 1000, by_role, 5_000_000, 0), **changes)
+    return replace(
+        StateRecord("state", case, 0, 0, 10, 10, 1000, 1000, by_role, 5_000_000, 0), **changes
+    )
 
 
 def opened(case: str = CASE, **changes: Any) -> OpenedRecord:
@@ -146,15 +162,28 @@ def syscalls(case: str = CASE, **changes: Any) -> SyscallsRecord:
 
 
 def payload(case: str = CASE, **changes: Any) -> PayloadRecord:
-    roles = (RolePayload("weight", 600, 600, 540, 480), RolePayload("optimizer", 400, 400, 40, 40), RolePayload("rng", 0, 0, 0, 0))
+    roles = (
+        RolePayload("weight", 600, 600, 540, 480),
+        RolePayload("optimizer", 400, 400, 40, 40),
+        RolePayload("rng", 0, 0, 0, 0),
+    )
     return replace(PayloadRecord("payload", case, 0, 0, 20, roles), **changes)
 
 
 def inventory(case: str = CASE, **changes: Any) -> InventoryRecord:
     """A checkpoint of two files, one of which tells what is in it."""
-    data = FileContent("data", 1050, 3, {"weight": 600, "optimizer": 400, "rng": 10}, {"weight": 600, "optimizer": 400, "rng": 10})
+    data = FileContent(
+        "data",
+        1050,
+        3,
+        {"weight": 600, "optimizer": 400, "rng": 10},
+        {"weight": 600, "optimizer": 400, "rng": 10},
+    )
     index = FileContent("index", 50, 0, {}, {})
-    return replace(InventoryRecord("inventory", case, 0, 0, 20, 1010, 1010, 1100, 1500, (data, index)), **changes)
+    return replace(
+        InventoryRecord("inventory", case, 0, 0, 20, 1010, 1010, 1100, 1500, (data, index)),
+        **changes,
+    )
 
 
 def difference(name: str = "index", **changes: Any) -> FileDifference:
@@ -162,7 +191,10 @@ def difference(name: str = "index", **changes: Any) -> FileDifference:
 
 
 def repeat(case: str = CASE, **changes: Any) -> RepeatRecord:
-    return replace(RepeatRecord("repeat", case, 0, 0, "one process", "random", True, 2, 0, (), (), ()), **changes)
+    return replace(
+        RepeatRecord("repeat", case, 0, 0, "one process", "random", True, 2, 0, (), (), ()),
+        **changes,
+    )
 
 
 def trajectory(case: str = CASE, scale: float = 1.0, **changes: Any) -> TrajectoryRecord:
@@ -175,7 +207,9 @@ def trajectory(case: str = CASE, scale: float = 1.0, **changes: Any) -> Trajecto
         leaves=2,
         extra=(ExtraLeaf("rng/numpy", "rng", "uint64", (4,)),),
         losses=tuple(scale * (3.0 - 0.1 * step) for step in range(10)),
-        forward=(LeafSample("buffers/norm.running_mean", 0.1 * scale, (0.1 * scale, -0.1 * scale)),),
+        forward=(
+            LeafSample("buffers/norm.running_mean", 0.1 * scale, (0.1 * scale, -0.1 * scale)),
+        ),
         updated=(LeafSample("weights/dense.weight", scale, (scale, -scale, 0.5 * scale)),),
     )
     return replace(record, **changes)
@@ -212,16 +246,26 @@ def training(case: str = CASE, **changes: Any) -> TrainingRecord:
 
 
 def straight(case: str = CASE, **changes: Any) -> StraightRecord:
-    return replace(StraightRecord("straight", case, 0, 0, tuple(3.0 - 0.1 * step for step in range(8))), **changes)
+    return replace(
+        StraightRecord("straight", case, 0, 0, tuple(3.0 - 0.1 * step for step in range(8))),
+        **changes,
+    )
 
 
 def interrupt(case: str = CASE, **changes: Any) -> InterruptRecord:
-    return replace(InterruptRecord("interrupt", case, 0, 0, 4, straight().losses[:4], 1100), **changes)
+    return replace(
+        InterruptRecord("interrupt", case, 0, 0, 4, straight().losses[:4], 1100), **changes
+    )
 
 
 def resume(case: str = CASE, **changes: Any) -> ResumeRecord:
     """A run that went on from step 4 of 8 bit by bit."""
-    return replace(ResumeRecord("resume", case, 0, 0, 4, 8, straight().losses[4:], 10, True, None, (), 0, 0, 0), **changes)
+    return replace(
+        ResumeRecord(
+            "resume", case, 0, 0, 4, 8, straight().losses[4:], 10, True, None, (), 0, 0, 0
+        ),
+        **changes,
+    )
 
 
 def reshard(case: str = CASE, **changes: Any) -> ReshardRecord:
@@ -232,7 +276,18 @@ def one_of_each() -> list[Record]:
     """A record of every type there is."""
     return [
         worker(),
-        CalibrationRecord("calibration", True, "", 1 << 24, 1 << 20, 2, 4 << 20, 1, True, (SweepPoint("write", 1, 2, 3e9),)),
+        CalibrationRecord(
+            "calibration",
+            True,
+            "",
+            1 << 24,
+            1 << 20,
+            2,
+            4 << 20,
+            1,
+            True,
+            (SweepPoint("write", 1, 2, 3e9),),
+        ),
         OverheadRecord("overhead", "001-save-0", 0, 0, (700, 600), 90 << 20),
         state(),
         opened(),
@@ -248,7 +303,12 @@ def one_of_each() -> list[Record]:
         training(),
         straight(),
         interrupt(),
-        resume(identical=False, diverged_at=4, first=(Divergence("rng/numpy", "rng", None, 3.0),), first_count=1),
+        resume(
+            identical=False,
+            diverged_at=4,
+            first=(Divergence("rng/numpy", "rng", None, 3.0),),
+            first_count=1,
+        ),
         reshard(),
         failure(),
     ]

@@ -20,7 +20,8 @@ HOSTILE = (
     "$a_{ $ -->"
 )
 LAST_WORDS = f"{HOSTILE} \x1b[31mred\x1b[0m \x07"  # a terminal's colours, and what XML cannot hold
-SPEEDS_S = {"direct": 0.9, "buffered": 0.08, "npz": 10.0, "npz-raw": 0.0099}  # whose order as text is not that as numbers
+# whose order as text is not that as numbers
+SPEEDS_S = {"direct": 0.9, "buffered": 0.08, "npz": 10.0, "npz-raw": 0.0099}
 
 
 def item(method: str, **changes: object) -> PlannedCase:
@@ -37,11 +38,18 @@ def measured(case: str, seconds: float) -> list[Record]:
     return [records.state(case), records.syscalls(case), *saves, *loads, records.verified(case)]
 
 
-def store_run(results: Path, plan: Sequence[PlannedCase], found: Sequence[Record], machine: Manifest | None = None) -> Path:
+def store_run(
+    results: Path,
+    plan: Sequence[PlannedCase],
+    found: Sequence[Record],
+    machine: Manifest | None = None,
+) -> Path:
     """Store a run of the suite `bench`, and return its folder."""
     results.mkdir(parents=True, exist_ok=True)
     here = machine or manifest.capture(results)
-    run = store.create(results, "bench", ["ckptbench", "run", "bench", "--framework", "raw"], plan, here)
+    run = store.create(
+        results, "bench", ["ckptbench", "run", "bench", "--framework", "raw"], plan, here
+    )
     run.close()
     (run.folder / store.RECORDS).write_text("".join(to_line(record) for record in found))
     return run.folder
@@ -52,7 +60,9 @@ def hostile_run(results: Path) -> Path:
     good = [item(method) for method in SPEEDS_S] + [item("buffered", workload="candle-mlp")]
     bad = item(f"evil{HOSTILE}", framework="jax")
     found = [record for it in good for record in measured(it.case.id, SPEEDS_S[it.case.method])]
-    folder = store_run(results, [*good, bad], [*found, records.failure(bad.case.id, reason=LAST_WORDS)])
+    folder = store_run(
+        results, [*good, bad], [*found, records.failure(bad.case.id, reason=LAST_WORDS)]
+    )
     with (folder / store.RECORDS).open("a") as file:
         file.write("<b>torn</b>\n")
     return folder

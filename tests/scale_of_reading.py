@@ -1,7 +1,9 @@
-"""How long a large run takes to load and to report, and how much memory. By hand: `python tests/scale_of_reading.py [SAMPLES]`.
+"""How long a large run takes to load and to report, and how much memory.
 
-The report is made in a process of its own, as a user makes it. The run is made up, in lines of the present schema: cases on one
-rank and on eight, with a save and a load for every two samples.
+By hand: `python tests/scale_of_reading.py [SAMPLES]`.
+
+The report is made in a process of its own, as a user makes it. The run is made up, in lines of the
+present schema: cases on one rank and on eight, with a save and a load for every two samples.
 """
 
 from __future__ import annotations
@@ -34,10 +36,17 @@ PROCESSES = 4
 
 def write_run(results: Path, samples: int) -> Path:
     """Store a run of about `samples` samples, half saves and half loads, every rank's counted; return its folder."""
-    plan = [_case(framework, method, world) for framework in FRAMEWORKS for method in METHODS for world in WORLDS]
+    plan = [
+        _case(framework, method, world)
+        for framework in FRAMEWORKS
+        for method in METHODS
+        for world in WORLDS
+    ]
     each = samples // (2 * PROCESSES * len(plan))
     plan = [replace(item, samples=each // item.case.world) for item in plan]
-    run = store.create(results, "bench", ["ckptbench", "run", "bench"], plan, manifest.capture(results))
+    run = store.create(
+        results, "bench", ["ckptbench", "run", "bench"], plan, manifest.capture(results)
+    )
     run.close()
     generator = np.random.default_rng(7)
     with (run.folder / RECORDS).open("w") as file:
@@ -55,7 +64,9 @@ def _lines(item: PlannedCase, generator: np.random.Generator) -> Iterator[str]:
     """The lines of one case, in the order in which workers write them."""
     case, worlds = item.case.id, range(item.case.world)
     centre_s = generator.uniform(0.05, 0.5)
-    templates = {name: _fields(make(case)) for name, make in (("save", records.save), ("load", records.load))}
+    templates = {
+        name: _fields(make(case)) for name, make in (("save", records.save), ("load", records.load))
+    }
     yield to_line(records.state(case))
     yield to_line(records.syscalls(case))
     for process in range(item.processes):
@@ -63,7 +74,12 @@ def _lines(item: PlannedCase, generator: np.random.Generator) -> Iterator[str]:
             for index in range(item.samples):
                 durations = centre_s * generator.lognormal(sigma=0.1, size=item.case.world)
                 for rank in worlds:
-                    own = {"process": process, "index": index, "rank": rank, duration: int(1e9 * durations[rank])}
+                    own = {
+                        "process": process,
+                        "index": index,
+                        "rank": rank,
+                        duration: int(1e9 * durations[rank]),
+                    }
                     yield json.dumps(templates[kind] | own, separators=(",", ":")) + "\n"
         for rank in worlds:
             yield to_line(records.verified(case, process=process, rank=rank))
@@ -79,11 +95,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = write_run(Path(folder), samples)
         print(f"{samples} samples, {(run / RECORDS).stat().st_size / 1e6:.0f} MB of records")
-        argv = [sys.executable, "-c", "from harness.cli import main; main()", "report", str(run), "--out", folder]
+        argv = [
+            sys.executable,
+            "-c",
+            "from harness.cli import main; main()",
+            "report",
+            str(run),
+            "--out",
+            folder,
+        ]
         begin_s = time.perf_counter()
         subprocess.run(argv, check=True)
         peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-        print(f"loaded and reported in {time.perf_counter() - begin_s:.1f} s, with at most {peak_bytes / 2**20:.0f} MiB of memory")
+        print(
+            f"loaded and reported in {time.perf_counter() - begin_s:.1f} s, with at most {peak_bytes / 2**20:.0f} MiB of memory"
+        )
 
 
 if __name__ == "__main__":

@@ -82,7 +82,10 @@ class SlowDevice(Device):
 
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
         places = [_Place(tensor.data) for tensor in tensors]
-        self._begin(lambda: np.concatenate([place.memory() for place in places], out=destination), destination)
+        self._begin(
+            lambda: np.concatenate([place.memory() for place in places], out=destination),
+            destination,
+        )
 
     def put(self, source: Bytes, tensor: Any) -> None:
         assert len(source) == len(tensor)
@@ -101,11 +104,15 @@ class SlowDevice(Device):
 
     def _begin(self, copy: Callable[[], Any], on_host: Bytes) -> None:
         start = on_host.ctypes.data
-        assert any(place <= start and start + len(on_host) <= place + size for place, size in self.pinned), "not pinned"
+        assert any(
+            place <= start and start + len(on_host) <= place + size for place, size in self.pinned
+        ), "not pinned"
         does_fail = self.fails_at is not None and self.copies >= self.fails_at
         self.copies += 1
         self._begun.append(self._copying.submit(self._late, _fail if does_fail else copy))
-        self.most_under_way = max(self.most_under_way, sum(not begun.done() for begun in self._begun))
+        self.most_under_way = max(
+            self.most_under_way, sum(not begun.done() for begun in self._begun)
+        )
 
     def _late(self, do: Callable[[], Any]) -> None:
         time.sleep(self._delay_s)

@@ -1,6 +1,7 @@
 """A Slurm of two nodes on this machine, from Debian's packages and without systemd: munged, slurmctld and two slurmd.
 
-Everything it needs lies in one folder, it listens on ports of its own, and stopping it ends every process that it started.
+Everything it needs lies in one folder, it listens on ports of its own, and stopping it ends every
+process that it started.
 """
 
 from __future__ import annotations
@@ -80,7 +81,14 @@ class Cluster:
 
     def run(self, *argv: str) -> str:
         """Run one of Slurm's commands and return what it prints."""
-        done = subprocess.run(argv, env=os.environ | self.environment, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            argv,
+            env=os.environ | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         return done.stdout
 
     def jobs(self) -> list[str]:
@@ -152,17 +160,35 @@ def _daemons(folder: Path, private: Path | None) -> dict[str, list[str]]:
         f"--log-file={folder}/munged.log",
     ]
     configuration = f"{folder}/slurm.conf"
-    slurmd = {f"slurmd-{node}": [_program("slurmd"), "-D", "-N", node, "-f", configuration] for node in NODES}
+    slurmd = {
+        f"slurmd-{node}": [_program("slurmd"), "-D", "-N", node, "-f", configuration]
+        for node in NODES
+    }
     if private is not None:
         hiding = f'mount -t tmpfs none {shlex.quote(str(private))} && exec "$0" "$@"'
         last = f"slurmd-{NODES[-1]}"
-        slurmd[last] = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hiding, *slurmd[last]]
-    return {"munged": munged, "slurmctld": [_program("slurmctld"), "-D", "-f", configuration], **slurmd}
+        slurmd[last] = [
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            hiding,
+            *slurmd[last],
+        ]
+    return {
+        "munged": munged,
+        "slurmctld": [_program("slurmctld"), "-D", "-f", configuration],
+        **slurmd,
+    }
 
 
 def _start(folder: Path, name: str, argv: list[str]) -> subprocess.Popen[bytes]:
     with (folder / f"{name}.out").open("wb") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            argv, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
     if name == "munged":
         _wait_for(folder / "munge.socket", process)
     return process
@@ -172,7 +198,9 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _READY_S
     while not path.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{path} did not appear: {path.parent}/munged.log and munged.out tell why")
+            raise RuntimeError(
+                f"{path} did not appear: {path.parent}/munged.log and munged.out tell why"
+            )
         time.sleep(0.05)
 
 
@@ -180,14 +208,18 @@ def _wait_until_idle(made: Cluster, started: list[subprocess.Popen[bytes]]) -> N
     deadline, states = time.monotonic() + _READY_S, ""
     while states.split() != ["idle"] * len(NODES):
         if any(process.poll() is not None for process in started) or time.monotonic() > deadline:
-            raise RuntimeError(f"the cluster did not come up ({states!r}): the logs are in {made.folder}")
+            raise RuntimeError(
+                f"the cluster did not come up ({states!r}): the logs are in {made.folder}"
+            )
         time.sleep(0.1)
-        with contextlib.suppress(subprocess.CalledProcessError):  # the controller may not listen yet
+        # the controller may not listen yet
+        with contextlib.suppress(subprocess.CalledProcessError):
             states = made.run("sinfo", "--noheader", "--Node", "--format=%t")
 
 
 def _cancel_everything(made: Cluster) -> None:
-    with contextlib.suppress(subprocess.SubprocessError):  # a cluster that did not come up has no jobs either
+    # a cluster that did not come up has no jobs either
+    with contextlib.suppress(subprocess.SubprocessError):
         made.run("scancel", f"--user={getpass.getuser()}")
         deadline = time.monotonic() + _STOP_S
         while made.jobs() and time.monotonic() < deadline:
@@ -203,10 +235,15 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_users_of(folder: Path) -> None:
-    """End what a daemon left behind. The supervisors of a job's steps have no parent any more, but they hold the log open."""
+    """End what a daemon left behind.
+
+    The supervisors of a job's steps have no parent any more, but they hold the log open.
+    """
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and any(Path(file.path).is_relative_to(folder) for file in process.open_files()):
+            if process.pid != os.getpid() and any(
+                Path(file.path).is_relative_to(folder) for file in process.open_files()
+            ):
                 process.kill()
 
 

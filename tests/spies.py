@@ -1,4 +1,7 @@
-"""Methods that look at the circumstances of their own measurement and refuse bad ones. Workers import them by class path."""
+"""Methods that look at the circumstances of their own measurement and refuse bad ones.
+
+Workers import them by class path.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,11 @@ class WeightsOnly(Buffered):
     """Restores only the leaves of the model; declared as such it is right, declared as more or less it is wrong."""
 
     def load(self, state: State, path: Path) -> None:
-        kept = {name: leaf.copy() for name, leaf in state.leaves.items() if not name.startswith(("weights/", "buffers/"))}
+        kept = {
+            name: leaf.copy()
+            for name, leaf in state.leaves.items()
+            if not name.startswith(("weights/", "buffers/"))
+        }
         super().load(state, path)
         for name, leaf in kept.items():
             state.leaves[name][...] = leaf

@@ -44,10 +44,13 @@ processes = 2
 
 
 def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CKPTBENCH, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*CKPTBENCH, *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
 
 
-# --- what a side may be -------------------------------------------------------------------------------------------------------
+# --- what a side may be
+# -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,9 @@ def test_a_side_is_what_it_was_asked_to_be(asked: list[str], expected: dict) -> 
         ([sys.executable, sys.executable], "an arm has one interpreter"),
     ],
 )
-def test_a_side_that_cannot_be_gets_one_sentence(asked: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_side_that_cannot_be_gets_one_sentence(
+    asked: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
     with pytest.raises(UsageError) as error:
         arms.describe(asked)
@@ -86,7 +91,9 @@ def test_a_side_that_cannot_be_gets_one_sentence(asked: list[str], message: str,
 
 
 def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
-    with pytest.raises(UsageError, match="unknown package 'torhc' among the requirements; did you mean 'torch'"):
+    with pytest.raises(
+        UsageError, match="unknown package 'torhc' among the requirements; did you mean 'torch'"
+    ):
         arms.require_pins({"a": arms.describe(["torhc==2.0"])}, ["pytorch"])
 
 
@@ -98,24 +105,40 @@ def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
         (["--a", "numpy==2.4.0"], "name a --framework: "),
         (["--b", "slowdwn=2.0", "--framework", "raw", "--method", "double"], "slowdwn"),
         (["--b", "torch==2.12.*", "--framework", "raw"], "unknown package 'torch'"),
-        (["--b", "slowdown=2.0", "--framework", "raw", "--budget", "10m"], "--budget is for --precision"),
-        (["--b", "slowdown=2.0", "--framework", "raw", "--mpirun", "/no/mpirun"], "/no/mpirun is no mpirun of an Open MPI"),
-        (["--b", "slowdown=2.0", "--framework", "raw", "--precision", "0.1", "--budget", "soon"], "a budget reads like 90s, 10m"),
+        (
+            ["--b", "slowdown=2.0", "--framework", "raw", "--budget", "10m"],
+            "--budget is for --precision",
+        ),
+        (
+            ["--b", "slowdown=2.0", "--framework", "raw", "--mpirun", "/no/mpirun"],
+            "/no/mpirun is no mpirun of an Open MPI",
+        ),
+        (
+            ["--b", "slowdown=2.0", "--framework", "raw", "--precision", "0.1", "--budget", "soon"],
+            "a budget reads like 90s, 10m",
+        ),
     ],
 )
-def test_wrong_usage_gets_one_sentence_and_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_usage_gets_one_sentence_and_exit_2(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     done = ckptbench("ab", *arguments, "--results", str(tmp_path))
     assert (done.returncode, message in " ".join(done.stderr.split())) == (2, True), done.stderr
     assert not list(tmp_path.iterdir())
 
 
-# --- pins ---------------------------------------------------------------------------------------------------------------------
+# --- pins
+# ---------------------------------------------------------------------------------------------------------------------
 
-REQUIREMENTS = "# all of it\nnumpy==2.4.0  # arrays\ntorch==2.13.0\nTyping_extensions==4.16.0\n--no-deps\n"
+REQUIREMENTS = (
+    "# all of it\nnumpy==2.4.0  # arrays\ntorch==2.13.0\nTyping_extensions==4.16.0\n--no-deps\n"
+)
 
 
 def test_a_pin_takes_the_place_of_its_line_alone() -> None:
-    changed = pins.replaced(REQUIREMENTS, dict([pins.parse("torch==2.12.*"), pins.parse("typing-extensions==4.15.0")]))
+    changed = pins.replaced(
+        REQUIREMENTS, dict([pins.parse("torch==2.12.*"), pins.parse("typing-extensions==4.15.0")])
+    )
     assert changed.splitlines() == [
         "# all of it",
         "numpy==2.4.0  # arrays",
@@ -128,15 +151,23 @@ def test_a_pin_takes_the_place_of_its_line_alone() -> None:
 
 def test_other_pins_have_an_environment_of_their_own_beside_the_usual_one(tmp_path: Path) -> None:
     usual = Environments(tmp_path, catalog.ADAPTERS, {})
-    other = Environments(tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.3.*")]), usual=catalog.ADAPTERS)
-    same = Environments(tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.4.6")]), usual=catalog.ADAPTERS)
-    folders = [next(e.interpreter for e in made.listing() if e.framework == "raw").parents[1].name for made in (usual, other, same)]
+    other = Environments(
+        tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.3.*")]), usual=catalog.ADAPTERS
+    )
+    same = Environments(
+        tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.4.6")]), usual=catalog.ADAPTERS
+    )
+    folders = [
+        next(e.interpreter for e in made.listing() if e.framework == "raw").parents[1].name
+        for made in (usual, other, same)
+    ]
     assert (folders[0], folders[2]) == ("raw", "raw")
     assert folders[1].startswith("raw-")
     assert "numpy==2.3.*" in other.requirements("raw")
 
 
-# --- the plan of a run with two sides -----------------------------------------------------------------------------------------
+# --- the plan of a run with two sides
+# -----------------------------------------------------------------------------------------
 
 
 def planned(tmp_path: Path, text: str = SUITE) -> list:
@@ -164,10 +195,13 @@ def test_the_sides_processes_of_the_same_cases_follow_one_another() -> None:
     assert len(pairs) > 3
     for first, second in pairs:
         assert (first.case.arm, second.case.arm) == ("a", "b")
-        assert [replace(item.case, arm="") for item in first.items] == [replace(item.case, arm="") for item in second.items]
+        assert [replace(item.case, arm="") for item in first.items] == [
+            replace(item.case, arm="") for item in second.items
+        ]
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------------------
+# --- runs
+# ---------------------------------------------------------------------------------------------------------------------
 
 
 Command = Callable[..., list[str]]
@@ -183,7 +217,16 @@ def command(tmp_path: Path, scratch: Path) -> Command:
     where.mkdir()
     code = "from harness.driver import suite; import pathlib, sys; suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)"
     driver = [sys.executable, "-c", f"{code}\nfrom harness.cli import main; main()", str(suites)]
-    return lambda *words: [*driver, *words, "--framework", "raw", "--dir", str(where), "--results", str(tmp_path / "results")]
+    return lambda *words: [
+        *driver,
+        *words,
+        "--framework",
+        "raw",
+        "--dir",
+        str(where),
+        "--results",
+        str(tmp_path / "results"),
+    ]
 
 
 @pytest.fixture
@@ -193,7 +236,9 @@ def ab(command: Command) -> Command:
 
 
 @pytest.mark.slow
-def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command: Command, tmp_path: Path) -> None:
+def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(
+    command: Command, tmp_path: Path
+) -> None:
     argv = command("regress", "--suite", "quick", "--python", f"raw={sys.executable}")
     first = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (first.returncode, "is the baseline now" in first.stdout) == (0, True), first.stderr
@@ -205,18 +250,29 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     second = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (second.returncode, "files had" in second.stdout) == (1, True), second.stderr
     assert f"against {baseline.name}" in " ".join(second.stdout.split())
-    calibrations = [record for run in folders(tmp_path) for record in store.Run(run).records if record.kind == "calibration"]
+    calibrations = [
+        record
+        for run in folders(tmp_path)
+        for record in store.Run(run).records
+        if record.kind == "calibration"
+    ]
     assert len(calibrations) == 2, "one of each run"
     assert len(set(calibrations)) == 1, "which is the baseline's"
     own_suite = tmp_path / "suites" / "quick.toml"
     own_suite.write_text(SUITE.replace('preset = "small"', 'preset = "light"'))
     changed = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (changed.returncode, "has no row in common with the suite" in changed.stderr) == (3, True), changed.stderr
+    assert (changed.returncode, "has no row in common with the suite" in changed.stderr) == (
+        3,
+        True,
+    ), changed.stderr
     own_suite.write_text(SUITE)
     machine = (baseline / "manifest.json").read_text()
     (baseline / "manifest.json").write_text(machine.replace('"kernel": "', '"kernel": "an older '))
     elsewhere = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (elsewhere.returncode, "another one (kernel): remove" in " ".join(elsewhere.stderr.split())) == (3, True)
+    assert (
+        elsewhere.returncode,
+        "another one (kernel): remove" in " ".join(elsewhere.stderr.split()),
+    ) == (3, True)
     (baseline / "manifest.json").write_text(machine)
     whole = records.read_text()
     lines = [line for line in whole.splitlines() if '"kind":"verified"' not in line]
@@ -229,11 +285,15 @@ def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(command:
     ended_later.close()
     fourth = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (fourth.returncode, "a row of the baseline" in fourth.stderr) == (3, True), fourth.stderr
-    assert len(folders(tmp_path / "results")) == 2, "nothing may be measured before the baseline is known to be good"
+    assert len(folders(tmp_path / "results")) == 2, (
+        "nothing may be measured before the baseline is known to be good"
+    )
 
 
 @pytest.mark.parametrize(("failed", "place"), [(0, "baseline"), (1, "results")])
-def test_a_first_run_in_which_a_row_failed_is_no_baseline(tmp_path: Path, failed: int, place: str) -> None:
+def test_a_first_run_in_which_a_row_failed_is_no_baseline(
+    tmp_path: Path, failed: int, place: str
+) -> None:
     baseline, results = tmp_path / "baseline", tmp_path / "results"
     results.mkdir()
     run = store.create(baseline, "quick", ["pytest"], planned(tmp_path), None)
@@ -243,26 +303,52 @@ def test_a_first_run_in_which_a_row_failed_is_no_baseline(tmp_path: Path, failed
 
 @pytest.mark.slow
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
-    # A save of a millisecond takes three seconds more: six pairs tell that apart also while other tests flush to the same disk.
+    # A save of a millisecond takes three seconds more: six pairs tell that apart also while other
+    # tests flush to the same disk.
     out = tmp_path / "out"
     done = subprocess.run(
-        ab("long", "--b", "delay_s=3.0", "--out", str(out)), cwd=ROOT, capture_output=True, text=True, check=False
+        ab("long", "--b", "delay_s=3.0", "--out", str(out)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1, done.stderr
     found = json.loads((out / "comparison.json").read_text())
-    durable = next(figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable")
+    durable = next(
+        figure for figure in found["rows"][0]["figures"] if figure["figure"] == "durable"
+    )
     assert (durable["verdict"], durable["ratio"] > 3) == ("slower", True)
     run = store.Run(store.find(tmp_path / "results", "latest"))
-    jobs = [record.job for record in run.records if record.kind == "worker" and "save" in record.job]
-    assert [job[-2:] for job in jobs] == ["0a", "0b", "1b", "1a", "2a", "2b", "3b", "3a", "4a", "4b", "5b", "5a"]
+    jobs = [
+        record.job for record in run.records if record.kind == "worker" and "save" in record.job
+    ]
+    assert [job[-2:] for job in jobs] == [
+        "0a",
+        "0b",
+        "1b",
+        "1a",
+        "2a",
+        "2b",
+        "3b",
+        "3a",
+        "4a",
+        "4b",
+        "5b",
+        "5a",
+    ]
     assert [run.header["arms"][arm]["options"] for arm in arms.ARMS] == [{}, {"delay_s": 3.0}]
     shown = ckptbench("show", run.name, "--results", str(tmp_path / "results"))
     assert [text for text in ("arm a", "arm b", "delay_s=3.0") if text not in shown.stdout] == []
 
 
 @pytest.mark.slow
-def test_the_ranks_of_both_sides_are_started_by_the_mpirun_that_is_named(ab: Command, tmp_path: Path, own_mpirun: Path) -> None:
-    argv = ab("quick", "--method", "buffered", "--b", ".", "--world", "2", "--mpirun", str(own_mpirun))
+def test_the_ranks_of_both_sides_are_started_by_the_mpirun_that_is_named(
+    ab: Command, tmp_path: Path, own_mpirun: Path
+) -> None:
+    argv = ab(
+        "quick", "--method", "buffered", "--b", ".", "--world", "2", "--mpirun", str(own_mpirun)
+    )
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
     run = store.Run(store.find(tmp_path / "results", "latest"))
@@ -282,7 +368,9 @@ def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: P
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
     )
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not any("1b" in log.name for log in tmp_path.glob("results/*/logs/*")):
+    while time.monotonic() < deadline and not any(
+        "1b" in log.name for log in tmp_path.glob("results/*/logs/*")
+    ):
         time.sleep(0.05)
     driver.send_signal(signal.SIGINT)
     assert "run --resume" in driver.communicate(timeout=30)[1]
@@ -304,11 +392,17 @@ def checkout(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_another_checkouts_worker_runs_wherever_the_driver_is(ab: Command, checkout: Path, tmp_path: Path) -> None:
+def test_another_checkouts_worker_runs_wherever_the_driver_is(
+    ab: Command, checkout: Path, tmp_path: Path
+) -> None:
     double = checkout / "adapters" / "raw" / "double.py"
     double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))
     done = subprocess.run(
-        ab("quick", "--b", str(checkout), "--format", "json"), cwd=ROOT, capture_output=True, text=True, check=False
+        ab("quick", "--b", str(checkout), "--format", "json"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 1, done.stderr
     row = json.loads(done.stdout)["rows"][0]
@@ -322,11 +416,17 @@ def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> N
     record = checkout / "harness" / "record.py"
     text = record.read_text()
     record.write_text(text.replace(f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
-    with pytest.raises(UsageError, match=f"its records have schema 1, and those of this checkout {SCHEMA}"):
+    with pytest.raises(
+        UsageError, match=f"its records have schema 1, and those of this checkout {SCHEMA}"
+    ):
         arms.describe([str(checkout)])
     record.write_text(text)
     case = checkout / "harness" / "case.py"
-    case.write_text("\n".join(line for line in case.read_text().splitlines() if not line.startswith("    arm: str")))
+    case.write_text(
+        "\n".join(
+            line for line in case.read_text().splitlines() if not line.startswith("    arm: str")
+        )
+    )
     with pytest.raises(UsageError, match="its Case differs from that of this checkout in arm"):
         arms.describe([str(checkout)])
     case.write_text("this is no Python")
@@ -334,25 +434,35 @@ def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> N
         arms.describe([str(checkout)])
 
 
-def test_a_side_that_lacks_a_framework_is_no_regression_of_the_one_that_adds_it(checkout: Path) -> None:
+def test_a_side_that_lacks_a_framework_is_no_regression_of_the_one_that_adds_it(
+    checkout: Path,
+) -> None:
     described = {"a": arms.describe([str(checkout)]), "b": arms.describe(["."])}
     arms.require_pins(described, ["raw"])
     shutil.rmtree(checkout / "adapters" / "raw")
-    with pytest.raises(IncomparableError, match=f"{checkout} has no framework raw, so there is nothing to compare"):
+    with pytest.raises(
+        IncomparableError, match=f"{checkout} has no framework raw, so there is nothing to compare"
+    ):
         arms.require_pins(described, ["raw"])
 
 
-def test_declarations_that_only_one_side_can_read_are_no_regression(checkout: Path, tmp_path: Path) -> None:
+def test_declarations_that_only_one_side_can_read_are_no_regression(
+    checkout: Path, tmp_path: Path
+) -> None:
     declaration = checkout / "adapters" / "chainer" / "adapter.toml"
     declaration.write_text(declaration.read_text().replace("fast = true", "quick = true"))
     (tmp_path / "quick.toml").write_text(SUITE)
     described = {"a": arms.describe([str(checkout)]), "b": arms.describe(["."])}
-    with pytest.raises(IncomparableError, match=f"{checkout} cannot be read from here: .*unknown key 'quick'"):
+    with pytest.raises(
+        IncomparableError, match=f"{checkout} cannot be read from here: .*unknown key 'quick'"
+    ):
         arms.plan(described, ["raw"], suite.load("quick", tmp_path))
 
 
 @pytest.mark.parametrize("words", [["ab", "--b", "slowdown=2.0"], ["regress"]])
-def test_a_shell_beside_the_nodes_of_its_job_measures_nothing(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shell_beside_the_nodes_of_its_job_measures_nothing(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     done = ckptbench(*words, "--framework", "raw")
@@ -373,5 +483,12 @@ def test_a_checkout_that_moved_on_is_not_gone_on_with(checkout: Path) -> None:
 def test_the_worker_is_looked_for_in_its_checkout_first(checkout: Path, tmp_path: Path) -> None:
     variables = launch.environment(tmp_path, root=checkout)
     code = "import harness.worker; print(harness.worker.__file__)"
-    found = subprocess.run([sys.executable, "-c", code], env=variables, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert Path(found.stdout.strip()).is_relative_to(checkout)

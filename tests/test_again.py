@@ -32,31 +32,55 @@ def case(**changes: Any) -> Case:
 
 
 def sides(a: list[str], b: list[str]) -> dict[str, Any]:
-    return {name: asdict(arms.describe(asked)) for name, asked in zip(arms.ARMS, (a, b), strict=True)}
+    return {
+        name: asdict(arms.describe(asked)) for name, asked in zip(arms.ARMS, (a, b), strict=True)
+    }
 
 
 def test_a_row_of_a_run_is_measured_by_run() -> None:
     row = case(method="double[fault=none]", world=2, launcher="mpirun", strategy="ddp")
     name, found = parsed(again.command(row, HEADER, [row]))
-    assert (name, found["suite_name"], found["framework"], found["world"]) == ("run", "gate", ["raw"], "2")
-    assert (found["method"], found["option"], found["strategy"]) == (["double"], ["fault=none"], ["ddp"])
+    assert (name, found["suite_name"], found["framework"], found["world"]) == (
+        "run",
+        "gate",
+        ["raw"],
+        "2",
+    )
+    assert (found["method"], found["option"], found["strategy"]) == (
+        ["double"],
+        ["fault=none"],
+        ["ddp"],
+    )
 
 
-def test_a_row_of_two_arms_is_measured_by_ab_with_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_two_arms_is_measured_by_ab_with_both_sides(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT)
     described = sides(["numpy==2.4.*", "slowdown=2.0", "fault=none"], ["."])
     row = case(method="double", arm="b", world=2, launcher="mpirun")
     command = again.command(row, HEADER | {"suite": "ab-gate", "arms": described}, [row])
     name, found = parsed(command)
-    assert (name, found["suite_name"], found["framework"], found["method"]) == ("ab", "gate", ["raw"], ["double"])
+    assert (name, found["suite_name"], found["framework"], found["method"]) == (
+        "ab",
+        "gate",
+        ["raw"],
+        ["double"],
+    )
     assert (found["b"], found["world"]) == (["."], "2")
     assert asdict(arms.describe(found["a"])) == described["a"] | {"asked": tuple(found["a"])}
 
 
-def test_places_do_not_depend_on_where_the_command_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_do_not_depend_on_where_the_command_was_typed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.chdir(ROOT / "tests")
     described = sides([".."], [sys.executable])
-    _, found = parsed(again.command(case(arm="a"), HEADER | {"suite": "ab-gate", "arms": described}, [case(arm="a")]))
+    _, found = parsed(
+        again.command(
+            case(arm="a"), HEADER | {"suite": "ab-gate", "arms": described}, [case(arm="a")]
+        )
+    )
     assert (found["a"], found["b"]) == ([str(ROOT)], [sys.executable])
 
 
@@ -67,7 +91,9 @@ def test_the_precision_that_was_asked_for_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("arms_named", [False, True])
-def test_ranks_are_started_and_summed_up_as_they_were(monkeypatch: pytest.MonkeyPatch, arms_named: bool) -> None:
+def test_ranks_are_started_and_summed_up_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, arms_named: bool
+) -> None:
     monkeypatch.chdir(ROOT)
     row = case(world=2, launcher="mpirun", arm="a" if arms_named else "")
     header = HEADER | {"settings": {"summary_above": 4, "mpirun": sys.executable}}

@@ -38,7 +38,10 @@ def make(tmp_path: Path) -> Make:
 def test_the_first_alike_is_taken(make: Make) -> None:
     make(replace(SWEEP, bytes=2 * SIZE_BYTES))
     first, _, run = make(replace(SWEEP, write_depth=4)), make(replace(SWEEP, write_depth=1)), make()
-    assert calibrations.of_an_earlier_run(run, SIZE_BYTES) == (first.name, replace(SWEEP, write_depth=4))
+    assert calibrations.of_an_earlier_run(run, SIZE_BYTES) == (
+        first.name,
+        replace(SWEEP, write_depth=4),
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,16 @@ def test_the_first_alike_is_taken(make: Make) -> None:
         lambda make: (make(SWEEP).folder / "manifest.json").write_text("{"),
         lambda make: (make(SWEEP).folder / "records.jsonl").write_text('{"kind":"calibration"'),
     ],
-    ids=["size", "best of few tries", "page cache", "not begun", "kernel", "no sweep", "damaged manifest", "damaged record"],
+    ids=[
+        "size",
+        "best of few tries",
+        "page cache",
+        "not begun",
+        "kernel",
+        "no sweep",
+        "damaged manifest",
+        "damaged record",
+    ],
 )
 def test_of_another_kind_none_is(make: Make, unlike: Callable[[Make], object]) -> None:
     unlike(make)
@@ -61,10 +73,15 @@ def test_of_another_kind_none_is(make: Make, unlike: Callable[[Make], object]) -
 
 
 def test_the_second_run_of_a_folder_sweeps_no_more(measure: Measure, tmp_path: Path) -> None:
-    first, second = (measure([planned("buffered", samples=1, warmups=0)], results=tmp_path) for _ in range(2))
+    first, second = (
+        measure([planned("buffered", samples=1, warmups=0)], results=tmp_path) for _ in range(2)
+    )
     if not first.records("calibration")[0].direct:
         pytest.skip("the directory takes no direct I/O, so that nothing is swept")
     assert first.records("calibration") == second.records("calibration")
     assert any("calibrating" in message for message in first.messages)
     assert not any("calibrating" in message for message in second.messages)
-    assert f"ceilings: by the requests that run {first.run.name} found the fastest here" in second.messages
+    assert (
+        f"ceilings: by the requests that run {first.run.name} found the fastest here"
+        in second.messages
+    )

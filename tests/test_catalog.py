@@ -53,15 +53,29 @@ def test_a_declaration_is_read(tmp_path: Path) -> None:
         ("toy",),
     )
     plain, broken = toy.methods["plain"], toy.methods["broken"]
-    assert (plain.name, plain.options, plain.expected_failures) == ("plain", {"crc": True, "level": 3}, ())
-    assert (plain.default, plain.fast, plain.asynchronous, plain.own_process, plain.test_double) == (
+    assert (plain.name, plain.options, plain.expected_failures) == (
+        "plain",
+        {"crc": True, "level": 3},
+        (),
+    )
+    assert (
+        plain.default,
+        plain.fast,
+        plain.asynchronous,
+        plain.own_process,
+        plain.test_double,
+    ) == (
         True,
         True,
         False,
         False,
         False,
     )
-    assert (broken.name, broken.covers, broken.asynchronous) == ("broken", "weights+optimizer", True)
+    assert (broken.name, broken.covers, broken.asynchronous) == (
+        "broken",
+        "weights+optimizer",
+        True,
+    )
     [expected] = broken.expected_failures
     assert (expected.reason, expected.experiment, expected.precision, expected.race) == (
         "ValueError.*trackable",
@@ -83,8 +97,16 @@ def test_an_expected_failure_concerns_the_rows_it_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('format = "zip"', 'formt = "zip"', r"methods\.plain: unknown key 'formt'; did you mean 'format'\?"),
-        ('packages = ["toy"]', 'package = ["toy"]', r"framework: unknown key 'package'; did you mean 'packages'\?"),
+        (
+            'format = "zip"',
+            'formt = "zip"',
+            r"methods\.plain: unknown key 'formt'; did you mean 'format'\?",
+        ),
+        (
+            'packages = ["toy"]',
+            'package = ["toy"]',
+            r"framework: unknown key 'package'; did you mean 'packages'\?",
+        ),
         ("[framework]", "[frameworks]", r"unknown key 'frameworks'; did you mean 'framework'\?"),
         ('format = "zip"', 'name = "other"', r"methods\.plain: unknown key 'name'"),
         (
@@ -98,13 +120,27 @@ def test_an_expected_failure_concerns_the_rows_it_names(tmp_path: Path) -> None:
         ("fast = true", "fast = 1", r"methods\.plain\.fast: .*not 1"),
         ('description = "one file"', "", r"methods\.plain\.description: field required"),
         ('"adapters.toy.plain:Plain"', '"adapters/toy/plain.py"', r"methods\.plain\.class: "),
-        ('"ValueError.*trackable"', '"(unclosed"', r"methods\.broken\.expected_failures\.0\.reason: not a regular expression"),
-        ("default = true", "", r"exactly one method must have `default = true`, and 0 have it \(none\)"),
-        ("asynchronous = true", "default = true", r"exactly one method .*, and 2 have it \(broken, plain\)"),
+        (
+            '"ValueError.*trackable"',
+            '"(unclosed"',
+            r"methods\.broken\.expected_failures\.0\.reason: not a regular expression",
+        ),
+        (
+            "default = true",
+            "",
+            r"exactly one method must have `default = true`, and 0 have it \(none\)",
+        ),
+        (
+            "asynchronous = true",
+            "default = true",
+            r"exactly one method .*, and 2 have it \(broken, plain\)",
+        ),
         ("[framework]", "[framework", "not valid TOML"),
     ],
 )
-def test_a_broken_declaration_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_a_broken_declaration_names_file_and_key(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
     path = _write(tmp_path, GOOD.replace(old, new, 1))
     with pytest.raises(UsageError, match=expected) as caught:
         catalog.read(path)
@@ -136,5 +172,8 @@ def test_the_declarations_of_this_repository_are_sound() -> None:
     known = catalog.frameworks()
     assert "raw" in known
     for framework in known.values():
-        for class_path in (framework.class_path, *(method.class_path for method in framework.methods.values())):
+        for class_path in (
+            framework.class_path,
+            *(method.class_path for method in framework.methods.values()),
+        ):
             assert class_path.startswith(f"adapters.{framework.name}."), class_path

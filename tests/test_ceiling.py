@@ -54,7 +54,9 @@ def direct(scratch: Path) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for a quiet disk only briefly: other programs may keep this one busy, and no time is looked at here."""
-    monkeypatch.setattr(ceilings, "wait_until_quiet", functools.partial(storage.wait_until_quiet, limit_s=0.05))
+    monkeypatch.setattr(
+        ceilings, "wait_until_quiet", functools.partial(storage.wait_until_quiet, limit_s=0.05)
+    )
 
 
 def cached() -> Storage:
@@ -84,7 +86,9 @@ def test_a_write_takes_time_and_leaves_no_file(place: Path, total: int) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_a_write_is_not_over_before_its_flush_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_is_not_over_before_its_flush_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def slow_flush(path: Path) -> None:
         assert path.stat().st_size == MIB
         time.sleep(0.2)
@@ -109,7 +113,9 @@ def test_a_direct_write_of_an_odd_size_is_rounded_up_to_whole_blocks(place: Path
     ceiling = Ceiling(settings(), place, World())
     ceiling.write_ns(3 * MIB + 5)
     ceiling.read_ns(3 * MIB + 5)
-    read, written = (after - start for after, start in zip(usage.transferred_bytes(), before, strict=True))
+    read, written = (
+        after - start for after, start in zip(usage.transferred_bytes(), before, strict=True)
+    )
     assert read >= 3 * MIB + 4096
     assert written >= 2 * (3 * MIB + 4096)
 
@@ -177,11 +183,19 @@ def test_what_is_written_is_random(place: Path) -> None:
 
 def test_a_copy_in_memory_takes_longer_for_more(place: Path) -> None:
     ceiling = Ceiling(cached(), place, World())
-    small, large = (memoryview(np.ones(size, dtype=np.uint8)) for size in (MIB, RING_BYTES + 5 * MIB))
+    small, large = (
+        memoryview(np.ones(size, dtype=np.uint8)) for size in (MIB, RING_BYTES + 5 * MIB)
+    )
     assert ceiling.memory_copy_ns([]) == 0
-    times = [min(ceiling.memory_copy_ns(leaves) for _ in range(3)) for leaves in ([small], [small, large])]
+    times = [
+        min(ceiling.memory_copy_ns(leaves) for _ in range(3))
+        for leaves in ([small], [small, large])
+    ]
     assert 0 < times[0] < times[1]
-    times = [min(ceiling.copy_ns(size_bytes) for _ in range(3)) for size_bytes in (0, MIB, RING_BYTES + 5 * MIB + 1)]
+    times = [
+        min(ceiling.copy_ns(size_bytes) for _ in range(3))
+        for size_bytes in (0, MIB, RING_BYTES + 5 * MIB + 1)
+    ]
     assert times == sorted(times)
     assert times[2] > 10 * times[1]
 
@@ -193,7 +207,9 @@ def test_a_copy_in_memory_copies_all_of_it(place: Path) -> None:
         copied[:] = 0
         ceiling.copy_ns(size_bytes)
         length = min(size_bytes, RING_BYTES)
-        assert np.array_equal(copied[:length], np.frombuffer(ceiling._ring, dtype=np.uint8)[:length])
+        assert np.array_equal(
+            copied[:length], np.frombuffer(ceiling._ring, dtype=np.uint8)[:length]
+        )
         assert not copied[length:].any()
 
 
@@ -209,7 +225,11 @@ def test_calibration_tries_every_setting_and_takes_a_good_one(place: Path) -> No
         ("write", found.write_block_bytes, found.write_depth),
         ("read", found.read_block_bytes, found.read_depth),
     ):
-        rates = {(p.block_bytes, p.depth): p.bytes_per_s for p in found.points if p.operation == operation}
+        rates = {
+            (p.block_bytes, p.depth): p.bytes_per_s
+            for p in found.points
+            if p.operation == operation
+        }
         assert list(rates) == tried
         assert min(rates.values()) > 0
         assert rates[block_bytes, depth] >= 0.95 * max(rates.values())
@@ -219,7 +239,9 @@ def test_calibration_tries_every_setting_and_takes_a_good_one(place: Path) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_simpler_setting_is_preferred_to_one_a_little_faster(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simpler_setting_is_preferred_to_one_a_little_faster(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Depth first, then the block: only here the times are made up, because no device has them to order."""
     times_ns = {(1, 1): 970, (4, 1): 1010, (16, 1): 1100, (1, 2): 1000, (4, 4): 965}
     tries = itertools.count()
@@ -234,7 +256,11 @@ def test_a_simpler_setting_is_preferred_to_one_a_little_faster(place: Path, monk
     monkeypatch.setattr(ceilings._Sweep, "_read_ns", try_ns)
     monkeypatch.setattr(ceilings, "write_file", lambda path, *_: path.touch())
     found = calibrate(place, MIB, not_direct=None)
-    assert (found.write_block_bytes, found.write_depth) == (found.read_block_bytes, found.read_depth) == (4 * MIB, 1)
+    assert (
+        (found.write_block_bytes, found.write_depth)
+        == (found.read_block_bytes, found.read_depth)
+        == (4 * MIB, 1)
+    )
     assert found.counts_device_reads is False, "nothing was read: so the kernel counted nothing"
 
 
@@ -243,7 +269,12 @@ def test_without_direct_io_nothing_is_swept_and_the_reason_is_kept(place: Path) 
     assert (found.direct, found.reason) == (False, "tmpfs keeps files in memory")
     assert (found.points, found.counts_device_reads) == ((), False)
     through_the_cache = Storage(
-        found.direct, found.write_block_bytes, found.write_depth, found.read_block_bytes, found.read_depth, False
+        found.direct,
+        found.write_block_bytes,
+        found.write_depth,
+        found.read_block_bytes,
+        found.read_depth,
+        False,
     )
     assert Ceiling(through_the_cache, place, World()).write_ns(found.bytes) > 0
 
@@ -255,8 +286,9 @@ def test_the_median_of_durations_is_a_whole_number() -> None:
 
 # An independent tool
 
-# Requests from memory in small pages take up to a third longer here and there, and the ceiling's memory is in huge ones. So fio
-# gets huge ones too: its buffers are malloc's, and glibc asks the kernel for huge pages when this tells it to.
+# Requests from memory in small pages take up to a third longer here and there, and the ceiling's
+# memory is in huge ones. So fio gets huge ones too: its buffers are malloc's, and glibc asks the
+# kernel for huge pages when this tells it to.
 HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 TAKES_TUNABLE = (2, 35)
 
@@ -285,10 +317,13 @@ def fio_ns(operation: str, path: Path) -> int:
         "--end_fsync=1",
         "--fallocate=none",
         "--iomem_align=2m",  # else a huge page holds the ends of two requests
-        "--clocksource=clock_gettime",  # else each start calibrates a clock for longer than the transfer takes
+        # else each start calibrates a clock for longer than the transfer takes
+        "--clocksource=clock_gettime",
         "--output-format=json",
     ]
-    done = subprocess.run(argv, env=os.environ | HUGE_PAGES, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        argv, env=os.environ | HUGE_PAGES, capture_output=True, text=True, check=True, timeout=60
+    )
     (job,) = json.loads(done.stdout)["jobs"]
     assert (job["error"], job[operation]["io_bytes"]) == (0, TOTAL_BYTES)
     return int(job[operation]["runtime"]) * 1_000_000
@@ -322,13 +357,18 @@ def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str) -> No
                 path.unlink()
 
     def own() -> int:
-        return ceiling.write_ns(TOTAL_BYTES) if operation == "write" else ceiling.read_ns(TOTAL_BYTES)
+        return (
+            ceiling.write_ns(TOTAL_BYTES) if operation == "write" else ceiling.read_ns(TOTAL_BYTES)
+        )
 
     own()  # warms up, and leaves the file that both read
     every: list[float] = []
     for _ in range(SERIES):
         found = paired_ratios(own, fio)
-        print(f"{operation}: the ceiling's time over fio's", ", ".join(f"{ratio:.2f}" for ratio in sorted(found)))
+        print(
+            f"{operation}: the ceiling's time over fio's",
+            ", ".join(f"{ratio:.2f}" for ratio in sorted(found)),
+        )
         if 0.85 <= statistics.median(found) <= 1.15:
             return
         every += found

@@ -19,48 +19,93 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "bench", "--framework", "pytorh"], "unknown framework 'pytorh'; did you mean 'pytorch'?"),
-        (["run", "smoke", "--framework", "raw", "--workload", "resnet5"], "unknown workload 'resnet5'"),
+        (
+            ["run", "bench", "--framework", "pytorh"],
+            "unknown framework 'pytorh'; did you mean 'pytorch'?",
+        ),
+        (
+            ["run", "smoke", "--framework", "raw", "--workload", "resnet5"],
+            "unknown workload 'resnet5'",
+        ),
         (["run", "smoke", "--framework", "raw", "--method", "direkt"], "unknown method 'direkt'"),
         (["run", "benhc", "--framework", "raw"], "unknown suite 'benhc'"),
         (["run", "smoke", "--framework", "raw", "--device", "tpu"], "tpu"),
-        (["run", "smoke", "--framework", "raw", "--world", "two"], "--world reads numbers like 1,2,4, not 'two'"),
+        (
+            ["run", "smoke", "--framework", "raw", "--world", "two"],
+            "--world reads numbers like 1,2,4, not 'two'",
+        ),
         (["run", "smoke", "--framework", "raw", "--world", "0"], "0"),
-        (["run", "smoke", "--framework", "raw", "--option", "fault"], "an option reads KEY=VALUE, not 'fault'"),
-        (["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"], "scratch directory /nowhere/at/all does not exist"),
-        (["run", "smoke", "--framework", "raw", "--dir", "pyproject.toml"], "pyproject.toml is not a directory"),
+        (
+            ["run", "smoke", "--framework", "raw", "--option", "fault"],
+            "an option reads KEY=VALUE, not 'fault'",
+        ),
+        (
+            ["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"],
+            "scratch directory /nowhere/at/all does not exist",
+        ),
+        (
+            ["run", "smoke", "--framework", "raw", "--dir", "pyproject.toml"],
+            "pyproject.toml is not a directory",
+        ),
         (["run", "smoke", "--framework", "raw", "--python", "raw=/no/python"], "/no/python"),
-        (["run", "smoke", "--framework", "raw", "--mpirun", "/no/mpirun"], "/no/mpirun is no mpirun of an Open MPI"),
-        (["run", "smoke", "--framework", "raw", "--python", "raw"], "--python reads FRAMEWORK=PATH, not 'raw'"),
+        (
+            ["run", "smoke", "--framework", "raw", "--mpirun", "/no/mpirun"],
+            "/no/mpirun is no mpirun of an Open MPI",
+        ),
+        (
+            ["run", "smoke", "--framework", "raw", "--python", "raw"],
+            "--python reads FRAMEWORK=PATH, not 'raw'",
+        ),
         (["show", "--format", "jsn"], "unknown format 'jsn'; did you mean 'json'?"),
         (["list", "method"], "unknown list 'method'; did you mean 'methods'?"),
     ],
 )
-def test_wrong_usage_gets_one_sentence_and_exit_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_usage_gets_one_sentence_and_exit_2(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
     if arguments[0] in ("run", "show"):
         arguments = [*arguments, "--results", str(tmp_path)]
     done = ckptbench(*arguments)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir()), "nothing may be stored before everything is known to be right"
+    assert not list(tmp_path.iterdir()), (
+        "nothing may be stored before everything is known to be right"
+    )
 
 
-@pytest.mark.parametrize("option", [["--precision", "0.05"], ["--summary-above", "8"], ["--mpirun", "/usr/bin/mpirun"]])
+@pytest.mark.parametrize(
+    "option", [["--precision", "0.05"], ["--summary-above", "8"], ["--mpirun", "/usr/bin/mpirun"]]
+)
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
     done = ckptbench("run", "--resume", str(shown.run.folder), *option)
-    message = f"ckptbench: {option[0]} is for a new run: one that goes on keeps what it was asked for\n"
+    message = (
+        f"ckptbench: {option[0]} is for a new run: one that goes on keeps what it was asked for\n"
+    )
     assert (done.returncode, done.stderr) == (2, message)
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(small)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(small)],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip("no small file system can be mounted here")
     try:
-        done = ckptbench("run", "bench", "--framework", "raw", "--dir", str(small), "--results", str(tmp_path / "results"))
+        done = ckptbench(
+            "run",
+            "bench",
+            "--framework",
+            "raw",
+            "--dir",
+            str(small),
+            "--results",
+            str(tmp_path / "results"),
+        )
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
     assert done.returncode == 2
@@ -76,7 +121,10 @@ def test_show_of_a_run_that_does_not_exist_lists_those_that_do(shown: Measured) 
 
 def test_show_without_any_run_says_so(tmp_path: Path) -> None:
     done = ckptbench("show", "--results", str(tmp_path))
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: there are no runs in {tmp_path} yet\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"ckptbench: there are no runs in {tmp_path} yet\n",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +141,10 @@ def show(run: Measured, *arguments: str) -> str:
 def test_the_table_says_what_it_means_and_why_a_row_failed(shown: Measured) -> None:
     text = " ".join(show(shown).split())
     assert "resnet50 small on cpu: 1.06 MB of state" in text
-    assert "method stall durable share of ceiling n cold load open bytes covers power-safe verified" in text
+    assert (
+        "method stall durable share of ceiling n cold load open bytes covers power-safe verified"
+        in text
+    )
     assert "buffered makes a verified full checkpoint durable fastest" in text
     assert "double[fault=no-op-load] failed in verify: Mismatch:" in text.replace(":", ":", 1) or (
         "double[fault=no-op-load]: failed in verify: Mismatch:" in text
@@ -109,7 +160,11 @@ def test_json_is_the_stable_interface(shown: Measured) -> None:
 
 def test_markdown_and_csv_can_be_pasted(shown: Measured) -> None:
     assert "| method | stall | durable |" in show(shown, "--format", "markdown")
-    assert show(shown, "--format", "csv").splitlines()[0].startswith("schema,framework,method,workload")
+    assert (
+        show(shown, "--format", "csv")
+        .splitlines()[0]
+        .startswith("schema,framework,method,workload")
+    )
 
 
 def test_a_damaged_line_is_named_and_the_rest_is_shown(shown: Measured, tmp_path: Path) -> None:
@@ -145,4 +200,6 @@ def test_lists_name_what_there_is(what: str, expected: list[str]) -> None:
 def test_doctor_reports_this_machine() -> None:
     done = ckptbench("doctor")
     assert done.returncode == 0
-    assert [word for word in ("strace", "disk", "memory", "page cache") if word not in done.stdout] == []
+    assert [
+        word for word in ("strace", "disk", "memory", "page cache") if word not in done.stdout
+    ] == []

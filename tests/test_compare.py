@@ -13,7 +13,15 @@ import numpy as np
 import pytest
 
 from harness.worker import compare
-from harness.worker.compare import CHECKSUM, IDENTIFIER, NUMBER, ORDER, TIME_STAMP, UNEXPLAINED, Comparison
+from harness.worker.compare import (
+    CHECKSUM,
+    IDENTIFIER,
+    NUMBER,
+    ORDER,
+    TIME_STAMP,
+    UNEXPLAINED,
+    Comparison,
+)
 
 
 def folders(tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes]) -> Comparison:
@@ -45,7 +53,11 @@ def test_a_single_file_is_compared_under_one_name(tmp_path: Path) -> None:
 
 def test_a_file_that_only_one_has_is_named_and_a_renamed_one_counted(tmp_path: Path) -> None:
     found = folders(tmp_path, {"old": b"content", "gone": b"1"}, {"new": b"content", "more": b"22"})
-    assert (found.only_first, found.only_second, found.renamed) == (("gone", "old"), ("more", "new"), 1)
+    assert (found.only_first, found.only_second, found.renamed) == (
+        ("gone", "old"),
+        ("more", "new"),
+        1,
+    )
     assert not found.identical
 
 
@@ -55,17 +67,25 @@ def test_ranges_are_where_the_bytes_differ(tmp_path: Path) -> None:
     for place in (100, 101, 105, 5000, 9999):
         second[place] ^= 0xFF
     [difference] = folders(tmp_path, {"a": bytes(first)}, {"a": bytes(second)}).differences
-    assert difference.ranges == ((100, 106), (5000, 5001), (9999, 10000)), "close ones are one range"
+    assert difference.ranges == ((100, 106), (5000, 5001), (9999, 10000)), (
+        "close ones are one range"
+    )
     assert (difference.differing_bytes, difference.range_count) == (5, 3)
 
 
 def test_a_longer_tail_is_a_range(tmp_path: Path) -> None:
     [difference] = folders(tmp_path, {"a": b"12345678"}, {"a": b"1234567890ab"}).differences
     assert difference.ranges == ((8, 12),)
-    assert (difference.first_bytes, difference.second_bytes, difference.differing_bytes) == (8, 12, 4)
+    assert (difference.first_bytes, difference.second_bytes, difference.differing_bytes) == (
+        8,
+        12,
+        4,
+    )
 
 
-def test_a_range_may_cross_the_pieces_in_which_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_may_cross_the_pieces_in_which_files_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(compare, "_CHUNK_BYTES", 16)
     first, second = bytes(64), bytes(10) + b"\1" * 20 + bytes(34)
     [difference] = folders(tmp_path, {"a": first}, {"a": second}).differences
@@ -81,13 +101,23 @@ NOW = int(time.time())
     [
         lambda now: (b'{"saved": "2026-11-21@10:00:01"}', b'{"saved": "2026-11-21@10:00:02"}'),
         lambda now: (b'{"at_ns": %d}' % (now * 10**9), b'{"at_ns": %d}' % (now * 10**9 + 12345)),
-        lambda now: tuple(b"\0\0\1" + struct.pack("<Q", now * 10**9 + later) + b"\7" for later in (0, 77777777)),
+        lambda now: tuple(
+            b"\0\0\1" + struct.pack("<Q", now * 10**9 + later) + b"\7" for later in (0, 77777777)
+        ),
         lambda now: (struct.pack(">I", now), struct.pack(">I", now + 3)),
         lambda now: (struct.pack("<d", now + 0.25), struct.pack("<d", now + 1.75)),
     ],
-    ids=["a date in text", "nanoseconds in text", "binary nanoseconds", "binary seconds", "a binary double"],
+    ids=[
+        "a date in text",
+        "nanoseconds in text",
+        "binary nanoseconds",
+        "binary seconds",
+        "a binary double",
+    ],
 )
-def test_a_moment_of_the_run_is_a_time_stamp(tmp_path: Path, stamped: Callable[[int], tuple[bytes, bytes]]) -> None:
+def test_a_moment_of_the_run_is_a_time_stamp(
+    tmp_path: Path, stamped: Callable[[int], tuple[bytes, bytes]]
+) -> None:
     first, second = stamped(int(time.time()))  # now, not when the tests were collected
     assert causes(tmp_path, first, second) == (TIME_STAMP,)
 
@@ -98,7 +128,9 @@ def test_a_number_of_another_time_is_none(tmp_path: Path) -> None:
 
 
 def test_an_identifier_is_recognized(tmp_path: Path) -> None:
-    first, second = (f'{{"id": "{uuid.UUID(int=number)}"}}'.encode() for number in (2**127 + 5, 2**126 + 99))
+    first, second = (
+        f'{{"id": "{uuid.UUID(int=number)}"}}'.encode() for number in (2**127 + 5, 2**126 + 99)
+    )
     assert causes(tmp_path, first, second) == (IDENTIFIER,)
 
 
@@ -117,7 +149,9 @@ def test_random_content_is_no_order_of_other_random_content(tmp_path: Path) -> N
 @pytest.mark.parametrize("entry_bytes", [1 << 18, 1000, 40])
 def test_another_order_of_many_bytes_is_recognized(tmp_path: Path, entry_bytes: int) -> None:
     content = np.random.default_rng(1).bytes(1 << 20)
-    entries = [content[start : start + entry_bytes] for start in range(0, len(content), entry_bytes)]
+    entries = [
+        content[start : start + entry_bytes] for start in range(0, len(content), entry_bytes)
+    ]
     assert causes(tmp_path, content, b"".join(reversed(entries))) == (ORDER,)
 
 
@@ -131,8 +165,15 @@ def test_other_content_is_unexplained(tmp_path: Path) -> None:
     assert causes(tmp_path, first, second) == (UNEXPLAINED,)
 
 
-def archive(path: Path, members: dict[str, bytes], date: tuple[int, int, int, int, int, int], compressed: bool = False) -> None:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as opened:
+def archive(
+    path: Path,
+    members: dict[str, bytes],
+    date: tuple[int, int, int, int, int, int],
+    compressed: bool = False,
+) -> None:
+    with zipfile.ZipFile(
+        path, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED
+    ) as opened:
         for name, content in members.items():
             info = zipfile.ZipInfo(name, date)
             info.compress_type = opened.compression
@@ -149,7 +190,9 @@ def test_the_dates_of_a_zip_archive_are_time_stamps(tmp_path: Path) -> None:
     found = compare._difference("a", tmp_path / "first.zip", tmp_path / "y", (0.0, 1.0))
     assert found is not None
     assert found.causes == (TIME_STAMP,)
-    assert found.range_count == 4, "each member has its date twice: before its content and in the directory"
+    assert found.range_count == 4, (
+        "each member has its date twice: before its content and in the directory"
+    )
 
 
 def test_a_changed_member_also_changes_its_checksum(tmp_path: Path) -> None:
@@ -161,7 +204,9 @@ def test_a_changed_member_also_changes_its_checksum(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_another_order_of_a_zip_archives_members_is_recognized(tmp_path: Path, compressed: bool) -> None:
+def test_another_order_of_a_zip_archives_members_is_recognized(
+    tmp_path: Path, compressed: bool
+) -> None:
     archive(tmp_path / "x", MEMBERS, (2026, 1, 1, 0, 0, 0), compressed)
     archive(tmp_path / "y", dict(reversed(MEMBERS.items())), (2026, 1, 1, 0, 0, 0), compressed)
     found = compare._difference("a", tmp_path / "x", tmp_path / "y", (0.0, 1.0))

@@ -75,7 +75,9 @@ def new_engine(
 
 
 def equal(first: State, second: State) -> bool:
-    return first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+    return first.keys() == second.keys() and all(
+        np.array_equal(first[name], second[name]) for name in first
+    )
 
 
 @pytest.fixture
@@ -115,14 +117,17 @@ def gated(state: State, name: str) -> tuple[Gate, dict[str, Source]]:
     return gate, {**state, name: gate.source()}
 
 
-# --- files ------------------------------------------------------------------------------------------------------------------
+# --- files
+# ------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("block_bytes", [4096, 1 << 16, 16 << 20])
 @pytest.mark.parametrize("ring_bytes", [None, 4096, 1 << 13, 1 << 17, 64 << 20])
-def test_what_is_saved_is_loaded(folder: Path, ring_bytes: int | None, block_bytes: int, depth: int, direct: bool) -> None:
+def test_what_is_saved_is_loaded(
+    folder: Path, ring_bytes: int | None, block_bytes: int, depth: int, direct: bool
+) -> None:
     engine = new_engine(block_bytes=block_bytes, depth=depth, direct=direct, ring_bytes=ring_bytes)
     for seed in (1, 2):  # the second save meets what the first has left in the arena
         engine.save(new_state(seed), folder / str(seed), STEP).finished()
@@ -155,12 +160,21 @@ def test_a_load_takes_what_it_finds_whatever_was_expected(
     saved: Path, folder: Path, loaded: str, expected: str, block_bytes: int
 ) -> None:
     new_engine().save(new_state(2), folder / "other", STEP).finished()
-    longer = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {"note": 9000 * "x"}, [Arena()])
+    longer = Engine(
+        Ranks(0, 1, "session"), DirectIo(True, 1 << 16, 1), {"note": 9000 * "x"}, [Arena()]
+    )
     longer.prepare(SPECS)
-    longer.save(new_state(1), folder / "longer", STEP).finished()  # its tensors lie elsewhere in the file
+    # its tensors lie elsewhere in the file
+    longer.save(new_state(1), folder / "longer", STEP).finished()
     (folder / "cut").mkdir()
-    (folder / "cut" / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes()[:5000])
-    engine, target, descriptors = new_engine(block_bytes=block_bytes), new_state(3), len(os.listdir("/proc/self/fd"))
+    (folder / "cut" / "model.safetensors").write_bytes(
+        (saved / "model.safetensors").read_bytes()[:5000]
+    )
+    engine, target, descriptors = (
+        new_engine(block_bytes=block_bytes),
+        new_state(3),
+        len(os.listdir("/proc/self/fd")),
+    )
     for place in ("other", expected):
         engine.expect(folder / place)
     assert engine.load(folder / loaded, SPECS, target) == {}
@@ -195,10 +209,18 @@ def test_what_was_read_early_is_not_read_again(
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("size_bytes", [37 << 20, (32 << 20) + 100, 34 << 20, (34 << 20) + 1, (2 << 20) + 1, 2 << 20, 1 << 20])
-def test_the_last_blocks_of_a_load_are_ever_smaller(folder: Path, size_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "size_bytes",
+    [37 << 20, (32 << 20) + 100, 34 << 20, (34 << 20) + 1, (2 << 20) + 1, 2 << 20, 1 << 20],
+)
+def test_the_last_blocks_of_a_load_are_ever_smaller(
+    folder: Path, size_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is brought to its place behind the last read is nobody's time but the load's."""
-    specs, state = [Spec("weights/a", "uint8", (size_bytes,))], {"weights/a": np.arange(size_bytes, dtype=np.uint8)}
+    specs, state = (
+        [Spec("weights/a", "uint8", (size_bytes,))],
+        {"weights/a": np.arange(size_bytes, dtype=np.uint8)},
+    )
     engine = new_engine(block_bytes=16 << 20)
     engine.prepare(specs)
     engine.save(state, folder / "checkpoint", STEP).finished()
@@ -209,7 +231,9 @@ def test_the_last_blocks_of_a_load_are_ever_smaller(folder: Path, size_bytes: in
     assert sorted(lengths, reverse=True) == lengths
     assert lengths[0] <= 16 << 20
     assert lengths[-1] <= 2 << 20
-    assert all(next_one >= length // 2 - 4096 for length, next_one in itertools.pairwise(lengths[:-1]))
+    assert all(
+        next_one >= length // 2 - 4096 for length, next_one in itertools.pairwise(lengths[:-1])
+    )
     assert sum(lengths) == size_bytes
 
 
@@ -238,7 +262,9 @@ def test_damage_in_what_was_read_early_is_found(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(saved: Path, early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(
+    saved: Path, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: object) -> int:
         raise OSError(5, "Input/output error")
 
@@ -250,7 +276,9 @@ def test_a_disk_that_cannot_be_read_is_told_with_file_and_leaf(saved: Path, earl
         engine.load(saved, SPECS, new_state(2))
 
 
-def test_a_load_gives_each_tensor_once_it_is_whole_and_small_ones_between_large_ones(saved: Path) -> None:
+def test_a_load_gives_each_tensor_once_it_is_whole_and_small_ones_between_large_ones(
+    saved: Path,
+) -> None:
     state, engine = new_state(1), new_engine(block_bytes=1 << 14)
     arrived: State = {}
     for name, data in engine.arriving(saved, SPECS, {}):
@@ -285,7 +313,9 @@ def test_the_file_is_an_ordinary_one_with_aligned_data(saved: Path) -> None:
 
 def test_the_same_state_gives_the_same_file(saved: Path) -> None:
     new_engine().save(new_state(1), saved.parent / "again", STEP).finished()
-    assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
+    assert (saved / "model.safetensors").read_bytes() == (
+        saved.parent / "again" / "model.safetensors"
+    ).read_bytes()
 
 
 def test_a_type_that_the_format_lacks_is_named(folder: Path) -> None:
@@ -310,7 +340,8 @@ def test_a_state_that_has_grown_is_saved_whole(folder: Path) -> None:
     assert equal(engine.load(folder / "large", specs, {}), new_state(1, specs))
 
 
-# --- when what is copied ----------------------------------------------------------------------------------------------------
+# --- when what is copied
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_save_returns_with_a_copy_of_what_the_forward_pass_changes(folder: Path) -> None:
@@ -354,7 +385,8 @@ def waiting_for_a_copy(save: Save, gate: Gate) -> Iterator[Future[None]]:
 
 
 def test_who_waits_for_the_copy_helps_with_it(folder: Path) -> None:
-    gate, sources = gated(new_state(1), "weights/a")  # the largest, which the background copies first
+    # the largest, which the background copies first
+    gate, sources = gated(new_state(1), "weights/a")
     save = new_engine().save(sources, folder / "checkpoint", STEP)
     with waiting_for_a_copy(save, gate) as staged:
         assert not save._snapshot._waiting, "nothing is left for the background"
@@ -387,10 +419,15 @@ def test_nobody_waits_for_the_copy_of_what_nothing_changes(folder: Path) -> None
     assert (folder / "checkpoint").exists()
 
 
-def test_what_is_copied_is_written_while_the_rest_is_still_to_be_copied(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_copied_is_written_while_the_rest_is_still_to_be_copied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrote = threading.Event()
-    monkeypatch.setattr(writer, "write_all", lambda *arguments: (write_all(*arguments), wrote.set()))
-    gate, sources = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    monkeypatch.setattr(
+        writer, "write_all", lambda *arguments: (write_all(*arguments), wrote.set())
+    )
+    # of an odd size, and so the last in the file
+    gate, sources = gated(new_state(1), "weights/half")
     save = new_engine().save(sources, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     assert wrote.wait(30)
@@ -415,7 +452,8 @@ def test_a_load_waits_for_what_is_still_to_be_copied(folder: Path, saved: Path) 
 
 def test_what_is_copied_is_let_go(folder: Path) -> None:
     """A framework that gives the memory of old arrays to new ones could not do so while somebody looked at them."""
-    gate, sources = gated(new_state(1), "weights/half")  # of an odd size, and so the last in the file
+    # of an odd size, and so the last in the file
+    gate, sources = gated(new_state(1), "weights/half")
     save = new_engine().save(sources, folder / "checkpoint", STEP)
     assert gate.reached.wait(30)
     assert save._snapshot.sources == {}
@@ -436,16 +474,28 @@ def test_a_second_save_waits_for_the_first(folder: Path) -> None:
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
 
 
-# --- a device's tensors -----------------------------------------------------------------------------------------------------
+# --- a device's tensors
+# -----------------------------------------------------------------------------------------------------
 
 
 def on_host_too(device: SlowDevice, state: State) -> dict[str, Any]:
     """Return the state as it is on a GPU: random generators and the position are not."""
-    return {**state, **device.tensors({name: data for name, data in state.items() if name.startswith(("weights", "opt", "buf"))})}
+    return {
+        **state,
+        **device.tensors(
+            {
+                name: data
+                for name, data in state.items()
+                if name.startswith(("weights", "opt", "buf"))
+            }
+        ),
+    }
 
 
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 13, 1 << 17])
-def test_a_devices_tensors_are_saved_and_loaded_through_pinned_memory(folder: Path, ring_bytes: int | None) -> None:
+def test_a_devices_tensors_are_saved_and_loaded_through_pinned_memory(
+    folder: Path, ring_bytes: int | None
+) -> None:
     device = SlowDevice()
     engine = new_engine(ring_bytes=ring_bytes, device=device)
     for seed in (1, 2):
@@ -482,7 +532,9 @@ def test_a_device_is_waited_for_before_training_may_change_its_tensors(folder: P
 
 
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
-def test_what_the_device_computes_first_is_saved_and_loaded_over(folder: Path, ring_bytes: int | None) -> None:
+def test_what_the_device_computes_first_is_saved_and_loaded_over(
+    folder: Path, ring_bytes: int | None
+) -> None:
     device, state = SlowDevice(delay_s=0), new_state(1)
     engine = new_engine(ring_bytes=ring_bytes, device=device)
 
@@ -526,7 +578,9 @@ def test_a_device_that_fails_costs_the_checkpoint_and_is_idle_when_that_is_told(
 def test_a_source_that_fails_leaves_no_copy_of_a_device_under_way(folder: Path) -> None:
     device, state = SlowDevice(delay_s=0.05), new_state(1)
     engine = new_engine(device=device)
-    save = engine.save(broken({**state, **device.tensors(state)}, "weights/half"), folder / "checkpoint", STEP)
+    save = engine.save(
+        broken({**state, **device.tensors(state)}, "weights/half"), folder / "checkpoint", STEP
+    )
     with pytest.raises(OSError, match="Input/output error"):
         save.finished()
     assert device.copies > 0
@@ -540,7 +594,9 @@ def test_an_interrupt_of_who_helps_leaves_no_copy_of_a_device_under_way(folder: 
     device, state = SlowDevice(delay_s=0.2), new_state(1)
     engine = new_engine(device=device)
     gate, sources = gated({**state, **device.tensors(state)}, "weights/a")
-    save = engine.save({**sources, "optimizer/a": Late(interrupt, None)}, folder / "checkpoint", STEP)
+    save = engine.save(
+        {**sources, "optimizer/a": Late(interrupt, None)}, folder / "checkpoint", STEP
+    )
     assert gate.reached.wait(30)
     begun = device.copies
     with pytest.raises(KeyboardInterrupt):
@@ -553,7 +609,9 @@ def test_an_interrupt_of_who_helps_leaves_no_copy_of_a_device_under_way(folder: 
 
 @pytest.mark.parametrize("size_bytes", [2 << 20, 1000])
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 17])
-def test_a_device_has_its_tensors_until_they_are_copied(folder: Path, ring_bytes: int | None, size_bytes: int) -> None:
+def test_a_device_has_its_tensors_until_they_are_copied(
+    folder: Path, ring_bytes: int | None, size_bytes: int
+) -> None:
     """Else it may give their memory to the training, which does not wait for copies."""
     specs = [Spec(str(number), "uint8", (size_bytes,)) for number in range(6)]
     device = SlowDevice(delay_s=0.05)
@@ -637,7 +695,8 @@ def flags_of(address: int) -> list[str]:
     raise AssertionError(f"nothing is mapped at {address:x}")
 
 
-# --- errors in the background -----------------------------------------------------------------------------------------------
+# --- errors in the background
+# -----------------------------------------------------------------------------------------------
 
 
 def broken(state: State, name: str) -> dict[str, Source]:
@@ -660,13 +719,17 @@ Ask = Callable[[Engine, Path], None]
     ],
     ids=["finished", "save", "close"],
 )
-def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(folder: Path, name: str, ask: Ask) -> None:
+def test_an_error_in_the_background_is_raised_by_whatever_is_asked_next(
+    folder: Path, name: str, ask: Ask
+) -> None:
     engine = new_engine()
-    engine.save(broken(new_state(1), name), folder / "checkpoint", STEP).staged()  # which tells nothing: not all ranks know
+    # which tells nothing: not all ranks know
+    engine.save(broken(new_state(1), name), folder / "checkpoint", STEP).staged()
     with pytest.raises(OSError, match="Input/output error"):
         ask(engine, folder)
     assert list(folder.iterdir()) == []
-    engine.save(new_state(2), folder / "next", STEP).finished()  # it is told once, and the engine goes on
+    # it is told once, and the engine goes on
+    engine.save(new_state(2), folder / "next", STEP).finished()
     assert equal(engine.load(folder / "next", SPECS, {}), new_state(2))
 
 
@@ -686,11 +749,15 @@ def test_a_writer_that_fails_lets_nobody_wait_for_ever(
 
 def test_a_ring_and_an_arena_give_the_same_file(saved: Path) -> None:
     new_engine(ring_bytes=1 << 17).save(new_state(1), saved.parent / "again", STEP).finished()
-    assert (saved / "model.safetensors").read_bytes() == (saved.parent / "again" / "model.safetensors").read_bytes()
+    assert (saved / "model.safetensors").read_bytes() == (
+        saved.parent / "again" / "model.safetensors"
+    ).read_bytes()
 
 
 @pytest.mark.parametrize("ring_bytes", [None, 1 << 13, 1 << 17])
-def test_wherever_the_bytes_come_from_the_file_is_the_same(saved: Path, ring_bytes: int | None) -> None:
+def test_wherever_the_bytes_come_from_the_file_is_the_same(
+    saved: Path, ring_bytes: int | None
+) -> None:
     """Small neighbours are copied by one call where they come from the same place."""
     state, device = new_state(1), SlowDevice(delay_s=0)
     remote = device.tensors(state)
@@ -701,26 +768,38 @@ def test_wherever_the_bytes_come_from_the_file_is_the_same(saved: Path, ring_byt
         "late remote": lambda name: Late(remote.__getitem__, name),
     }
     for kinds in itertools.product(come_from, repeat=2):
-        sources = {name: come_from[kind](name) for name, kind in zip(state, itertools.cycle(kinds), strict=False)}
+        sources = {
+            name: come_from[kind](name)
+            for name, kind in zip(state, itertools.cycle(kinds), strict=False)
+        }
         path = saved.parent / "-".join(kinds)
         new_engine(ring_bytes=ring_bytes, device=device).save(sources, path, STEP).finished()
-        assert (path / "model.safetensors").read_bytes() == (saved / "model.safetensors").read_bytes(), kinds
+        assert (path / "model.safetensors").read_bytes() == (
+            saved / "model.safetensors"
+        ).read_bytes(), kinds
 
 
 def test_neighbours_are_copied_together_where_they_are_small_and_change_together() -> None:
     half = layout.TOGETHER_BYTES // 2
     sizes = [0, 1, 17, half, half, 2 * layout.TOGETHER_BYTES, half, half + 4096, 4096]
     specs = [
-        Spec(f"{changes.name}/{number}", "uint8", (size,), changes) for changes in Changes for number, size in enumerate(sizes)
+        Spec(f"{changes.name}/{number}", "uint8", (size,), changes)
+        for changes in Changes
+        for number, size in enumerate(sizes)
     ]
     found = layout.lay_out(specs, 0, 1, {})
-    assert [entry.start for entry in found.placed][1:] == [entry.stop for entry in found.placed][:-1]
+    assert [entry.start for entry in found.placed][1:] == [entry.stop for entry in found.placed][
+        :-1
+    ]
     assert sorted(entry.piece.name for entry in found.placed) == sorted(spec.name for spec in specs)
     for stretch in found.stretches:
         assert {entry.piece.spec.changes for entry in stretch.placed} == {stretch.changes}
         assert stretch.stop - stretch.start <= layout.TOGETHER_BYTES or len(stretch.placed) == 1
     for before, after in itertools.pairwise(found.stretches):
-        assert before.changes is not after.changes or after.placed[0].stop - before.start > layout.TOGETHER_BYTES
+        assert (
+            before.changes is not after.changes
+            or after.placed[0].stop - before.start > layout.TOGETHER_BYTES
+        )
 
 
 def test_a_missing_parent_is_an_error(folder: Path) -> None:
@@ -728,7 +807,9 @@ def test_a_missing_parent_is_an_error(folder: Path) -> None:
         new_engine().save(new_state(1), folder / "missing" / "checkpoint", STEP).finished()
 
 
-def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_never_began_leaves_the_arena_as_it_was(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In shared memory, that is the checkpoint before."""
     helped: list[Snapshot] = []
     monkeypatch.setattr(Snapshot, "help", helped.append)
@@ -739,15 +820,22 @@ def test_a_save_that_never_began_leaves_the_arena_as_it_was(saved: Path, monkeyp
     assert not helped
 
 
-def test_what_nobody_has_asked_for_is_said_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_nobody_has_asked_for_is_said_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = new_engine()
     engine.save(broken(new_state(1), "weights/a"), folder / "checkpoint", STEP).join()
     del engine
     gc.collect()
-    assert f"{folder / 'checkpoint'} was not saved, and nobody has asked: [Errno 5] Input/output error" in caplog.text
+    assert (
+        f"{folder / 'checkpoint'} was not saved, and nobody has asked: [Errno 5] Input/output error"
+        in caplog.text
+    )
 
 
-def test_what_was_told_is_not_said_in_the_log(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_told_is_not_said_in_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = new_engine()
     with pytest.raises(OSError, match="Input/output error"):
         engine.save(broken(new_state(1), "weights/a"), folder / "checkpoint", STEP).finished()
@@ -756,14 +844,17 @@ def test_what_was_told_is_not_said_in_the_log(folder: Path, caplog: pytest.LogCa
     assert caplog.text == ""
 
 
-# --- interrupts -------------------------------------------------------------------------------------------------------------
+# --- interrupts
+# -------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def interrupted() -> Iterator[None]:
     """Ctrl-C while what is done here waits, also where the tests run in a background that ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    timer = threading.Timer(
+        0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT)
+    )
     timer.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -799,13 +890,17 @@ def test_an_interrupt_while_waiting_for_the_save_before_leaves_that_one_alone(fo
     assert equal(engine.load(folder / "second", SPECS, {}), new_state(2))
 
 
-def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_checkpoint(folder: Path) -> None:
+def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_checkpoint(
+    folder: Path,
+) -> None:
     def interrupt(tensor: None) -> Bytes:
         raise KeyboardInterrupt
 
     engine = new_engine()
     gate, sources = gated(new_state(1), "weights/a")
-    save = engine.save({**sources, "weights/half": Late(interrupt, None)}, folder / "checkpoint", STEP)
+    save = engine.save(
+        {**sources, "weights/half": Late(interrupt, None)}, folder / "checkpoint", STEP
+    )
     assert gate.reached.wait(30)
     with pytest.raises(KeyboardInterrupt):
         save.staged()
@@ -814,7 +909,9 @@ def test_an_interrupt_of_who_helps_with_the_copy_is_raised_there_and_costs_the_c
     assert list(folder.iterdir()) == []
 
 
-def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(save: Save) -> None:
         raise KeyboardInterrupt
 
@@ -832,9 +929,17 @@ def test_an_interrupt_before_a_save_begins_leaves_nothing_to_wait_for(folder: Pa
 
 @pytest.mark.parametrize("is_started", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("can't start new thread")], ids=["interrupt", "no-thread"])
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), RuntimeError("can't start new thread")],
+    ids=["interrupt", "no-thread"],
+)
 def test_no_thread_waits_for_ever_where_one_does_not_start(
-    folder: Path, error: BaseException, number: int, is_started: bool, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    error: BaseException,
+    number: int,
+    is_started: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first two are writers, the third is the background."""
     engine, start, started = new_engine(), threading.Thread.start, 0
@@ -863,13 +968,17 @@ def test_no_thread_waits_for_ever_where_one_does_not_start(
         assert equal(engine.load(folder / "first", SPECS, {}), new_state(1))
 
 
-# --- damage -----------------------------------------------------------------------------------------------------------------
+# --- damage
+# -----------------------------------------------------------------------------------------------------------------
 
 
 def places(path: Path) -> Iterator[tuple[int, str]]:
     """A byte in each part of a file, and what an error about it must name."""
     yield from ((offset, "header") for offset in (0, 8, 100, 600))
-    yield from ((tensor.start + (tensor.stop - tensor.start) // 2, tensor.name) for tensor in tensors_of(path))
+    yield from (
+        (tensor.start + (tensor.stop - tensor.start) // 2, tensor.name)
+        for tensor in tensors_of(path)
+    )
 
 
 def tensors_of(path: Path) -> list:
@@ -901,7 +1010,8 @@ def test_a_file_that_is_cut_off_is_found(saved: Path, left: int) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole[:left])
     with pytest.raises(
-        Damaged, match=r"model.safetensors (has no header|has a damaged header|is cut off after \d+ bytes: \w+/\w+)"
+        Damaged,
+        match=r"model.safetensors (has no header|has a damaged header|is cut off after \d+ bytes: \w+/\w+)",
     ):
         new_engine().load(saved, SPECS, new_state(2))
 
@@ -920,7 +1030,10 @@ def test_a_hole_where_a_block_was_not_written_is_found(saved: Path) -> None:
     ("spec", "reason"),
     [
         (Spec("weights/more", "float32", (1,)), r"weights/more is not in"),
-        (Spec("weights/a", "float32", (1000, 300)), r"weights/a is float32\[300, 1000\] in .*float32\[1000, 300\] in the state"),
+        (
+            Spec("weights/a", "float32", (1000, 300)),
+            r"weights/a is float32\[300, 1000\] in .*float32\[1000, 300\] in the state",
+        ),
         (Spec("weights/half", "float16", (1001, 3)), r"weights/half is bfloat16"),
     ],
 )
@@ -935,18 +1048,27 @@ def test_where_nothing_is_nothing_is_loaded(folder: Path) -> None:
         new_engine().load(folder, SPECS, {})
 
 
-# --- several ranks ----------------------------------------------------------------------------------------------------------
+# --- several ranks
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 7])
 def test_shares_are_equal_and_come_to_the_whole(world: int) -> None:
-    specs = [Spec(f"weights/{number}", "float32", (rows, 64)) for number, rows in enumerate([6000, 1, 6000, 20, 6000])]
+    specs = [
+        Spec(f"weights/{number}", "float32", (rows, 64))
+        for number, rows in enumerate([6000, 1, 6000, 20, 6000])
+    ]
     shares = [share(specs, rank, world) for rank in range(world)]
     total_bytes = sum(spec.size_bytes for spec in specs)
-    assert max(sum(piece.size_bytes for piece in pieces) for pieces in shares) <= 1.03 * total_bytes / world
+    assert (
+        max(sum(piece.size_bytes for piece in pieces) for pieces in shares)
+        <= 1.03 * total_bytes / world
+    )
     for spec in specs:
         pieces = [piece for pieces in shares for piece in pieces if piece.spec is spec]
-        assert [piece.skip_bytes for piece in pieces] == list(np.cumsum([0, *(piece.size_bytes for piece in pieces)]))[:-1]
+        assert [piece.skip_bytes for piece in pieces] == list(
+            np.cumsum([0, *(piece.size_bytes for piece in pieces)])
+        )[:-1]
         assert sum(piece.size_bytes for piece in pieces) == spec.size_bytes
     names = [piece.name for pieces in shares for piece in pieces]
     assert len(names) == len(set(names))
@@ -954,7 +1076,9 @@ def test_shares_are_equal_and_come_to_the_whole(world: int) -> None:
 
 def test_tensors_that_need_not_be_divided_stay_whole() -> None:
     specs = [Spec(f"weights/{number}", "float32", (1000, 64)) for number in range(8)]
-    assert all(piece.name == piece.spec.name for rank in range(4) for piece in share(specs, rank, 4))
+    assert all(
+        piece.name == piece.spec.name for rank in range(4) for piece in share(specs, rank, 4)
+    )
 
 
 @pytest.fixture
@@ -968,7 +1092,9 @@ def rank_state(rank: int) -> State:
     return new_state(1, SHARED) | new_state(10 + rank, [spec for spec in SPECS if spec.local])
 
 
-def save_together(path: Path, world: int, sources: Callable[[int], Mapping[str, Source]]) -> list[BaseException | None]:
+def save_together(
+    path: Path, world: int, sources: Callable[[int], Mapping[str, Source]]
+) -> list[BaseException | None]:
     """Save on all ranks at once, and return what each one raised."""
 
     def run(rank: int) -> BaseException | None:
@@ -1004,11 +1130,17 @@ def test_every_rank_gets_back_what_all_have_and_what_it_alone_had(sharded: Path)
 def test_a_sharded_checkpoint_has_the_customary_names_and_index(sharded: Path) -> None:
     files = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
     assert sorted(path.name for path in sharded.iterdir()) == [*files, INDEX]
-    assert [path.name for path in sharded.parent.iterdir()] == ["checkpoint"], "nothing is left beside it"
+    assert [path.name for path in sharded.parent.iterdir()] == ["checkpoint"], (
+        "nothing is left beside it"
+    )
     index = json.loads((sharded / INDEX).read_text())
     stored = open_stored(sharded)
-    assert index["weight_map"] == {tensor.name: file.path.name for file in stored.files for tensor in file.tensors}
-    assert index["metadata"]["total_size"] == sum(spec.size_bytes * (3 if spec.local else 1) for spec in SPECS)
+    assert index["weight_map"] == {
+        tensor.name: file.path.name for file in stored.files for tensor in file.tensors
+    }
+    assert index["metadata"]["total_size"] == sum(
+        spec.size_bytes * (3 if spec.local else 1) for spec in SPECS
+    )
 
 
 @pytest.mark.parametrize("world", [1, 2, 5])
@@ -1023,8 +1155,13 @@ def test_a_single_checkpoint_can_be_loaded_by_several_ranks(saved: Path) -> None
 
 def test_a_rank_that_fails_costs_all_of_them_the_checkpoint(folder: Path) -> None:
     for failing in (0, 1):
-        sources = [broken(rank_state(rank), "rng/cpu") if rank == failing else rank_state(rank) for rank in range(2)]
-        errors = save_together(folder / "checkpoint", 2, lambda rank, sources=sources: sources[rank])
+        sources = [
+            broken(rank_state(rank), "rng/cpu") if rank == failing else rank_state(rank)
+            for rank in range(2)
+        ]
+        errors = save_together(
+            folder / "checkpoint", 2, lambda rank, sources=sources: sources[rank]
+        )
         assert str(errors[failing]) == "[Errno 5] Input/output error"
         assert isinstance(errors[1 - failing], CommitFailed)
         assert list(folder.iterdir()) == []
@@ -1035,14 +1172,18 @@ def test_a_missing_or_foreign_shard_is_found(sharded: Path) -> None:
     other = sharded.parent / "other"
     save_together(other, 3, lambda rank: new_state(50))
     second.write_bytes((other / second.name).read_bytes())
-    with pytest.raises(Damaged, match=f"{second.name} is not the file that {INDEX} was written for"):
+    with pytest.raises(
+        Damaged, match=f"{second.name} is not the file that {INDEX} was written for"
+    ):
         new_engine(0, 3).load(sharded, SPECS, {})
     second.unlink()
     with pytest.raises(Damaged, match=f"lacks {second.name}"):
         new_engine(0, 3).load(sharded, SPECS, {})
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", '{"metadata": {}}', '{"metadata": {"header_xxh3_64": [1]}}'])
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", '{"metadata": {}}', '{"metadata": {"header_xxh3_64": [1]}}']
+)
 def test_a_missing_or_damaged_index_is_found(sharded: Path, content: str | None) -> None:
     index = sharded / INDEX
     index.unlink()
@@ -1060,7 +1201,9 @@ def test_an_index_that_leads_elsewhere_is_found(sharded: Path, change: str) -> N
     if change == "names":
         places["weights/b"] = places.pop("weights/half")
     else:
-        places["weights/half"] = next(file for file in places.values() if file != places["weights/half"])
+        places["weights/half"] = next(
+            file for file in places.values() if file != places["weights/half"]
+        )
     index.write_text(json.dumps(content))
     with pytest.raises(Damaged, match="names other tensors, or other files for them"):
         new_engine(0, 3).load(sharded, SPECS, {})
@@ -1069,7 +1212,10 @@ def test_an_index_that_leads_elsewhere_is_found(sharded: Path, change: str) -> N
 def save_to_memory(memory: Path, session: str, ranks: Sequence[int] = (0, 1)) -> list[Engine]:
     """Save on two ranks into arenas that are files; those that are not among `ranks` never take part."""
     shared = [SharedArena(memory) for _ in range(2)]
-    engines = [Engine(Ranks(rank, 2, session), DirectIo(True, 1 << 16, 1), {}, [shared[rank]]) for rank in range(2)]
+    engines = [
+        Engine(Ranks(rank, 2, session), DirectIo(True, 1 << 16, 1), {}, [shared[rank]])
+        for rank in range(2)
+    ]
 
     def save(rank: int) -> None:
         with suppress(CommitFailed):
@@ -1087,11 +1233,16 @@ def test_the_arenas_of_several_ranks_need_no_index(folder: Path) -> None:
         assert equal(engine.load(memory, SPECS, {}), rank_state(rank))
 
 
-def test_arenas_of_the_same_step_of_two_saves_are_no_checkpoint(folder: Path, impatient: None) -> None:
+def test_arenas_of_the_same_step_of_two_saves_are_no_checkpoint(
+    folder: Path, impatient: None
+) -> None:
     memory = folder / "memory"
     save_to_memory(memory, "first")
     engines = save_to_memory(memory, "second", ranks=[0])  # the other rank died before it began
-    with pytest.raises(Damaged, match="model-00002-of-00002.safetensors is of another save than model-00001-of-00002.safetensors"):
+    with pytest.raises(
+        Damaged,
+        match="model-00002-of-00002.safetensors is of another save than model-00001-of-00002.safetensors",
+    ):
         engines[0].load(memory, SPECS, {})
 
 
@@ -1139,7 +1290,9 @@ time.sleep(60)
 @pytest.mark.parametrize("dying", [0, 1])
 def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> None:
     command = [sys.executable, "-c", DYING_RANK, str(folder / "checkpoint"), str(dying)]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "begun\n"
         save = new_engine(1 - dying, 2).save(rank_state(1 - dying), folder / "checkpoint", STEP)
@@ -1164,16 +1317,22 @@ def test_a_rank_that_nobody_can_see_is_dead_when_it_gives_no_sign_of_life(
     assert list(folder.iterdir()) == []
 
 
-def test_a_rank_that_takes_long_gives_signs_of_life(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_takes_long_gives_signs_of_life(
+    folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit, "SILENT_S", 0.3)
     monkeypatch.setattr(commit, "BEAT_S", 0.02)
     gate, sources = gated(rank_state(1), "rng/cpu")
     opening = threading.Timer(1.0, gate.open.set)
     opening.start()
-    assert save_together(folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)) == [None, None]
+    assert save_together(
+        folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)
+    ) == [None, None]
 
 
-def test_a_free_lock_is_no_death_where_locks_cannot_be_had(folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_free_lock_is_no_death_where_locks_cannot_be_had(
+    folder: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = fcntl.flock
 
     def refuse_the_first(descriptor: int, operation: int) -> None:
@@ -1185,7 +1344,9 @@ def test_a_free_lock_is_no_death_where_locks_cannot_be_had(folder: Path, impatie
     gate, sources = gated(rank_state(1), "rng/cpu")
     opening = threading.Timer(0.5, gate.open.set)
     opening.start()
-    assert save_together(folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)) == [None, None]
+    assert save_together(
+        folder / "checkpoint", 2, lambda rank: sources if rank else rank_state(0)
+    ) == [None, None]
 
 
 @pytest.mark.parametrize("step", ["_take_shares", "_publish"])
@@ -1218,7 +1379,9 @@ def test_a_rank_that_loses_sight_of_the_others_tears_no_checkpoint(
     else:
         first.finished()
         for rank in range(2):
-            assert equal(new_engine(rank, 2).load(folder / "checkpoint", SPECS, {}), rank_state(rank))
+            assert equal(
+                new_engine(rank, 2).load(folder / "checkpoint", SPECS, {}), rank_state(rank)
+            )
 
 
 class Trainer:
@@ -1231,7 +1394,9 @@ class Trainer:
     def save(self, name: str, failing: bool = False) -> list[BaseException | None]:
         """Return what each rank was told."""
         with ThreadPoolExecutor() as pool:
-            return list(pool.map(lambda rank: self._save(rank, name, failing and rank == 1), range(2)))
+            return list(
+                pool.map(lambda rank: self._save(rank, name, failing and rank == 1), range(2))
+            )
 
     def wait(self) -> None:
         for engine in self._engines:
@@ -1249,7 +1414,9 @@ class Trainer:
         return None
 
 
-def test_ranks_that_are_told_of_a_failure_at_different_times_save_together_again(folder: Path, impatient: None) -> None:
+def test_ranks_that_are_told_of_a_failure_at_different_times_save_together_again(
+    folder: Path, impatient: None
+) -> None:
     trainer = Trainer(folder)
     first, second = trainer.save("first", failing=True)
     assert (first, str(second)) == (None, "[Errno 5] Input/output error")
@@ -1271,7 +1438,10 @@ def test_a_rank_that_cannot_begin_does_not_keep_the_others_waiting(folder: Path,
         with pytest.raises(CommitFailed, match="could not write its share"):
             engines[1 - rank].save(rank_state(1 - rank), folder / "first", STEP).finished()
         refusing.result(30)
-        saves = [engine.save(rank_state(number), folder / "second", STEP) for number, engine in enumerate(engines)]
+        saves = [
+            engine.save(rank_state(number), folder / "second", STEP)
+            for number, engine in enumerate(engines)
+        ]
         for save in saves:
             save.finished()
     assert [path.name for path in folder.iterdir()] == ["second"]
@@ -1338,7 +1508,9 @@ def test_whenever_a_rank_is_killed_the_other_comes_to_an_end_and_what_is_visible
         assert outcome is None or isinstance(outcome, CommitFailed)
         if outcome is None or (attempt / "checkpoint").exists():
             for rank in (0, 1):
-                loaded = deepfreeze_rank.engine(rank).load(attempt / "checkpoint", deepfreeze_rank.SPECS, {})
+                loaded = deepfreeze_rank.engine(rank).load(
+                    attempt / "checkpoint", deepfreeze_rank.SPECS, {}
+                )
                 assert equal(loaded, deepfreeze_rank.state(rank))
         outcomes.append(outcome)
         if code == 0:
@@ -1353,10 +1525,14 @@ def test_whenever_a_rank_is_killed_the_other_comes_to_an_end_and_what_is_visible
 def save_beside(folder: Path, rank: int, number: int) -> tuple[BaseException | None, int]:
     """Save together with a process that is killed, and return what this rank raised, and the other one's exit code."""
     command = [sys.executable, deepfreeze_rank.__file__, str(folder), str(rank), str(number)]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
-        save = deepfreeze_rank.engine(1 - rank).save(deepfreeze_rank.state(1 - rank), folder / "checkpoint", 1)
+        save = deepfreeze_rank.engine(1 - rank).save(
+            deepfreeze_rank.state(1 - rank), folder / "checkpoint", 1
+        )
         assert save._ended.wait(30), "it waits for ever"
         return told(save), other.wait(30)
 
@@ -1398,7 +1574,8 @@ def test_a_rank_that_cannot_even_begin_or_say_so_costs_all_of_them_the_checkpoin
             raise OSError(28, "No space left on device")
         original(own, *arguments)
 
-    monkeypatch.setattr(commit, "ABSENT_S", 5.0)  # beside other tests, the other rank may come a second late
+    # beside other tests, the other rank may come a second late
+    monkeypatch.setattr(commit, "ABSENT_S", 5.0)
     monkeypatch.setattr(CommonCommit, step, fail)
     errors = save_together(folder / "checkpoint", 2, rank_state)
     assert str(errors[failing]) == "[Errno 28] No space left on device"
@@ -1407,7 +1584,9 @@ def test_a_rank_that_cannot_even_begin_or_say_so_costs_all_of_them_the_checkpoin
     assert not list(folder.rglob("*.safetensors")), "no share takes room"
 
 
-def test_no_rank_calls_durable_what_rank_0_could_not_make_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_rank_calls_durable_what_rank_0_could_not_make_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(path: Path) -> None:
         if path == folder:
             raise OSError(5, "Input/output error")
@@ -1416,10 +1595,14 @@ def test_no_rank_calls_durable_what_rank_0_could_not_make_so(folder: Path, monke
     errors = save_together(folder / "checkpoint", 3, rank_state)
     assert str(errors[0]) == "[Errno 5] Input/output error"
     assert all(isinstance(error, CommitFailed) for error in errors[1:])
-    assert [path.name for path in folder.iterdir()] == ["checkpoint"], "it is visible, and may not outlive a power loss"
+    assert [path.name for path in folder.iterdir()] == ["checkpoint"], (
+        "it is visible, and may not outlive a power loss"
+    )
 
 
-def test_ranks_that_hear_of_the_failure_while_rank_0_clears_up_leave_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_hear_of_the_failure_while_rank_0_clears_up_leave_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     remove, removed = os.rmdir, []
 
     def rename_a_mark_before(path: str | Path, **options: int) -> None:

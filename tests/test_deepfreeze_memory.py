@@ -52,15 +52,29 @@ print(json.dumps({"growth": memory_bytes("VmHWM:") - before, "unfinished": unfin
 
 
 @pytest.mark.parametrize(
-    ("arenas", "ring_bytes", "states"), [(1, 0, 1), (2, 0, 2), (1, SLACK_BYTES // 2, 0)], ids=["arena", "two-arenas", "ring"]
+    ("arenas", "ring_bytes", "states"),
+    [(1, 0, 1), (2, 0, 2), (1, SLACK_BYTES // 2, 0)],
+    ids=["arena", "two-arenas", "ring"],
 )
 def test_saves_that_come_faster_than_the_disk_wait_and_memory_does_not_grow(
     scratch: Path, request: pytest.FixtureRequest, arenas: int, ring_bytes: int, states: int
 ) -> None:
     folder = scratch / request.node.name
     folder.mkdir()
-    argv = [sys.executable, "-c", PROGRAM, str(folder), str(STATE_BYTES), str(arenas), str(ring_bytes)]
-    found = json.loads(subprocess.run(argv, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120).stdout)
+    argv = [
+        sys.executable,
+        "-c",
+        PROGRAM,
+        str(folder),
+        str(STATE_BYTES),
+        str(arenas),
+        str(ring_bytes),
+    ]
+    found = json.loads(
+        subprocess.run(
+            argv, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
+        ).stdout
+    )
     assert states * STATE_BYTES <= found["growth"] <= states * STATE_BYTES + SLACK_BYTES
     assert found["unfinished"] == [0] * 3, "a save begins when the one before is durable"
     assert found["saved"] == 3

@@ -34,7 +34,9 @@ from adapters.raw.deepfreeze import DeepFreeze
 from adapters.raw.framework import Raw, State
 
 ROOT = Path(__file__).resolve().parents[1]
-KILLED_AT = {  # the calls that change the disk, each thread's counted by itself, and which steps may be left after them
+# the calls that change the disk, each thread's counted by itself, and which steps may be left after
+# them
+KILLED_AT = {
     "pwrite64": [1],
     "ftruncate": [1],
     "fsync": [1, 2],
@@ -98,17 +100,35 @@ def restored(folder: Path, **options: object) -> tuple[str, int, Digests]:
     return found.level, found.step, digests(framework, state)
 
 
-def run_victim(folder: Path, *strace: str, memory: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run_victim(
+    folder: Path, *strace: str, memory: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Let another process save the second step and keep nothing else, under strace."""
     folders = [str(folder), *([str(memory)] if memory else [])]
-    command = ["strace", "-f", "-qq", *strace, sys.executable, str(Path(__file__).with_name("deepfreeze_victim.py")), *folders]
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        *strace,
+        sys.executable,
+        str(Path(__file__).with_name("deepfreeze_victim.py")),
+        *folders,
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
 
 
 def disturbed(folder: Path, call: str, fault: str, number: int) -> subprocess.CompletedProcess[str]:
     """Run the victim with a fault in one of its calls."""
-    return run_victim(folder, "-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:{fault}:when={number}")
+    return run_victim(
+        folder,
+        "-o",
+        os.devnull,
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:{fault}:when={number}",
+    )
 
 
 @needs_strace
@@ -122,7 +142,9 @@ def test_a_whole_checkpoint_is_there_whenever_the_process_is_killed(
         killed = disturbed(attempt, call, "signal=KILL", number).returncode != 0
         level, step, found = restored(attempt)
         assert (level, found) == ("directory", expected[step])
-        assert all(name.startswith("step-") for name in names(attempt)), "what was left unfinished is removed"
+        assert all(name.startswith("step-") for name in names(attempt)), (
+            "what was left unfinished is removed"
+        )
         if not killed:  # no thread makes so many of these calls
             break
         steps.append(step)
@@ -132,7 +154,9 @@ def test_a_whole_checkpoint_is_there_whenever_the_process_is_killed(
 
 @needs_strace
 @pytest.mark.parametrize("call", KILLED_AT)
-def test_a_disk_that_fails_is_told_and_no_checkpoint_is_lost(call: str, first: Path, folder: Path, expected: list[Digests]) -> None:
+def test_a_disk_that_fails_is_told_and_no_checkpoint_is_lost(
+    call: str, first: Path, folder: Path, expected: list[Digests]
+) -> None:
     for number in itertools.count(1):
         attempt = shutil.copytree(first, folder / str(number))
         done = disturbed(attempt, call, "error=ENOSPC", number)
@@ -148,7 +172,9 @@ def test_a_disk_that_fails_is_told_and_no_checkpoint_is_lost(call: str, first: P
     assert restored(attempt) == ("directory", 2, expected[2])
 
 
-def test_the_last_few_are_kept_and_the_newest_is_restored(folder: Path, expected: list[Digests]) -> None:
+def test_the_last_few_are_kept_and_the_newest_is_restored(
+    folder: Path, expected: list[Digests]
+) -> None:
     framework, method, state = opened(folder, 0)
     store = Store(method, folder, keep=2)
     for step in (1, 2, 3):
@@ -162,7 +188,9 @@ def test_the_last_few_are_kept_and_the_newest_is_restored(folder: Path, expected
     assert restored(folder) == ("directory", 3, expected[3])
 
 
-def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(folder: Path, expected: list[Digests]) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(
+    folder: Path, expected: list[Digests]
+) -> None:
     framework, method, state = opened(folder, 1)
     store = Store(method, folder)
     store.save(state).finished()
@@ -179,7 +207,9 @@ def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(folder: Path, 
     assert restored(folder) == ("directory", 2, expected[2])
 
 
-def test_what_was_just_saved_stays_beside_damaged_checkpoints_of_later_steps(folder: Path, expected: list[Digests]) -> None:
+def test_what_was_just_saved_stays_beside_damaged_checkpoints_of_later_steps(
+    folder: Path, expected: list[Digests]
+) -> None:
     framework, method, state = opened(folder, 1)
     store = Store(method, folder, keep=1)
     store.save(state).finished()
@@ -192,7 +222,9 @@ def test_what_was_just_saved_stays_beside_damaged_checkpoints_of_later_steps(fol
     assert restored(folder) == ("directory", 2, expected[2])
     advance(framework, state)
     store.save(state).finished()
-    assert names(folder) == ["step-0000000003.1"], "the damaged one goes once training has passed it"
+    assert names(folder) == ["step-0000000003.1"], (
+        "the damaged one goes once training has passed it"
+    )
 
 
 def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
@@ -214,10 +246,14 @@ def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
     monkeypatch.setattr(os, "preadv", fail)
     found = store.restore(state)
     assert (found.step, digests(framework, state)) == (1, expected[1])
-    assert re.fullmatch(r".*Input/output error, in \w+/.*step-0000000002/model.safetensors'", found.skipped[0])
+    assert re.fullmatch(
+        r".*Input/output error, in \w+/.*step-0000000002/model.safetensors'", found.skipped[0]
+    )
 
 
-def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(folder: Path, memory: Path, expected: list[Digests]) -> None:
+def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(
+    folder: Path, memory: Path, expected: list[Digests]
+) -> None:
     framework, method, state = opened(folder, 1, options={"memory": str(memory)})
     store = Store(method, folder)
     store.save(state).finished()
@@ -226,26 +262,33 @@ def test_a_memory_of_another_state_is_skipped_and_the_restore_says_why(folder: P
     engine = Engine(Ranks(0, 1, "other"), DirectIo(True, 1 << 16, 1), {}, [arena])
     engine.home = method.engine.home
     engine.prepare(other)
-    engine.save({spec.name: np.zeros(spec.size_bytes, np.uint8) for spec in other}, folder / "other", 9).finished()
+    engine.save(
+        {spec.name: np.zeros(spec.size_bytes, np.uint8) for spec in other}, folder / "other", 9
+    ).finished()
     found = store.restore(state)
     assert (found.level, found.step, digests(framework, state)) == ("directory", 1, expected[1])
     assert "is not in" in found.skipped[0]
 
 
-def test_ranks_agree_on_what_they_restore(folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_agree_on_what_they_restore(
+    folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
+) -> None:
     framework, method, state = opened(folder, 1)
     store = Store(method, folder)
     store.save(state).finished()
     advance(framework, state)
     store.save(state).finished()
-    answers = iter([False, True, True])  # another rank cannot read the newest, which is an error that a restore goes on from
+    # another rank cannot read the newest, which is an error that a restore goes on from
+    answers = iter([False, True, True])
     monkeypatch.setattr(method.peers, "on_all", lambda well: well and next(answers))
     found = store.restore(state)
     assert (found.step, digests(framework, state)) == (1, expected[1])
     assert found.skipped == (f"{folder / 'step-0000000002'} is not whole on another rank",)
 
 
-def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*arguments: object) -> None:
         raise OSError(5, "Input/output error")
 
@@ -291,7 +334,9 @@ def test_an_old_checkpoint_that_cannot_be_removed_costs_no_new_one(
     assert restored(folder) == ("directory", 3, expected[3])
 
 
-def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[Path] = []
     monkeypatch.setattr(directio, "sync_directory", flushed.append)
     _, method, _ = opened(folder, 0)
@@ -321,7 +366,8 @@ def test_what_one_rank_cannot_bear_ends_the_restore_on_all_of_them(
     monkeypatch.setattr(method, "load", load)
     monkeypatch.setattr(method.peers, "on_all", on_all)
     with pytest.raises(
-        MemoryError if own else RuntimeError, match="no room" if own else "another rank could not load .*step-0000000002"
+        MemoryError if own else RuntimeError,
+        match="no room" if own else "another rank could not load .*step-0000000002",
     ):
         store.restore(state)
     assert agreed == ([False, False] if own else [True, True]), (
@@ -329,7 +375,9 @@ def test_what_one_rank_cannot_bear_ends_the_restore_on_all_of_them(
     )
 
 
-def test_memory_of_another_directory_does_not_count(folder: Path, memory: Path, expected: list[Digests]) -> None:
+def test_memory_of_another_directory_does_not_count(
+    folder: Path, memory: Path, expected: list[Digests]
+) -> None:
     options = {"memory": str(memory)}
     for name in ("old", "new"):
         (folder / name).mkdir()
@@ -461,9 +509,16 @@ method.engine.save(sources, folder / "never", last).finished()
 def test_a_process_killed_while_a_snapshot_is_taken_leaves_the_other_arena(
     last: int, folder: Path, memory: Path, expected: list[Digests]
 ) -> None:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-c", DYING_SNAPSHOT, str(folder), str(memory), str(last)]
     assert subprocess.run(command, env=environment, timeout=60).returncode == -signal.SIGKILL
     for name in names(folder):
         shutil.rmtree(folder / name)
-    assert restored(folder, memory=str(memory), arenas=2) == ("memory", last - 1, expected[last - 1])
+    assert restored(folder, memory=str(memory), arenas=2) == (
+        "memory",
+        last - 1,
+        expected[last - 1],
+    )

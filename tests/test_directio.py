@@ -35,7 +35,9 @@ def path(scratch: Path) -> Iterator[Path]:
 
 def filled(size_bytes: int, seed: int = 1) -> memoryview:
     buffer = directio.aligned_buffer(size_bytes)
-    np.frombuffer(buffer, dtype=np.uint8)[:] = np.random.default_rng(seed).integers(0, 256, size_bytes, dtype=np.uint8)
+    np.frombuffer(buffer, dtype=np.uint8)[:] = np.random.default_rng(seed).integers(
+        0, 256, size_bytes, dtype=np.uint8
+    )
     return buffer
 
 
@@ -57,10 +59,13 @@ def read(path: Path, buffer: memoryview, total: int, block: int, depth: int, dir
 
 @pytest.mark.parametrize("depth", [1, 2, 7])
 @pytest.mark.parametrize(
-    ("total", "block"), [(MIB, 64 << 10), (MIB, MIB), (MIB + BLOCK, 64 << 10), (BLOCK, MIB), (3 * BLOCK, BLOCK)]
+    ("total", "block"),
+    [(MIB, 64 << 10), (MIB, MIB), (MIB + BLOCK, 64 << 10), (BLOCK, MIB), (3 * BLOCK, BLOCK)],
 )
 @pytest.mark.usefixtures("direct")
-def test_direct_bytes_come_back_as_they_went(path: Path, total: int, block: int, depth: int) -> None:
+def test_direct_bytes_come_back_as_they_went(
+    path: Path, total: int, block: int, depth: int
+) -> None:
     source, target = filled(total), directio.aligned_buffer(total)
     write(path, source, total, block, depth, direct=True)
     assert path.read_bytes() == source
@@ -144,7 +149,9 @@ def test_writing_through_a_descriptor_for_reading_is_an_error(path: Path, depth:
         os.close(descriptor)
 
 
-@pytest.mark.parametrize(("start", "length"), [(1, BLOCK), (0, BLOCK - 1)], ids=["address", "length"])
+@pytest.mark.parametrize(
+    ("start", "length"), [(1, BLOCK), (0, BLOCK - 1)], ids=["address", "length"]
+)
 @pytest.mark.usefixtures("direct")
 def test_unaligned_direct_writes_are_an_error(path: Path, start: int, length: int) -> None:
     buffer = filled(2 * BLOCK)[start : start + length]

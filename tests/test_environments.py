@@ -42,7 +42,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     calls: list[str] = []
 
     def run(
-        framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int, variables: Mapping[str, str]
+        framework: str,
+        argv: list[str],
+        log: TextIO,
+        on_line: Callable[[str], None],
+        lock: int,
+        variables: Mapping[str, str],
     ) -> None:
         if "venv" in argv:
             calls.append(framework)
@@ -66,11 +71,14 @@ def test_an_environment_is_really_made(managed: Environments) -> None:
     assert managed.listing() == [Environment("toy", python, "ready")]
 
 
-def test_a_failing_pip_shows_its_last_lines_and_leaves_nothing_ready(managed: Environments, adapters: Path) -> None:
+def test_a_failing_pip_shows_its_last_lines_and_leaves_nothing_ready(
+    managed: Environments, adapters: Path
+) -> None:
     (adapters / "toy" / "requirements.txt").write_text("./no-such-folder\n")
     lines: list[str] = []
     with pytest.raises(
-        UsageError, match=r"could not make the environment of toy \(the whole log is (?s:.*)no-such-folder"
+        UsageError,
+        match=r"could not make the environment of toy \(the whole log is (?s:.*)no-such-folder",
     ) as caught:
         managed.create("toy", lines.append)
     assert lines[-1] in str(caught.value)
@@ -98,7 +106,9 @@ def test_changed_pins_make_it_anew(managed: Environments, adapters: Path, made: 
     assert not leftover.exists()
 
 
-def test_another_python_makes_it_anew(managed: Environments, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_python_makes_it_anew(
+    managed: Environments, made: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     managed.create("toy", _ignore)
     monkeypatch.setattr("platform.python_version", lambda: "3.99.0")
     managed.create("toy", _ignore)
@@ -107,7 +117,10 @@ def test_another_python_makes_it_anew(managed: Environments, made: list[str], mo
 
 @pytest.mark.parametrize("interrupted", [KeyboardInterrupt, OSError])
 def test_an_interrupted_creation_is_begun_again(
-    managed: Environments, made: list[str], monkeypatch: pytest.MonkeyPatch, interrupted: type[BaseException]
+    managed: Environments,
+    made: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    interrupted: type[BaseException],
 ) -> None:
     def interrupt(path: Path, text: str) -> None:
         raise interrupted
@@ -122,7 +135,9 @@ def test_an_interrupted_creation_is_begun_again(
     assert [environment.state for environment in managed.listing()] == ["ready"]
 
 
-def test_a_truncated_stamp_or_a_dangling_interpreter_is_not_ready(managed: Environments, made: list[str]) -> None:
+def test_a_truncated_stamp_or_a_dangling_interpreter_is_not_ready(
+    managed: Environments, made: list[str]
+) -> None:
     managed.create("toy", _ignore)
     stamp, python = managed.root / "toy" / STAMP, managed.root / "toy" / "bin" / "python"
     whole = stamp.read_text()
@@ -139,21 +154,34 @@ def _create(managed: Environments) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_the_pins_hold_for_what_pip_builds_with_too(managed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pins_hold_for_what_pip_builds_with_too(
+    managed: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, str | None]] = []
-    monkeypatch.setattr(environments, "_run", lambda *found: seen.append((found[1][2], found[-1].get("PIP_CONSTRAINT"))))
+    monkeypatch.setattr(
+        environments,
+        "_run",
+        lambda *found: seen.append((found[1][2], found[-1].get("PIP_CONSTRAINT"))),
+    )
     monkeypatch.setattr(environments, "_write_atomically", lambda path, text: None)
     managed.create("toy", _ignore)
     assert seen == [("venv", None), ("pip", str(managed.adapters / "toy" / "requirements.txt"))]
 
 
 @pytest.mark.slow
-def test_several_processes_make_it_once(managed: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_make_it_once(
+    managed: Environments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = tmp_path / "made"
     run = environments._run
 
     def traced(
-        framework: str, argv: list[str], log: TextIO, on_line: Callable[[str], None], lock: int, variables: Mapping[str, str]
+        framework: str,
+        argv: list[str],
+        log: TextIO,
+        on_line: Callable[[str], None],
+        lock: int,
+        variables: Mapping[str, str],
     ) -> None:
         with trace.open("a") as file:
             file.write(argv[2] + "\n")
@@ -206,7 +234,9 @@ def _script(path: Path, body: str, mode: int = 0o755) -> Path:
         ("echo 2 7", 0o755, "is Python 2.7, and 3.11 is needed"),
     ],
 )
-def test_a_useless_interpreter_is_refused(tmp_path: Path, adapters: Path, body: str | None, mode: int, expected: str) -> None:
+def test_a_useless_interpreter_is_refused(
+    tmp_path: Path, adapters: Path, body: str | None, mode: int, expected: str
+) -> None:
     path = tmp_path / "python"
     if body is not None:
         _script(path, body, mode)
@@ -219,7 +249,9 @@ def test_a_folder_is_no_interpreter(tmp_path: Path, adapters: Path) -> None:
         Environments(tmp_path / "venvs", adapters, {"toy": tmp_path}).interpreter("toy")
 
 
-def test_overrides_are_parsed_without_following_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overrides_are_parsed_without_following_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = tmp_path / "python"
     link.symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)

@@ -9,12 +9,18 @@ from harness.driver.errors import nearest
 
 def test_the_nearest_name_and_all_known_ones_are_given() -> None:
     error = nearest("method", "torch-sav", ["torch-save", "dcp"], "in framework pytorch")
-    assert str(error) == "unknown method 'torch-sav' in framework pytorch; did you mean 'torch-save'? (known: dcp, torch-save)"
+    assert (
+        str(error)
+        == "unknown method 'torch-sav' in framework pytorch; did you mean 'torch-save'? (known: dcp, torch-save)"
+    )
 
 
 @pytest.mark.parametrize("given", ["zzz", ""])
 def test_nothing_is_suggested_where_nothing_is_near(given: str) -> None:
-    assert str(nearest("suite", given, ["smoke", "bench"])) == f"unknown suite {given!r} (known: bench, smoke)"
+    assert (
+        str(nearest("suite", given, ["smoke", "bench"]))
+        == f"unknown suite {given!r} (known: bench, smoke)"
+    )
 
 
 def test_a_wrong_capital_is_a_near_miss() -> None:

@@ -10,8 +10,14 @@ from conftest import Measure, Measured, faulty, planned
 HUNG_S = 10  # longer than a worker needs to start beside other tests
 REASONS = {
     "no-op-load": ("verify", r"leaves differ from the saved state: weights/"),
-    "one-leaf-missing": ("verify", r"^Mismatch: 1 of \d+ leaves differ from the saved state: weights/classifier"),
-    "load-from-memory": ("verify", r"read \d+ of the checkpoint's \d+ bytes from the device, and none were cached"),
+    "one-leaf-missing": (
+        "verify",
+        r"^Mismatch: 1 of \d+ leaves differ from the saved state: weights/classifier",
+    ),
+    "load-from-memory": (
+        "verify",
+        r"read \d+ of the checkpoint's \d+ bytes from the device, and none were cached",
+    ),
     "mapped": ("verify", r"rank-0.bin is still mapped after the load"),
     "wrong-dtype": ("verify", r"is int32\[.*\] and was saved as float32\["),
     "no-rng": ("verify", r"^Mismatch: 1 of \d+ leaves differ from the saved state: rng/numpy$"),
@@ -19,10 +25,16 @@ REASONS = {
     "late-buffers": ("verify", r"leaves differ from the saved state: buffers/"),
     "truncated": ("load", r"EOFError: the file ends at byte \d+, 1 bytes early"),
     "late-work": ("finished", r"rank-0.bin changed after finished\(\) had returned"),
-    "left-open": ("finished", r"rank-0.bin was still open for writing after finished\(\) had returned"),
+    "left-open": (
+        "finished",
+        r"rank-0.bin was still open for writing after finished\(\) had returned",
+    ),
     "stray": ("ceiling", r"left left-behind.tmp beside the checkpoint"),
     "background-error": ("finished", r"OSError: the double's background work failed"),
-    "lost-error": ("ceiling", r"exception in a background thread: OSError: the double's background work failed"),
+    "lost-error": (
+        "ceiling",
+        r"exception in a background thread: OSError: the double's background work failed",
+    ),
     "raises": ("save", r"RuntimeError: the double was asked to raise"),
     "exits": ("save", r"the process ended before its work was done"),
     "killed": ("save", r"killed by SIGKILL"),
@@ -36,7 +48,10 @@ REASONS = {
 @pytest.fixture(scope="module")
 def run(measure: Measure) -> Measured:
     """All of them in one run, so that each shows that the others went on."""
-    return measure([planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")], timeout_s=HUNG_S)
+    return measure(
+        [planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")],
+        timeout_s=HUNG_S,
+    )
 
 
 @pytest.mark.parametrize("fault", REASONS)

@@ -29,7 +29,9 @@ def case(**changes: Any) -> Case:
 ONE, TWO = case(), case(world=2, launcher="mpirun")
 
 
-def row(of: Case, found: Iterable[Record], samples: int = 2, processes: int = 1, default: bool = False) -> Row:
+def row(
+    of: Case, found: Iterable[Record], samples: int = 2, processes: int = 1, default: bool = False
+) -> Row:
     return rows([Wanted(of, samples, processes, default)], list(found))[0]
 
 
@@ -38,14 +40,24 @@ def measured_to_the_end(of: Case = ONE, **changes: Any) -> list[Record]:
     saves = [records.save(of.id, index=index, **changes) for index in (1, 2)]
     loads = [records.load(of.id, index=index) for index in (1, 2)]
     opened = [records.opened(of.id, process=process) for process in (0, 1)]
-    return [records.state(of.id), *opened, *saves, records.syscalls(of.id), *loads, records.verified(of.id)]
+    return [
+        records.state(of.id),
+        *opened,
+        *saves,
+        records.syscalls(of.id),
+        *loads,
+        records.verified(of.id),
+    ]
 
 
-def saves_of(milliseconds: Iterable[int], of: Case = ONE, first: int = 0, **changes: Any) -> list[Record]:
+def saves_of(
+    milliseconds: Iterable[int], of: Case = ONE, first: int = 0, **changes: Any
+) -> list[Record]:
     """Saves that block for so long and flush for nothing."""
     times = {"staged_ns": 0, "finished_ns": 0, "sync_ns": 0}
     return [
-        records.save(of.id, index=index, save_ns=time * MS, **times, **changes) for index, time in enumerate(milliseconds, first)
+        records.save(of.id, index=index, save_ns=time * MS, **times, **changes)
+        for index, time in enumerate(milliseconds, first)
     ]
 
 
@@ -56,10 +68,26 @@ def value(found: statistics.Estimate | None) -> float:
 
 def test_a_case_measured_to_the_end_is_a_row_with_everything() -> None:
     found = row(ONE, measured_to_the_end(), default=True)
-    assert (found.status, found.reason, found.phase, found.verified, found.default) == ("ok", "", "", True, True)
-    assert (found.framework, found.method, found.workload, found.world) == ("raw", "buffered", "resnet50", 1)
+    assert (found.status, found.reason, found.phase, found.verified, found.default) == (
+        "ok",
+        "",
+        "",
+        True,
+        True,
+    )
+    assert (found.framework, found.method, found.workload, found.world) == (
+        "raw",
+        "buffered",
+        "resnet50",
+        1,
+    )
     assert (found.samples, found.load_samples, found.processes, found.disturbed) == (2, 2, 1, 0)
-    assert (found.state_bytes, found.covered_bytes, found.file_bytes, found.files) == (1000, 1000, 1100, 2)
+    assert (found.state_bytes, found.covered_bytes, found.file_bytes, found.files) == (
+        1000,
+        1000,
+        1100,
+        2,
+    )
     assert value(found.stall_s) == pytest.approx(0.2), "save and staged"
     assert value(found.stall_copies) == pytest.approx(0.2 / 0.005)
     assert value(found.finished_s) == pytest.approx(0.3)
@@ -99,7 +127,10 @@ def test_a_stall_without_a_measured_copy_is_no_multiple_of_one() -> None:
 
 def test_rows_stand_in_the_order_of_the_plan() -> None:
     others = [case(dropout=rate) for rate in (0.3, 0.2, 0.1)]
-    found = rows([Wanted(of, 2, 1) for of in others], [r for of in reversed(others) for r in measured_to_the_end(of)])
+    found = rows(
+        [Wanted(of, 2, 1) for of in others],
+        [r for of in reversed(others) for r in measured_to_the_end(of)],
+    )
     assert [one.status for one in found] == ["ok"] * 3
     assert rows([], []) == []
 
@@ -126,7 +157,10 @@ def test_no_ranks_time_is_added_to_anothers() -> None:
 
 
 def test_the_last_rank_to_load_gives_the_time_and_the_worst_cache() -> None:
-    loads = [records.load(TWO.id, load_ns=100 * MS), records.load(TWO.id, rank=1, load_ns=300 * MS, cache="warm")]
+    loads = [
+        records.load(TWO.id, load_ns=100 * MS),
+        records.load(TWO.id, rank=1, load_ns=300 * MS, cache="warm"),
+    ]
     found = row(TWO, [*two_ranks(), *loads], samples=1)
     assert (found.load_samples, found.load_cache) == (1, "warm")
     assert value(found.load_s) == pytest.approx(0.3)
@@ -138,13 +172,19 @@ def test_what_disturbs_one_rank_disturbs_the_sample() -> None:
 
 
 def test_a_ceiling_that_one_rank_took_through_the_page_cache_is_not_direct() -> None:
-    assert row(TWO, two_ranks(ceilings=records.ceilings(direct=False)), samples=1).ceiling_direct is False
+    assert (
+        row(TWO, two_ranks(ceilings=records.ceilings(direct=False)), samples=1).ceiling_direct
+        is False
+    )
 
 
 def test_the_hungriest_rank_gives_the_peak_with_its_children() -> None:
     hungry = Usage(0, 20, 30, 0, 0, 0, 0, 0)
     assert row(TWO, two_ranks(usage=hungry), samples=1).peak_memory_bytes == 8 << 20
-    assert row(TWO, two_ranks(usage=Usage(0, 8 << 20, 30, 0, 0, 0, 0, 0)), samples=1).peak_memory_bytes == (8 << 20) + 30
+    assert (
+        row(TWO, two_ranks(usage=Usage(0, 8 << 20, 30, 0, 0, 0, 0, 0)), samples=1).peak_memory_bytes
+        == (8 << 20) + 30
+    )
 
 
 def test_a_sample_that_lacks_a_rank_is_left_out() -> None:
@@ -188,7 +228,15 @@ def test_records_of_cases_outside_the_plan_are_left_alone() -> None:
 def test_warmups_never_count() -> None:
     warm = saves_of([100, 110])
     warmups = saves_of([9000, 9000, 9000], first=2, warmup=True)
-    found = row(ONE, [*warmups, *warm, records.load(ONE.id), records.load(ONE.id, index=1, load_ns=1, warmup=True)])
+    found = row(
+        ONE,
+        [
+            *warmups,
+            *warm,
+            records.load(ONE.id),
+            records.load(ONE.id, index=1, load_ns=1, warmup=True),
+        ],
+    )
     assert (found.samples, found.load_samples) == (2, 1)
     assert value(found.durable_s) == pytest.approx(0.105)
     assert value(found.load_s) == pytest.approx(0.2)
@@ -196,34 +244,52 @@ def test_warmups_never_count() -> None:
 
 def test_warmups_alone_are_no_measurement() -> None:
     found = row(ONE, [*saves_of([100], warmup=True), records.load(ONE.id, warmup=True)])
-    assert (found.status, found.samples, found.durable_s, found.load_s) == ("skipped", 0, None, None)
+    assert (found.status, found.samples, found.durable_s, found.load_s) == (
+        "skipped",
+        0,
+        None,
+        None,
+    )
 
 
 def test_undisturbed_samples_are_preferred() -> None:
-    found = row(ONE, [*saves_of([100, 110, 120]), *saves_of([900] * 4, first=3, disturbed=True)], samples=6)
+    found = row(
+        ONE, [*saves_of([100, 110, 120]), *saves_of([900] * 4, first=3, disturbed=True)], samples=6
+    )
     assert (found.samples, found.disturbed, found.used_disturbed) == (3, 4, 0)
     assert value(found.durable_s) == pytest.approx(0.110)
 
 
 def test_all_samples_count_where_fewer_than_half_of_those_wanted_are_undisturbed() -> None:
-    found = row(ONE, [*saves_of([100, 110]), *saves_of([900] * 4, first=2, disturbed=True)], samples=6)
+    found = row(
+        ONE, [*saves_of([100, 110]), *saves_of([900] * 4, first=2, disturbed=True)], samples=6
+    )
     assert (found.samples, found.disturbed, found.used_disturbed) == (6, 4, 4)
     assert value(found.durable_s) == pytest.approx(0.9)
 
 
 def test_a_disturbed_warmup_is_not_counted_as_disturbed() -> None:
-    found = row(ONE, [*saves_of([100]), *saves_of([100], first=1, warmup=True, disturbed=True)], samples=1)
+    found = row(
+        ONE, [*saves_of([100]), *saves_of([100], first=1, warmup=True, disturbed=True)], samples=1
+    )
     assert (found.samples, found.disturbed) == (1, 0)
 
 
 def test_loads_are_chosen_by_their_own_disturbance() -> None:
     disturbed = [records.load(ONE.id, index=index, disturbed=True, load_ns=MS) for index in (2, 3)]
-    found = row(ONE, [*saves_of([100, 110]), records.load(ONE.id), records.load(ONE.id, index=1), *disturbed])
+    found = row(
+        ONE,
+        [*saves_of([100, 110]), records.load(ONE.id), records.load(ONE.id, index=1), *disturbed],
+    )
     assert (found.samples, found.load_samples, value(found.load_s)) == (2, 2, 0.2)
 
 
 def test_processes_are_counted_over_the_samples_that_count() -> None:
-    found = row(ONE, [*saves_of([100]), *saves_of([110], process=1), *saves_of([1], process=2, disturbed=True)], samples=2)
+    found = row(
+        ONE,
+        [*saves_of([100]), *saves_of([110], process=1), *saves_of([1], process=2, disturbed=True)],
+        samples=2,
+    )
     assert (found.samples, found.processes) == (2, 2)
 
 
@@ -232,9 +298,20 @@ def test_processes_are_counted_over_the_samples_that_count() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "unsupported", "skipped"])
 def test_a_failure_hides_every_number(status: str) -> None:
-    found = row(ONE, [*measured_to_the_end(), records.failure(ONE.id, status=status, phase="verify", reason="wrong bytes")])
+    found = row(
+        ONE,
+        [
+            *measured_to_the_end(),
+            records.failure(ONE.id, status=status, phase="verify", reason="wrong bytes"),
+        ],
+    )
     assert (found.status, found.phase, found.reason) == (status, "verify", "wrong bytes")
-    assert (found.samples, found.load_samples, found.verified, found.durable_samples) == (0, 0, False, None)
+    assert (found.samples, found.load_samples, found.verified, found.durable_samples) == (
+        0,
+        0,
+        False,
+        None,
+    )
     estimates = [item.name for item in fields(found) if item.type == "Estimate | None"]
     assert len(estimates) == 10
     assert {name: getattr(found, name) for name in estimates} == dict.fromkeys(estimates)
@@ -253,14 +330,21 @@ def test_a_failure_of_one_case_is_not_anothers() -> None:
         (("failed", "skipped", "unsupported"), "failed"),
     ],
 )
-def test_failed_beats_unsupported_beats_skipped_beats_ok(statuses: tuple[str, ...], worst: str) -> None:
-    failures = [records.failure(ONE.id, status=status, reason=f"it is {status}") for status in statuses]
+def test_failed_beats_unsupported_beats_skipped_beats_ok(
+    statuses: tuple[str, ...], worst: str
+) -> None:
+    failures = [
+        records.failure(ONE.id, status=status, reason=f"it is {status}") for status in statuses
+    ]
     found = row(ONE, [*failures, *measured_to_the_end()])
     assert (found.status, found.reason) == (worst, f"it is {worst}")
 
 
 def test_the_first_of_equal_failures_is_the_one_told() -> None:
-    failures = [records.failure(ONE.id, reason="the cause"), records.failure(ONE.id, reason="the consequence")]
+    failures = [
+        records.failure(ONE.id, reason="the cause"),
+        records.failure(ONE.id, reason="the consequence"),
+    ]
     assert row(ONE, failures).reason == "the cause"
 
 
@@ -272,7 +356,9 @@ def test_a_failure_in_a_world_of_several_names_the_rank() -> None:
 INTERRUPTED = "not measured to the end: the run was interrupted"
 
 
-@pytest.mark.parametrize("found", [[], saves_of([100, 110]), [records.load(ONE.id)], [records.state(ONE.id)]])
+@pytest.mark.parametrize(
+    "found", [[], saves_of([100, 110]), [records.load(ONE.id)], [records.state(ONE.id)]]
+)
 def test_an_interrupted_run_skips_what_it_has_not_measured_to_the_end(found: list[Record]) -> None:
     interrupted = row(ONE, found)
     assert (interrupted.status, interrupted.reason) == ("skipped", INTERRUPTED)
@@ -280,7 +366,11 @@ def test_an_interrupted_run_skips_what_it_has_not_measured_to_the_end(found: lis
 
 def test_an_interrupted_row_keeps_the_saves_it_has() -> None:
     interrupted = row(ONE, saves_of([100, 120]))
-    assert (interrupted.samples, value(interrupted.durable_s), interrupted.load_s) == (2, pytest.approx(0.11), None)
+    assert (interrupted.samples, value(interrupted.durable_s), interrupted.load_s) == (
+        2,
+        pytest.approx(0.11),
+        None,
+    )
 
 
 # What a row says
@@ -325,20 +415,29 @@ WITH_INTERVALS = [
 ]
 
 
-@pytest.mark.parametrize("found", [measured_to_the_end(), [], [records.failure(ONE.id)]], ids=["ok", "skipped", "failed"])
+@pytest.mark.parametrize(
+    "found", [measured_to_the_end(), [], [records.failure(ONE.id)]], ids=["ok", "skipped", "failed"]
+)
 def test_a_json_row_has_the_promised_keys_whatever_its_status(found: list[Record]) -> None:
     flat = row(ONE, found).to_json()
     intervals = [name + end for name in WITH_INTERVALS for end in ("", "_low", "_high")]
     assert set(DESIGNED) | set(intervals) <= set(flat)
     assert flat["schema"] == SCHEMA
-    assert json.loads(json.dumps(flat, allow_nan=False)) == flat, "flat values that JSON takes, and no NaN"
+    assert json.loads(json.dumps(flat, allow_nan=False)) == flat, (
+        "flat values that JSON takes, and no NaN"
+    )
     known = {name for name in intervals if flat[name] is not None}
     assert known == (set(intervals) if flat["status"] == "ok" else set())
 
 
 def test_processor_time_is_the_median_of_user_and_system_of_a_save() -> None:
-    used = [replace(records.USAGE, cpu_user_ns=user, cpu_system_ns=200_000_000) for user in (10**9, 3 * 10**9, 2 * 10**9)]
-    found = row(ONE, [records.save(ONE.id, index=index, usage=usage) for index, usage in enumerate(used)])
+    used = [
+        replace(records.USAGE, cpu_user_ns=user, cpu_system_ns=200_000_000)
+        for user in (10**9, 3 * 10**9, 2 * 10**9)
+    ]
+    found = row(
+        ONE, [records.save(ONE.id, index=index, usage=usage) for index, usage in enumerate(used)]
+    )
     assert found.cpu_s == pytest.approx(2.2)
     assert found.to_json()["cpu_s"] == found.cpu_s
     assert row(ONE, [records.failure(ONE.id)]).to_json()["cpu_s"] is None
@@ -365,16 +464,25 @@ def test_loads_are_as_cold_as_all_of_them(caches: tuple[str, ...], said: str) ->
 
 
 def test_a_warmups_cache_does_not_count() -> None:
-    loads = [records.load(ONE.id, cache="warm", warmup=True), records.load(ONE.id, index=1, cache="cold")]
+    loads = [
+        records.load(ONE.id, cache="warm", warmup=True),
+        records.load(ONE.id, index=1, cache="cold"),
+    ]
     assert row(ONE, loads).load_cache == "cold"
 
 
 def test_efficiency_is_the_mean_of_the_two_ceilings_over_the_durable_time() -> None:
     between = records.ceilings(0.1, 0.3)
-    found = row(ONE, [*measured_to_the_end(ceilings=between), records.load(ONE.id, index=3, ceilings=between)], samples=3)
+    found = row(
+        ONE,
+        [*measured_to_the_end(ceilings=between), records.load(ONE.id, index=3, ceilings=between)],
+        samples=3,
+    )
     assert value(found.ceiling_write_s) == pytest.approx(0.2)
     assert value(found.write_efficiency) == pytest.approx(0.2 / 0.4)
-    loads = [records.load(ONE.id, index=index, ceilings=between, load_ns=400 * MS) for index in (1, 2)]
+    loads = [
+        records.load(ONE.id, index=index, ceilings=between, load_ns=400 * MS) for index in (1, 2)
+    ]
     assert value(row(ONE, loads).read_efficiency) == pytest.approx(0.2 / 0.4)
 
 
@@ -394,10 +502,16 @@ def test_efficiency_is_the_median_of_each_samples_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "flagged"), [([50, 55, 52], True), ([50, 150, 52], False), ([100, 100], False), ([200, 210], False)]
+    ("milliseconds", "flagged"),
+    [([50, 55, 52], True), ([50, 150, 52], False), ([100, 100], False), ([200, 210], False)],
 )
-def test_a_method_that_beats_its_ceiling_beyond_the_interval_is_flagged(milliseconds: list[int], flagged: bool) -> None:
-    assert row(ONE, saves_of(milliseconds, ceilings=records.ceilings(0.1)), samples=3).above_ceiling is flagged
+def test_a_method_that_beats_its_ceiling_beyond_the_interval_is_flagged(
+    milliseconds: list[int], flagged: bool
+) -> None:
+    assert (
+        row(ONE, saves_of(milliseconds, ceilings=records.ceilings(0.1)), samples=3).above_ceiling
+        is flagged
+    )
 
 
 def test_what_was_not_measured_is_not_flagged() -> None:
@@ -410,7 +524,9 @@ def test_one_ceiling_through_the_page_cache_makes_the_row_one() -> None:
 
 
 def test_unknown_system_calls_give_no_counts() -> None:
-    found = row(ONE, [records.syscalls(ONE.id, durability="unknown", reason="strace is not installed")])
+    found = row(
+        ONE, [records.syscalls(ONE.id, durability="unknown", reason="strace is not installed")]
+    )
     assert (found.durability, found.durability_reason) == ("unknown", "strace is not installed")
     assert (found.writes, found.write_median_bytes, found.fsyncs, found.renames) == (None,) * 4
 

@@ -19,10 +19,14 @@ class Row:
 
 
 def verdict(expected_failures: Sequence[str | None], outcomes: Sequence[Row]) -> int:
-    return judge.exit_code([planned(expected_failure=pattern) for pattern in expected_failures], outcomes)
+    return judge.exit_code(
+        [planned(expected_failure=pattern) for pattern in expected_failures], outcomes
+    )
 
 
-@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("unsupported", 0), ("failed", 1), ("skipped", 1)])
+@pytest.mark.parametrize(
+    ("status", "code"), [("ok", 0), ("unsupported", 0), ("failed", 1), ("skipped", 1)]
+)
 def test_a_row_is_expected_to_be_ok_or_unsupported(status: str, code: int) -> None:
     assert verdict([None], [Row(status, "why")]) == code
 
@@ -38,20 +42,32 @@ def test_a_row_is_expected_to_be_ok_or_unsupported(status: str, code: int) -> No
     ],
     ids=["with that reason", "with another", "it works now", "interrupted", "not to be had here"],
 )
-def test_a_method_that_its_framework_breaks_must_fail_for_the_declared_reason(row: Row, code: int) -> None:
+def test_a_method_that_its_framework_breaks_must_fail_for_the_declared_reason(
+    row: Row, code: int
+) -> None:
     assert verdict([r"\d+ of \d+ leaves differ"], [row]) == code
 
 
 def test_one_row_that_is_not_as_expected_is_enough() -> None:
     assert verdict([None, "broken", None], [Row("ok"), Row("failed", "is broken"), Row("ok")]) == 0
-    assert verdict([None, "broken", None], [Row("ok"), Row("failed", "is broken"), Row("failed")]) == 1
-    assert verdict([None, "broken", None], [Row("failed", "is broken"), Row("ok"), Row("ok")]) == 1, "in the plan's order"
+    assert (
+        verdict([None, "broken", None], [Row("ok"), Row("failed", "is broken"), Row("failed")]) == 1
+    )
+    assert (
+        verdict([None, "broken", None], [Row("failed", "is broken"), Row("ok"), Row("ok")]) == 1
+    ), "in the plan's order"
 
 
-@pytest.mark.parametrize(("a", "b", "code"), [("failed", "ok", 0), ("ok", "failed", 1), ("failed", "failed", 1), ("ok", "ok", 0)])
+@pytest.mark.parametrize(
+    ("a", "b", "code"),
+    [("failed", "ok", 0), ("ok", "failed", 1), ("failed", "failed", 1), ("ok", "ok", 0)],
+)
 def test_of_two_arms_the_head_is_judged(a: str, b: str, code: int) -> None:
     plan = [planned(), planned()]
-    plan = [replace(item, case=replace(item.case, arm=arm)) for item, arm in zip(plan, "ab", strict=True)]
+    plan = [
+        replace(item, case=replace(item.case, arm=arm))
+        for item, arm in zip(plan, "ab", strict=True)
+    ]
     assert judge.exit_code(plan, [Row(a), Row(b)]) == code
 
 
@@ -71,7 +87,9 @@ def test_an_estimate_grows_with_samples_processes_and_bytes() -> None:
     assert judge.estimated_s([planned(processes=2)]) > base
     assert judge.estimated_s([planned(preset="full")]) > base + 1
     assert judge.estimated_s([planned(), planned("direct")]) > base
-    assert judge.estimated_s([planned(), planned("direct", own_process=True)]) > judge.estimated_s([planned(), planned("direct")])
+    assert judge.estimated_s([planned(), planned("direct", own_process=True)]) > judge.estimated_s(
+        [planned(), planned("direct")]
+    )
     assert judge.estimated_s([]) == 0
 
 

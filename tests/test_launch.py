@@ -38,7 +38,13 @@ def command(folder: Path, name: str) -> str:
 
 
 def worker(started: Launch) -> list[str]:
-    return [str(started.interpreter), "-m", "harness.worker", str(started.job_file), str(started.folder)]
+    return [
+        str(started.interpreter),
+        "-m",
+        "harness.worker",
+        str(started.job_file),
+        str(started.folder),
+    ]
 
 
 @pytest.mark.usefixtures("on_path")
@@ -58,7 +64,9 @@ def test_the_mpirun_beside_the_interpreter_comes_first(started: Launch, on_path:
     assert launch.argv("mpirun", started, [])[0] == beside
 
 
-def test_the_mpirun_that_the_user_names_comes_before_all_others(started: Launch, tmp_path: Path) -> None:
+def test_the_mpirun_that_the_user_names_comes_before_all_others(
+    started: Launch, tmp_path: Path
+) -> None:
     command(started.interpreter.parent, "mpirun")
     named = OpenMpi(tmp_path / "site" / "mpirun", tmp_path / "site" / "libmpi.so.40")
     assert str(named.mpirun) in launch.argv("mpirun", replace(started, mpi=named), [])
@@ -67,13 +75,18 @@ def test_the_mpirun_that_the_user_names_comes_before_all_others(started: Launch,
 
 
 def test_what_is_no_open_mpi_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"^{tmp_path}/mpirun is no mpirun of an Open MPI, which has an ompi_info beside it$"):
+    with pytest.raises(
+        UsageError,
+        match=f"^{tmp_path}/mpirun is no mpirun of an Open MPI, which has an ompi_info beside it$",
+    ):
         launch.open_mpi(tmp_path / "mpirun")
     mpirun = Path(command(tmp_path, "mpirun"))
     with pytest.raises(UsageError, match="is no mpirun of an Open MPI"):
         launch.open_mpi(mpirun)
     command(tmp_path, "ompi_info")
-    with pytest.raises(UsageError, match=f"^{tmp_path}/ompi_info loads no libmpi that can be found"):
+    with pytest.raises(
+        UsageError, match=f"^{tmp_path}/ompi_info loads no libmpi that can be found"
+    ):
         launch.open_mpi(mpirun)
 
 
@@ -86,17 +99,27 @@ def test_the_library_of_an_mpirun_is_the_one_beside_it() -> None:
 
 @pytest.mark.usefixtures("on_path")
 def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch) -> None:
-    message = f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started$"
+    message = (
+        f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started$"
+    )
     with pytest.raises(UsageError, match=message):
         launch.argv("mpirun", started, [])
 
 
 @pytest.mark.parametrize(("world", "nodes", "per_node"), [(4, 2, 2), (8, 1, 8), (3, 2, 2)])
-def test_slurm_spreads_ranks_over_the_nodes(started: Launch, on_path: Path, world: int, nodes: int, per_node: int) -> None:
+def test_slurm_spreads_ranks_over_the_nodes(
+    started: Launch, on_path: Path, world: int, nodes: int, per_node: int
+) -> None:
     mpirun = command(on_path, "mpirun")
     spread = replace(started, world=world, nodes=nodes)
     mapping = ["--map-by", f"ppr:{per_node}:node:oversubscribe", "--bind-to", "none"]
-    assert launch.argv("slurm", spread, []) == [mpirun, "-n", str(world), *mapping, *worker(started)]
+    assert launch.argv("slurm", spread, []) == [
+        mpirun,
+        "-n",
+        str(world),
+        *mapping,
+        *worker(started),
+    ]
 
 
 def test_a_tracer_sees_one_node() -> None:
@@ -106,20 +129,38 @@ def test_a_tracer_sees_one_node() -> None:
 
 @pytest.mark.parametrize(("launcher", "hint"), [("mprun", "; did you mean 'mpirun'?"), ("", "")])
 def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=rf"^unknown launcher '{launcher}'{re.escape(hint)} \(known: local, mpirun, slurm\)$"):
+    with pytest.raises(
+        UsageError,
+        match=rf"^unknown launcher '{launcher}'{re.escape(hint)} \(known: local, mpirun, slurm\)$",
+    ):
         launch.argv(launcher, started, [])
 
 
 def test_a_tracer_comes_before_everything_it_traces(started: Launch, on_path: Path) -> None:
     mpirun, setpriv = command(on_path, "mpirun"), command(on_path, "setpriv")
     tracer = ["strace", "-f"]
-    assert launch.argv("local", started, tracer) == [setpriv, "--pdeathsig", "KILL", "--", *tracer, *worker(started)]
+    assert launch.argv("local", started, tracer) == [
+        setpriv,
+        "--pdeathsig",
+        "KILL",
+        "--",
+        *tracer,
+        *worker(started),
+    ]
     for launcher in ("mpirun", "slurm"):
-        assert launch.argv(launcher, started, tracer)[:6] == [setpriv, "--pdeathsig", "TERM", "--", *tracer]
+        assert launch.argv(launcher, started, tracer)[:6] == [
+            setpriv,
+            "--pdeathsig",
+            "TERM",
+            "--",
+            *tracer,
+        ]
     assert launch.argv("mpirun", started, tracer)[6] == mpirun
 
 
-def test_this_project_comes_first_on_the_workers_path_and_the_users_own_stays(tmp_path: Path) -> None:
+def test_this_project_comes_first_on_the_workers_path_and_the_users_own_stays(
+    tmp_path: Path,
+) -> None:
     variables = launch.environment(tmp_path, {"PYTHONPATH": "/site/packages", "HOME": "/home/me"})
     assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/site/packages"
     assert variables["HOME"] == "/home/me"
@@ -134,14 +175,18 @@ def test_temporary_files_go_to_the_scratch_directory(tmp_path: Path) -> None:
     assert launch.environment(tmp_path, {"TMPDIR": "/tmp"})["TMPDIR"] == str(tmp_path)
 
 
-def test_the_drivers_own_environment_is_inherited_and_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_own_environment_is_inherited_and_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CKPTBENCH_TEST", "here")
     monkeypatch.setenv("TMPDIR", "/elsewhere")
     assert launch.environment(tmp_path)["CKPTBENCH_TEST"] == "here"
     assert os.environ["TMPDIR"] == "/elsewhere"
 
 
-def test_srun_hands_the_environment_to_other_nodes_whatever_the_site_has_set(tmp_path: Path) -> None:
+def test_srun_hands_the_environment_to_other_nodes_whatever_the_site_has_set(
+    tmp_path: Path,
+) -> None:
     assert launch.environment(tmp_path, {"SLURM_EXPORT_ENV": "NONE"})["SLURM_EXPORT_ENV"] == "ALL"
 
 
@@ -153,5 +198,12 @@ def test_the_superuser_may_start_mpi(tmp_path: Path) -> None:
 def test_a_process_started_so_finds_the_worker_and_its_temporary_directory(tmp_path: Path) -> None:
     program = "import harness.worker, tempfile; print(tempfile.gettempdir())"
     variables = launch.environment(tmp_path)
-    done = subprocess.run([sys.executable, "-c", program], cwd="/", env=variables, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd="/",
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
     assert (done.stderr, done.stdout) == ("", f"{tmp_path}\n")

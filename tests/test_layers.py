@@ -27,15 +27,24 @@ class Rule:
 
     def permits(self, name: str) -> bool:
         top = name.split(".")[0]
-        if top in FIRST_PARTY:  # the bare "harness" is the package's version, not everything below it
-            return name in self.first_party or any(name.startswith(f"{prefix}.") for prefix in self.first_party - {"harness"})
+        # the bare "harness" is the package's version, not everything below it
+        if top in FIRST_PARTY:
+            return name in self.first_party or any(
+                name.startswith(f"{prefix}.") for prefix in self.first_party - {"harness"}
+            )
         if top in sys.stdlib_module_names:
             return True
-        return top not in FRAMEWORKS - self.own_frameworks if self.libraries is None else top in self.libraries
+        return (
+            top not in FRAMEWORKS - self.own_frameworks
+            if self.libraries is None
+            else top in self.libraries
+        )
 
 
 def rule(first_party: str = "", libraries: str | None = "") -> Rule:
-    return Rule(frozenset(first_party.split()), None if libraries is None else frozenset(libraries.split()))
+    return Rule(
+        frozenset(first_party.split()), None if libraries is None else frozenset(libraries.split())
+    )
 
 
 RULES = {  # file or folder -> rule; the nearest one holds
@@ -46,9 +55,12 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/plan.py": rule("harness.case"),
     "harness/machine.py": rule(),
     "harness/reading.py": rule("harness.record", "pydantic"),
-    "harness/stored.py": rule("harness.case harness.record harness.machine harness.plan harness.reading"),
+    "harness/stored.py": rule(
+        "harness.case harness.record harness.machine harness.plan harness.reading"
+    ),
     "harness/cli": rule(
-        "harness.cli harness.driver harness.analysis harness.machine harness.plan harness.stored workloads", "typer rich"
+        "harness.cli harness.driver harness.analysis harness.machine harness.plan harness.stored workloads",
+        "typer rich",
     ),
     "harness/driver": rule(
         "harness harness.case harness.record harness.marks harness.machine harness.plan harness.reading harness.stored "
@@ -81,7 +93,11 @@ SHARED = ("formats", "deepfreeze")  # folders under adapters/ that are no framew
 
 def rule_for(file: Path) -> Rule:
     relative = file.relative_to(ROOT)
-    if relative.parts[0] == "adapters" and len(relative.parts) > 2 and relative.parts[1] not in SHARED:
+    if (
+        relative.parts[0] == "adapters"
+        and len(relative.parts) > 2
+        and relative.parts[1] not in SHARED
+    ):
         return adapter_rule(relative.parts[1])
     parts = [relative.as_posix(), *(parent.as_posix() for parent in relative.parents)]
     return next(RULES[part] for part in parts if part in RULES)
@@ -89,7 +105,9 @@ def rule_for(file: Path) -> Rule:
 
 def adapter_rule(name: str) -> Rule:
     """Its own libraries are whatever its environment holds, but no framework that it does not declare."""
-    declared = tomllib.loads((ROOT / "adapters" / name / "adapter.toml").read_bytes().decode())["framework"]["packages"]
+    declared = tomllib.loads((ROOT / "adapters" / name / "adapter.toml").read_bytes().decode())[
+        "framework"
+    ]["packages"]
     shared = {f"adapters.{folder}" for folder in SHARED}
     first_party = {"adapters.base", "adapters.directio", f"adapters.{name}", "workloads", *shared}
     return Rule(frozenset(first_party), None, frozenset(declared))
@@ -99,7 +117,11 @@ def code_of(file: Path) -> str:
     """A module's text, or what a notebook's cells of code say together."""
     if file.suffix != ".ipynb":
         return file.read_text()
-    return "\n".join("".join(cell["source"]) for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code")
+    return "\n".join(
+        "".join(cell["source"])
+        for cell in json.loads(file.read_text())["cells"]
+        if cell["cell_type"] == "code"
+    )
 
 
 def imported(file: Path) -> Iterator[tuple[int, str]]:
@@ -120,7 +142,11 @@ def sources(folder: str) -> list[Path]:
 
 def violations(file: Path) -> list[str]:
     holds = rule_for(file)
-    return [f"{file.relative_to(ROOT)}:{line} imports {name}" for line, name in imported(file) if not holds.permits(name)]
+    return [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for line, name in imported(file)
+        if not holds.permits(name)
+    ]
 
 
 @pytest.mark.parametrize("folder", ["harness", "workloads", "adapters", "notebooks"])
@@ -142,13 +168,20 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
         ("adapters/raw/x.py", "import torch"),
     ],
 )
-def test_the_rules_refuse_what_they_are_for(place: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rules_refuse_what_they_are_for(
+    place: str, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Path, "read_text", lambda self: code)
     assert violations(ROOT / place)
 
 
-@pytest.mark.parametrize("code", ["from harness.driver import store", "import harness.record", "import numpy"])
+@pytest.mark.parametrize(
+    "code", ["from harness.driver import store", "import harness.record", "import numpy"]
+)
 def test_a_notebook_imports_the_analysis_alone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = [{"cell_type": "markdown", "source": ["import torch"]}, {"cell_type": "code", "source": ["x = 1\n", code]}]
+    cells = [
+        {"cell_type": "markdown", "source": ["import torch"]},
+        {"cell_type": "code", "source": ["x = 1\n", code]},
+    ]
     monkeypatch.setattr(Path, "read_text", lambda self: json.dumps({"cells": cells}))
     assert len(violations(ROOT / "notebooks/x.ipynb")) == 1

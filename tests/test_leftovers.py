@@ -37,7 +37,9 @@ def nothing_left(where: Path) -> Iterator[Watched]:
     assert processes_in(where) == []
     assert watched.listening() == []
     assert [path for path in watched.shared_memory if path.exists()] == []
-    assert not list(where.iterdir()), "the scratch directory was not cleaned: temporary files lie there too"
+    assert not list(where.iterdir()), (
+        "the scratch directory was not cleaned: temporary files lie there too"
+    )
 
 
 class Watched(threading.Thread):
@@ -74,7 +76,11 @@ class Watched(threading.Thread):
     def _look_at(self, process: psutil.Process) -> None:
         self.processes.add(str(process.pid))
         opened = process.net_connections("tcp")
-        self.listeners |= {connection.laddr.port for connection in opened if connection.status == psutil.CONN_LISTEN}
+        self.listeners |= {
+            connection.laddr.port
+            for connection in opened
+            if connection.status == psutil.CONN_LISTEN
+        }
         maps = {Path(mapped.path) for mapped in process.memory_maps()}
         self.shared_memory |= {path for path in maps if path.is_relative_to(SHARED_MEMORY)}
 
@@ -90,29 +96,43 @@ def where(scratch: Path, request: pytest.FixtureRequest) -> Path:
 @pytest.mark.parametrize("fault", ["none", "raises", "killed", "hangs", "exits"])
 def test_two_ranks_leave_nothing(measure: Measure, where: Path, fault: str) -> None:
     with nothing_left(where):
-        found = measure([faulty(fault, world=2, launcher="mpirun")], timeout_s=20 if fault == "hangs" else 60, where=where)
+        found = measure(
+            [faulty(fault, world=2, launcher="mpirun")],
+            timeout_s=20 if fault == "hangs" else 60,
+            where=where,
+        )
     assert found.rows[0].status == ("ok" if fault == "none" else "failed")
 
 
 @pytest.mark.parametrize("launched", [{"launcher": "mpirun"}, {"launcher": "slurm", "nodes": 1}])
-def test_ranks_of_one_node_share_memory_in_the_runs_own_folder(measure: Measure, where: Path, launched: dict[str, object]) -> None:
+def test_ranks_of_one_node_share_memory_in_the_runs_own_folder(
+    measure: Measure, where: Path, launched: dict[str, object]
+) -> None:
     """What they leave there the run clears away itself, also when nothing of mpirun has lived long enough to do it."""
     item = faulty("killed", world=2)
     with nothing_left(where) as watched:
         found = measure([replace(item, case=replace(item.case, **launched))], where=where)
     assert found.rows[0].status == "failed"
-    assert [path for path in watched.shared_memory if not path.is_relative_to(folder_of(found.run.folder))] == []
+    assert [
+        path
+        for path in watched.shared_memory
+        if not path.is_relative_to(folder_of(found.run.folder))
+    ] == []
 
 
 def test_ranks_that_were_killed_on_purpose_leave_nothing(measure: Measure, where: Path) -> None:
     item = planned("buffered", world=2, launcher="mpirun")
     with nothing_left(where):
-        found = measure([replace(item, case=replace(item.case, experiment="resume"), samples=1)], where=where)
+        found = measure(
+            [replace(item, case=replace(item.case, experiment="resume"), samples=1)], where=where
+        )
     assert found.rows[0].status == "ok"
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_driver_that_is_ended_takes_its_ranks_along(tmp_path: Path, where: Path, sent: signal.Signals) -> None:
+def test_a_driver_that_is_ended_takes_its_ranks_along(
+    tmp_path: Path, where: Path, sent: signal.Signals
+) -> None:
     argv = command(tmp_path, where, "--framework", "raw", "--workload", "resnet50", "--world", "2")
     with nothing_left(where):
         driver = start(argv)

@@ -14,7 +14,8 @@ from test_leftovers import nothing_left
 from test_leftovers_pytorch import only_row_of
 from test_session import CKPTBENCH, processes_in, start
 
-WAIT_S = 120  # until ranks that import and compile save, and until a job that has come to a halt is ended
+# until ranks that import and compile save, and until a job that has come to a halt is ended
+WAIT_S = 120
 HUNG_S = 30
 
 pytestmark = pytest.mark.slow
@@ -28,11 +29,22 @@ def where(scratch: Path, tmp_path: Path) -> Path:
     return folder
 
 
-def job(framework: str, results: Path, where: Path, timeout_s: int = WAIT_S) -> subprocess.Popen[str]:
+def job(
+    framework: str, results: Path, where: Path, timeout_s: int = WAIT_S
+) -> subprocess.Popen[str]:
     """Start a run of two ranks."""
     if not (ROOT / ".venvs" / framework / "bin" / "python").exists():
         pytest.skip(f"the environment of {framework} is not made")
-    case = ("--framework", framework, "--workload", "resnet50", "--method", "default", "--world", "2")
+    case = (
+        "--framework",
+        framework,
+        "--workload",
+        "resnet50",
+        "--method",
+        "default",
+        "--world",
+        "2",
+    )
     places = ("--results", str(results), "--dir", str(where))
     return start([*CKPTBENCH, "run", "smoke", *case, "--timeout", str(timeout_s), *places])
 
@@ -48,11 +60,16 @@ def second_rank(driver: subprocess.Popen[str], where: Path) -> psutil.Process:
 
 
 def _is_second(process: psutil.Process) -> bool:
-    return "harness.worker" in process.cmdline() and process.environ().get("OMPI_COMM_WORLD_RANK") == "1"
+    return (
+        "harness.worker" in process.cmdline()
+        and process.environ().get("OMPI_COMM_WORLD_RANK") == "1"
+    )
 
 
 @pytest.mark.parametrize("framework", ["chainer", "jax", "tensorflow"])
-def test_a_killed_rank_is_named_and_leaves_nothing(framework: str, tmp_path: Path, where: Path) -> None:
+def test_a_killed_rank_is_named_and_leaves_nothing(
+    framework: str, tmp_path: Path, where: Path
+) -> None:
     with nothing_left(where):
         driver = job(framework, tmp_path, where)
         second_rank(driver, where).kill()
@@ -62,7 +79,9 @@ def test_a_killed_rank_is_named_and_leaves_nothing(framework: str, tmp_path: Pat
     assert (row["status"], row["reason"]) == ("failed", "rank 1: killed by SIGKILL")
 
 
-def test_a_rank_that_stands_still_is_named_within_the_timeout_and_leaves_nothing(tmp_path: Path, where: Path) -> None:
+def test_a_rank_that_stands_still_is_named_within_the_timeout_and_leaves_nothing(
+    tmp_path: Path, where: Path
+) -> None:
     with nothing_left(where):
         driver = job("chainer", tmp_path, where, HUNG_S)
         second_rank(driver, where).suspend()

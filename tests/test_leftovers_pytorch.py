@@ -20,7 +20,8 @@ from test_leftovers import nothing_left
 from test_session import CKPTBENCH, processes_in, start
 
 PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
-WAIT_S = 120  # until ranks that import PyTorch have a daemon each, and until a job has come to a halt
+# until ranks that import PyTorch have a daemon each, and until a job has come to a halt
+WAIT_S = 120
 END_S = 150  # until it has ended
 HUNG_S = 40  # longer than such ranks need to start beside other tests
 
@@ -40,8 +41,30 @@ def where(scratch: Path) -> Iterator[Path]:
 
 def job(results: Path, where: Path, timeout_s: int = WAIT_S) -> subprocess.Popen[str]:
     """Start a run of two ranks, whose daemons start with the first save."""
-    case = ("--framework", "pytorch", "--workload", "resnet50", "--method", "dcp-async-tuned", "--world", "2")
-    return start([*CKPTBENCH, "run", "smoke", *case, "--timeout", str(timeout_s), "--results", str(results), "--dir", str(where)])
+    case = (
+        "--framework",
+        "pytorch",
+        "--workload",
+        "resnet50",
+        "--method",
+        "dcp-async-tuned",
+        "--world",
+        "2",
+    )
+    return start(
+        [
+            *CKPTBENCH,
+            "run",
+            "smoke",
+            *case,
+            "--timeout",
+            str(timeout_s),
+            "--results",
+            str(results),
+            "--dir",
+            str(where),
+        ]
+    )
 
 
 def daemons_in(where: Path) -> list[psutil.Process]:
@@ -86,10 +109,15 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "reason"),
     # Where both stand at the same place, nobody knows which of them the other waits for.
-    [(psutil.Process.kill, "rank {rank}: killed by SIGKILL"), (psutil.Process.suspend, f"rank [01]: no progress for {HUNG_S} s")],
+    [
+        (psutil.Process.kill, "rank {rank}: killed by SIGKILL"),
+        (psutil.Process.suspend, f"rank [01]: no progress for {HUNG_S} s"),
+    ],
     ids=["killed", "suspended"],
 )
-def test_a_rank_that_stops_leaves_nothing(tmp_path: Path, where: Path, stop: Callable[[psutil.Process], None], reason: str) -> None:
+def test_a_rank_that_stops_leaves_nothing(
+    tmp_path: Path, where: Path, stop: Callable[[psutil.Process], None], reason: str
+) -> None:
     with nothing_left(where):
         driver = job(tmp_path, where, HUNG_S)
         rank = until_daemons_run(driver, where)[0].parent()

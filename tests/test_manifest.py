@@ -68,7 +68,9 @@ def test_unlike_runs_are_told_apart_by_name(here: Manifest, field: str, value: A
 
 
 def test_what_changes_from_run_to_run_does_not_matter(here: Manifest) -> None:
-    later = replace(here, free_bytes=1, load_average=9.0, commit="abc", dirty=True, driver_python="3.99")
+    later = replace(
+        here, free_bytes=1, load_average=9.0, commit="abc", dirty=True, driver_python="3.99"
+    )
     assert comparable(here, later) == []
 
 
@@ -108,7 +110,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 @pytest.mark.usefixtures("fake")
-def test_the_mount_of_a_path_is_found_and_its_private_options_left_out(path: str, point: str, options: str) -> None:
+def test_the_mount_of_a_path_is_found_and_its_private_options_left_out(
+    path: str, point: str, options: str
+) -> None:
     mount = manifest.mount_of(Path(path))
     assert (mount.point, mount.options) == (point, options)
 
@@ -154,7 +158,9 @@ def test_a_mount_whose_disk_is_hidden_has_none() -> None:
         ("processor\t: 0\nFeatures\t: fp asimd\n", platform.machine(), None),
     ],
 )
-def test_the_processor_says_whether_it_is_virtual(fake: Path, cpuinfo: str, model: str, hypervisor: bool | None) -> None:
+def test_the_processor_says_whether_it_is_virtual(
+    fake: Path, cpuinfo: str, model: str, hypervisor: bool | None
+) -> None:
     (manifest.PROC / "cpuinfo").write_text(cpuinfo)
     assert (manifest.cpu_model(), manifest.hypervisor()) == (model, hypervisor)
 

@@ -9,7 +9,9 @@ from conftest import Measure, planned
 
 from harness.driver import shared_memory
 
-pytestmark = pytest.mark.skipif(not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory")
+pytestmark = pytest.mark.skipif(
+    not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory"
+)
 
 
 def test_another_process_restores_from_memory_and_nothing_stays_there(measure: Measure) -> None:
@@ -26,14 +28,19 @@ def test_another_process_restores_from_memory_and_nothing_stays_there(measure: M
 
 
 def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> None:
-    first, second = (shared_memory.SharedMemory(tmp_path / place / "20261121-220953-test-raw") for place in ("one", "other"))
+    first, second = (
+        shared_memory.SharedMemory(tmp_path / place / "20261121-220953-test-raw")
+        for place in ("one", "other")
+    )
     try:
         kept = first.levels
         assert kept is not None
         second.clear()
         assert kept.is_dir()
         shared_memory.SharedMemory(tmp_path / "one" / "20261121-220953-test-raw")
-        assert not kept.exists(), "a driver that goes on with the run removes what one that was killed has left"
+        assert not kept.exists(), (
+            "a driver that goes on with the run removes what one that was killed has left"
+        )
     finally:
         first.clear()
 
@@ -41,7 +48,9 @@ def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
     found = measure([planned("deepfreeze-memory", world=2, launcher="mpirun")])
-    assert (found.rows[0].status, found.rows[0].load_cache) == ("ok", "memory"), found.rows[0].reason
+    assert (found.rows[0].status, found.rows[0].load_cache) == ("ok", "memory"), found.rows[
+        0
+    ].reason
 
 
 def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None:
@@ -50,7 +59,9 @@ def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None
     assert "not from memory" in row.reason
 
 
-def test_without_shared_memory_the_row_says_so(measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_shared_memory_the_row_says_so(
+    measure: Measure, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shared_memory, "DEVICE", tmp_path / "none")
     row = measure([planned("deepfreeze-memory")]).rows[0]
     assert row.status == "failed"

@@ -16,7 +16,12 @@ NAMES = ["formats-and-sizes", "reproduce-the-studies", "resume-bitwise", "scale"
 
 
 def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
-    return NotebookClient(notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(NOTEBOOKS)}}).execute()
+    return NotebookClient(
+        notebook,
+        timeout=240,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(NOTEBOOKS)}},
+    ).execute()
 
 
 def kinds(notebook: nbformat.NotebookNode) -> list[tuple[str, ...]]:
@@ -41,7 +46,11 @@ def test_a_notebook_runs_and_shows_something(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_notebook_is_stored_with_its_figures(name: str) -> None:
     cells = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4).cells
-    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell.get("outputs", []))
+    assert any(
+        "image/png" in output.get("data", {})
+        for cell in cells
+        for output in cell.get("outputs", [])
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

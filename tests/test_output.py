@@ -36,7 +36,9 @@ for phase in sys.stdin:
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that enters the phases it is sent."""
     argv = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    child = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     yield child
     child.kill()
     child.communicate()
@@ -49,7 +51,9 @@ def enter(worker: subprocess.Popen[str], phase: str) -> None:
     assert worker.stdout.readline() == "entered\n"
 
 
-def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(worker: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(
+    worker: subprocess.Popen[str], tmp_path: Path
+) -> None:
     enter(worker, "prepare")
     before = read_mark(tmp_path, 1)
     assert (before.task, before.phase) == (3, "prepare")
@@ -61,21 +65,27 @@ def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(worker:
     assert read_mark(tmp_path, 1) == seen
 
 
-def test_records_are_whole_lines_after_the_worker_was_killed(worker: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_records_are_whole_lines_after_the_worker_was_killed(
+    worker: subprocess.Popen[str], tmp_path: Path
+) -> None:
     enter(worker, "prepare")
     enter(worker, "save")
     worker.kill()
     worker.wait()
     found, damages = read(records_path(tmp_path, 1))
     assert damages == []
-    assert found == [records.failure(rank=1, phase=phase, reason=f"in {phase}") for phase in ("prepare", "save")]
+    assert found == [
+        records.failure(rank=1, phase=phase, reason=f"in {phase}") for phase in ("prepare", "save")
+    ]
 
 
 def test_a_rank_that_has_not_begun_is_at_its_launch(tmp_path: Path) -> None:
     assert read_mark(tmp_path, 0) == (0, -1, "launch", 0)
 
 
-@pytest.mark.parametrize("content", [b"", b"\x01", bytes(31), bytes(33)], ids=["empty", "a byte", "short", "long"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x01", bytes(31), bytes(33)], ids=["empty", "a byte", "short", "long"]
+)
 def test_half_a_mark_is_none(tmp_path: Path, content: bytes) -> None:
     mark_path(tmp_path, 0).write_bytes(content)
     assert read_mark(tmp_path, 0) == (0, -1, "launch", 0)
@@ -120,7 +130,9 @@ def test_every_phase_changes_the_mark_also_the_same_one_again(tmp_path: Path) ->
     assert read_mark(tmp_path, 0)[1:3] == (-1, DONE)
 
 
-def test_ranks_on_several_nodes_are_compared_by_what_all_nodes_were_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_on_several_nodes_are_compared_by_what_all_nodes_were_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[Mark] = []
 
     class Mapped(mmap.mmap):
@@ -131,11 +143,15 @@ def test_ranks_on_several_nodes_are_compared_by_what_all_nodes_were_told(tmp_pat
     monkeypatch.setattr(mmap, "mmap", Mapped)
     output = Output(tmp_path, 0, 0, on_nodes=True)
     output.enter("build")
-    assert flushed == [(1, -1, "start", 1)], "a flush takes a while, and a phase may begin next to the clock"
+    assert flushed == [(1, -1, "start", 1)], (
+        "a flush takes a while, and a phase may begin next to the clock"
+    )
     output.task(3)
     output.enter("save")
     assert flushed[1:] == [(2, 3, "build", 2)]
-    assert read_mark(tmp_path, 0) == (3, 3, "save", 2), "what is on the driver's own node is seen at once, and counts no more"
+    assert read_mark(tmp_path, 0) == (3, 3, "save", 2), (
+        "what is on the driver's own node is seen at once, and counts no more"
+    )
     output.finish()
     assert flushed[2:] == [(4, 3, DONE, 4)]
 
@@ -156,7 +172,9 @@ def test_a_phase_that_is_too_long_is_cut_and_a_shorter_one_leaves_no_rest(tmp_pa
 
 def test_a_record_larger_than_any_buffer_is_one_line(tmp_path: Path) -> None:
     output = Output(tmp_path, 0, 0)
-    many = records.save(files=tuple(records.FileEntry(f"shard-{number:06d}", number) for number in range(5000)))
+    many = records.save(
+        files=tuple(records.FileEntry(f"shard-{number:06d}", number) for number in range(5000))
+    )
     output.write(many)
     output.write(records.load())
     lines = records_path(tmp_path, 0).read_text().splitlines()

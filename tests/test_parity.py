@@ -28,12 +28,22 @@ def judged(found: dict[str, Record | None], precision: str = "float32") -> dict[
     for framework in found:
         item = planned(framework=framework, precision=precision)
         items[framework] = Wanted(replace(item.case, experiment="parity"), 1, 1)
-    made = [replace(record, case=items[name].case.id) for name, record in found.items() if record is not None]
+    made = [
+        replace(record, case=items[name].case.id)
+        for name, record in found.items()
+        if record is not None
+    ]
     return dict(zip(found, rows(list(items.values()), made), strict=True))
 
 
 def test_frameworks_that_agree_hold_the_same_state() -> None:
-    found = judged({"one": records.trajectory(), "two": records.trajectory(scale=1 + 1e-7), "three": records.trajectory()})
+    found = judged(
+        {
+            "one": records.trajectory(),
+            "two": records.trajectory(scale=1 + 1e-7),
+            "three": records.trajectory(),
+        }
+    )
     assert {row.status for row in found.values()} == {"ok"}
     assert all(row.verified for row in found.values())
     assert found["one"].compared_with == ["two", "three"]
@@ -41,9 +51,16 @@ def test_frameworks_that_agree_hold_the_same_state() -> None:
 
 
 def test_the_one_that_differs_stands_alone() -> None:
-    losses = (*records.trajectory().losses[:7], *(1.01 * loss for loss in records.trajectory().losses[7:]))
+    losses = (
+        *records.trajectory().losses[:7],
+        *(1.01 * loss for loss in records.trajectory().losses[7:]),
+    )
     found = judged(
-        {"one": records.trajectory(), "two": records.trajectory(losses=losses), "three": records.trajectory()},
+        {
+            "one": records.trajectory(),
+            "two": records.trajectory(losses=losses),
+            "three": records.trajectory(),
+        },
     )
     assert [name for name, row in found.items() if row.status == "failed"] == ["two"]
     assert found["two"].reason == "the losses of 10 steps differ by up to 1.0e-02"
@@ -57,21 +74,36 @@ def test_the_one_that_differs_stands_alone() -> None:
             {"forward": (LeafSample("buffers/norm.running_mean", 0.1, (0.1, -0.1001)),)},
             "the first forward pass differs by 1.0e-03 in buffers/norm.running_mean",
         ),
-        ({"updated": (LeafSample("weights/dense.weight", 1.0, (1.0, 0.5, -1.0)),)}, "weights/dense.weight differs by 1.5e+00"),
-        ({"updated": (LeafSample("weights/dense.weight", 1.1, (1.0, -1.0, 0.5)),)}, "weights/dense.weight differs by 1.0e-01"),
+        (
+            {"updated": (LeafSample("weights/dense.weight", 1.0, (1.0, 0.5, -1.0)),)},
+            "weights/dense.weight differs by 1.5e+00",
+        ),
+        (
+            {"updated": (LeafSample("weights/dense.weight", 1.1, (1.0, -1.0, 0.5)),)},
+            "weights/dense.weight differs by 1.0e-01",
+        ),
         ({"losses": (float("nan"),) * 10}, "differ by up to nan"),
     ],
     ids=["forward", "another layout", "elsewhere in a leaf", "not a number"],
 )
 def test_every_difference_is_named(change: dict, reason: str) -> None:
-    found = judged({"one": records.trajectory(), "two": replace(records.trajectory(), **change), "three": records.trajectory()})
+    found = judged(
+        {
+            "one": records.trajectory(),
+            "two": replace(records.trajectory(), **change),
+            "three": records.trajectory(),
+        }
+    )
     assert found["one"].status == found["three"].status == "ok"
     assert found["two"].status == "failed"
     assert reason in found["two"].reason
 
 
 def test_bfloat16_may_round() -> None:
-    found = judged({"one": records.trajectory(), "two": records.trajectory(scale=1.0005)}, precision="bf16-mixed")
+    found = judged(
+        {"one": records.trajectory(), "two": records.trajectory(scale=1.0005)},
+        precision="bf16-mixed",
+    )
     assert {row.status for row in found.values()} == {"ok"}
     found = judged({"one": records.trajectory(), "two": records.trajectory(scale=1.0005)})
     assert {row.status for row in found.values()} == {"failed"}
@@ -84,14 +116,22 @@ def test_one_framework_alone_proves_nothing() -> None:
 
 
 def test_a_framework_that_failed_is_no_peer() -> None:
-    found = judged({"one": records.trajectory(), "two": records.failure(status="unsupported", reason="no bfloat16")})
+    found = judged(
+        {
+            "one": records.trajectory(),
+            "two": records.failure(status="unsupported", reason="no bfloat16"),
+        }
+    )
     assert (found["two"].status, found["two"].reason) == ("unsupported", "no bfloat16")
     assert found["one"].status == "skipped"
 
 
 def test_an_interrupted_run_says_so() -> None:
     found = judged({"one": records.trajectory(), "two": None, "three": records.trajectory()})
-    assert (found["two"].status, found["two"].reason) == ("skipped", "not measured: the run was interrupted")
+    assert (found["two"].status, found["two"].reason) == (
+        "skipped",
+        "not measured: the run was interrupted",
+    )
     assert found["one"].compared_with == ["three"]
 
 
@@ -100,13 +140,18 @@ def test_the_committed_run_proves_that_all_frameworks_hold_the_same_state() -> N
     run = store.Run(folder)
     found = rows([Wanted(item.case, 1, 1) for item in run.plan], run.records)
     told = {(row.framework, row.workload, row.precision): row.status for row in found}
-    states = {(name, precision) for name in workloads.names() for precision in workloads.precisions(name)}
+    states = {
+        (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
+    }
     frameworks = set(catalog.frameworks()) - {"raw"}
     assert told.keys() == {(framework, *state) for framework in frameworks for state in states}
-    assert {key for key, status in told.items() if status != "ok"} == {("chainer", "llm-slice", "bf16-mixed")}
+    assert {key for key, status in told.items() if status != "ok"} == {
+        ("chainer", "llm-slice", "bf16-mixed")
+    }
 
 
-# --- what the worker checks before it trains ----------------------------------------------------------------------------------
+# --- what the worker checks before it trains
+# ----------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids=str)
@@ -118,15 +163,28 @@ def workload(request: pytest.FixtureRequest) -> workloads.Workload:
 def first_leaves(workload: workloads.Workload, seed: int = 5) -> list[Leaf]:
     """What a faithful framework has at the beginning, with a counter of its own."""
     made = [
-        Leaf(spec.name, spec.role, spec.dtype, spec.shape, memoryview(trajectory._first_bytes(workload, spec, seed)))
+        Leaf(
+            spec.name,
+            spec.role,
+            spec.dtype,
+            spec.shape,
+            memoryview(trajectory._first_bytes(workload, spec, seed)),
+        )
         for spec in workload.leaf_specs()
     ]
     return [*made, Leaf("optimizer/step", Role.OPTIMIZER, "int64", (), memoryview(bytes(8)))]
 
 
-def test_a_faithful_first_state_passes_and_its_own_leaves_are_listed(workload: workloads.Workload) -> None:
+def test_a_faithful_first_state_passes_and_its_own_leaves_are_listed(
+    workload: workloads.Workload,
+) -> None:
     [extra] = trajectory.check_first_state(workload, first_leaves(workload), seed=5)
-    assert (extra.name, extra.role, extra.dtype, extra.shape) == ("optimizer/step", "optimizer", "int64", ())
+    assert (extra.name, extra.role, extra.dtype, extra.shape) == (
+        "optimizer/step",
+        "optimizer",
+        "int64",
+        (),
+    )
 
 
 def test_bfloat16_weights_are_the_masters_rounded() -> None:
@@ -161,7 +219,9 @@ def broken(leaves: list[Leaf], how: str) -> Iterator[Leaf]:
         ("left out", "leaves are missing"),
     ],
 )
-def test_an_unfaithful_first_state_is_named(workload: workloads.Workload, how: str, reason: str) -> None:
+def test_an_unfaithful_first_state_is_named(
+    workload: workloads.Workload, how: str, reason: str
+) -> None:
     with pytest.raises(AnotherState, match=reason):
         trajectory.check_first_state(workload, broken(first_leaves(workload), how), seed=5)
 
@@ -175,6 +235,8 @@ def test_a_weight_too_many_is_named(workload: workloads.Workload) -> None:
 def test_a_sample_reaches_from_the_first_to_the_last_element() -> None:
     values = np.arange(1000, dtype=np.float32)
     leaf = Leaf("weights/a", Role.WEIGHT, "float32", (1000,), memoryview(values.view(np.uint8)))
-    [sample] = trajectory.samples([leaf, replace(leaf, name="buffers/b", role=Role.BUFFER)], {Role.WEIGHT})
+    [sample] = trajectory.samples(
+        [leaf, replace(leaf, name="buffers/b", role=Role.BUFFER)], {Role.WEIGHT}
+    )
     assert (sample.values[0], sample.values[-1], len(sample.values)) == (0.0, 999.0, 16)
     assert sample.rms == pytest.approx(float(np.sqrt(np.mean(values.astype(float) ** 2))))

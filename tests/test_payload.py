@@ -39,15 +39,21 @@ def test_each_role_is_told_apart() -> None:
 
 
 def test_a_shuffle_brings_out_what_the_elements_have_in_common() -> None:
-    values = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32)  # their exponents are alike
+    # their exponents are alike
+    values = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float32)
     found = described(leaf("weights/a", Role.WEIGHT, values))["weight"]
     assert found.shuffled_bytes < 0.95 * found.deflated_bytes
 
 
 def test_a_large_role_is_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(payload, "SAMPLE_BYTES", 10_000)
-    large, small = np.zeros(25_000, dtype=np.float32), np.random.default_rng(0).standard_normal(25_000).astype(np.float32)
-    found = described(leaf("weights/a", Role.WEIGHT, large), leaf("weights/b", Role.WEIGHT, small))["weight"]
+    large, small = (
+        np.zeros(25_000, dtype=np.float32),
+        np.random.default_rng(0).standard_normal(25_000).astype(np.float32),
+    )
+    found = described(leaf("weights/a", Role.WEIGHT, large), leaf("weights/b", Role.WEIGHT, small))[
+        "weight"
+    ]
     assert found.bytes == 200_000
     assert found.sampled_bytes == pytest.approx(10_000, rel=0.01)
     assert 4_000 < found.deflated_bytes < 6_000, "half of the sample is noise, half is zeros"

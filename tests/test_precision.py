@@ -27,8 +27,12 @@ def cost(item: PlannedCase, noise: Sequence[float]) -> list[Record]:
     """Saves of a process each, longer by its noise, and loads that are all alike."""
     found: list[Record] = []
     for process, factor in enumerate(noise):
-        phases = dict.fromkeys(("save_ns", "staged_ns", "finished_ns", "sync_ns"), int(1e8 * factor))
-        found += [records.save(item.case.id, process=process, index=index, **phases) for index in range(2)]
+        phases = dict.fromkeys(
+            ("save_ns", "staged_ns", "finished_ns", "sync_ns"), int(1e8 * factor)
+        )
+        found += [
+            records.save(item.case.id, process=process, index=index, **phases) for index in range(2)
+        ]
         found += [records.load(item.case.id, process=process, index=index) for index in range(2)]
         found += [records.verified(item.case.id, process=process)]
     return found
@@ -38,8 +42,19 @@ def cost(item: PlannedCase, noise: Sequence[float]) -> list[Record]:
 def run(tmp_path: Path) -> ReadRun:
     """A steady row, a restless one, and one that failed; 5 % was asked for."""
     plan = [planned(method, processes=4) for method in ("buffered", "npz", "direct")]
-    found = [*cost(plan[0], (1.0, 1.001, 0.999, 1.0)), *cost(plan[1], (1.0, 1.5, 0.7, 1.2)), records.failure(plan[2].case.id)]
-    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path), goal={"precision": 0.05, "budget_s": 90.0})
+    found = [
+        *cost(plan[0], (1.0, 1.001, 0.999, 1.0)),
+        *cost(plan[1], (1.0, 1.5, 0.7, 1.2)),
+        records.failure(plan[2].case.id),
+    ]
+    made = store.create(
+        tmp_path,
+        "test",
+        [],
+        plan,
+        manifest.capture(tmp_path),
+        goal={"precision": 0.05, "budget_s": 90.0},
+    )
     for record in found:
         made.append(record)
     return read_run(made.folder)
@@ -67,14 +82,23 @@ def test_one_process_is_never_precise(tmp_path: Path) -> None:
 def test_what_happened_is_said_for_every_row(run: ReadRun) -> None:
     reached, missed = precision.notes(run)
     assert reached == "±5 % was asked for and reached by raw buffered on resnet50 small on cpu."
-    assert missed.startswith("±5 % was asked for within 1.5 min and not reached by raw npz on resnet50 small on cpu (")
+    assert missed.startswith(
+        "±5 % was asked for within 1.5 min and not reached by raw npz on resnet50 small on cpu ("
+    )
 
 
 def test_two_arms_are_as_precise_as_their_ratio(tmp_path: Path) -> None:
     wild = (1.0, 1.5, 0.7, 1.2)
     item = planned(processes=4)
     plan = [replace(item, case=replace(item.case, arm=arm)) for arm in ("a", "b")]
-    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path), arms={arm: {"asked": ["."]} for arm in "ab"})
+    made = store.create(
+        tmp_path,
+        "test",
+        [],
+        plan,
+        manifest.capture(tmp_path),
+        arms={arm: {"asked": ["."]} for arm in "ab"},
+    )
     for record in [*cost(plan[0], wild), *cost(plan[1], wild)]:
         made.append(record)
     (row,) = precision.of_run(read_run(made.folder))
@@ -87,7 +111,10 @@ def test_a_comparison_says_which_of_its_rows_are_precise(tmp_path: Path) -> None
     plan = [planned(method, processes=4) for method in ("buffered", "npz")]
     plan = [replace(item, case=replace(item.case, arm=arm)) for item in plan for arm in ("a", "b")]
     noises = [wild, wild, wild, tuple(reversed(wild))]
-    asked: dict[str, Any] = {"arms": {arm: {"asked": ["."]} for arm in "ab"}, "goal": {"precision": 0.05, "budget_s": 90.0}}
+    asked: dict[str, Any] = {
+        "arms": {arm: {"asked": ["."]} for arm in "ab"},
+        "goal": {"precision": 0.05, "budget_s": 90.0},
+    }
     made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path), **asked)
     for item, noise in zip(plan, noises, strict=True):
         for record in cost(item, noise):
@@ -110,7 +137,10 @@ def test_processes_are_added_until_the_goal_is_reached(measure: Measure) -> None
         return {plan[0].case.id} if len(asked) <= 2 else set()
 
     made = measure(plan, goal=Goal(too_wide, 600.0))
-    processes = {item.case.method: {r.process for r in made.records("save") if r.case == item.case.id} for item in plan}
+    processes = {
+        item.case.method: {r.process for r in made.records("save") if r.case == item.case.id}
+        for item in plan
+    }
     assert processes == {"buffered": {0, 1, 2}, "npz": {0}}
     assert all(row.verified for row in made.rows)
 

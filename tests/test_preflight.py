@@ -13,7 +13,13 @@ import pytest
 
 from harness.driver import manifest, preflight
 from harness.driver.errors import UsageError
-from harness.driver.preflight import GIB, check_memory, check_scratch, direct_io, needed_memory_bytes
+from harness.driver.preflight import (
+    GIB,
+    check_memory,
+    check_scratch,
+    direct_io,
+    needed_memory_bytes,
+)
 
 
 def test_a_good_directory_is_left_as_it_was(tmp_path: Path) -> None:
@@ -40,28 +46,41 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_room_says_how_much_is_needed_and_free(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"has \d+\.\d\d GiB free, and the run needs 1048576\.00 GiB"):
+    with pytest.raises(
+        UsageError, match=r"has \d+\.\d\d GiB free, and the run needs 1048576\.00 GiB"
+    ):
         check_scratch(tmp_path, 2**50)
 
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """Yield a directory that nobody can write in. Permissions do not stop the superuser; a read-only mount does."""
+    """Yield a directory that nobody can write in.
+
+    Permissions do not stop the superuser; a read-only mount does.
+    """
     folder = tmp_path / "read-only"
     folder.mkdir()
     if os.geteuid() != 0:
         folder.chmod(0o555)
         yield folder
         return
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", folder], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro,size=4k", "tmpfs", folder],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode != 0:
-        pytest.skip("the superuser of this machine may not mount, so no directory is read-only to it")
+        pytest.skip(
+            "the superuser of this machine may not mount, so no directory is read-only to it"
+        )
     yield folder
     subprocess.run(["umount", folder], check=True)
 
 
 def test_a_read_only_directory_is_refused(read_only: Path) -> None:
-    with pytest.raises(UsageError, match=f"cannot write in scratch directory {read_only}: (Read-only|Permission)"):
+    with pytest.raises(
+        UsageError, match=f"cannot write in scratch directory {read_only}: (Read-only|Permission)"
+    ):
         check_scratch(read_only, 0)
 
 
@@ -100,5 +119,8 @@ def test_memory_grows_with_state_and_ranks() -> None:
 
 def test_memory_that_just_suffices_is_enough() -> None:
     check_memory(5 * GIB, 5 * GIB)
-    with pytest.raises(UsageError, match=r"4\.50 GiB of memory are available, and the largest case needs about 5\.00 GiB"):
+    with pytest.raises(
+        UsageError,
+        match=r"4\.50 GiB of memory are available, and the largest case needs about 5\.00 GiB",
+    ):
         check_memory(5 * GIB, 9 * GIB // 2)

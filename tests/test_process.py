@@ -23,13 +23,21 @@ def test_a_daemon_that_nobody_has_seen_is_ended(tmp_path: Path) -> None:
     variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     follower = process.Follower(tmp_path, 1, lambda rank, line: None)
     began_s = time.monotonic()
-    ending = process.run([sys.executable, "-c", STARTS_A_DAEMON], variables, tmp_path / "log", follower, 1, timeout_s=30)
+    ending = process.run(
+        [sys.executable, "-c", STARTS_A_DAEMON],
+        variables,
+        tmp_path / "log",
+        follower,
+        1,
+        timeout_s=30,
+    )
     assert not ending.complete
     assert processes_in(tmp_path) == []
     assert time.monotonic() - began_s < 30
 
 
-# As mpirun does, it waits until the output of its rank is closed; the rank's last act is a daemon that has inherited it.
+# As mpirun does, it waits until the output of its rank is closed; the rank's last act is a daemon
+# that has inherited it.
 RANK = "import subprocess, time; time.sleep(3); subprocess.Popen(['sleep', '60'], start_new_session=True)"
 LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)"
 
@@ -38,7 +46,14 @@ def test_a_launcher_does_not_wait_for_what_a_dead_rank_has_left(tmp_path: Path) 
     variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
     follower = process.Follower(tmp_path, 1, lambda rank, line: None)
     began_s = time.monotonic()
-    ending = process.run([sys.executable, "-c", LAUNCHER, RANK], variables, tmp_path / "log", follower, 1, timeout_s=50)
+    ending = process.run(
+        [sys.executable, "-c", LAUNCHER, RANK],
+        variables,
+        tmp_path / "log",
+        follower,
+        1,
+        timeout_s=50,
+    )
     assert ending.reason.startswith("the process ended before its work was done")
     assert processes_in(tmp_path) == []
     assert time.monotonic() - began_s < 40
@@ -49,7 +64,9 @@ def test_others_with_another_temporary_directory_are_left_alone(tmp_path: Path) 
     follower = process.Follower(tmp_path, 1, lambda rank, line: None)
     other = subprocess.Popen(["sleep", "60"], env=os.environ | {"TMPDIR": str(tmp_path / "others")})
     try:
-        process.run([sys.executable, "-c", "pass"], variables, tmp_path / "log", follower, 1, timeout_s=30)
+        process.run(
+            [sys.executable, "-c", "pass"], variables, tmp_path / "log", follower, 1, timeout_s=30
+        )
         assert other.poll() is None
     finally:
         other.kill()
@@ -81,7 +98,9 @@ time.sleep(60)
         (["save", "save,close"] * 6, 0, "; ranks 0, 2, 4, 6, others stood in save"),
     ],
 )
-def test_of_ranks_that_hang_side_by_side_none_alone_is_to_blame(tmp_path: Path, ranks: list[str], rank: int, said: str) -> None:
+def test_of_ranks_that_hang_side_by_side_none_alone_is_to_blame(
+    tmp_path: Path, ranks: list[str], rank: int, said: str
+) -> None:
     follower = process.Follower(tmp_path, len(ranks), lambda rank, line: None)
     variables = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", STANDS, str(tmp_path), *ranks]

@@ -17,14 +17,18 @@ from harness.record import Record, SaveRecord
 
 
 def item(**changes: Any) -> PlannedCase:
-    return planned("buffered", **({"samples": 3, "warmups": 1, "repeats": 2, "processes": 2} | changes))
+    return planned(
+        "buffered", **({"samples": 3, "warmups": 1, "repeats": 2, "processes": 2} | changes)
+    )
 
 
 def saves(of: PlannedCase, indices: Iterable[int], **changes: Any) -> list[SaveRecord]:
     return [records.save(of.case.id, index=index, **changes) for index in indices]
 
 
-def missing(of: PlannedCase, found: Sequence[Record], process: int = 0, direction: JobRole = "save") -> tuple[int, int, int]:
+def missing(
+    of: PlannedCase, found: Sequence[Record], process: int = 0, direction: JobRole = "save"
+) -> tuple[int, int, int]:
     """(samples, repeats, first index) of what is still to be done."""
     task = Progress(found).task(of, process, direction)
     assert task.case == of.case
@@ -71,9 +75,13 @@ def test_a_disturbed_warmup_is_a_warmup() -> None:
         (1, 2, 1, 1),
     ],
 )
-def test_disturbed_samples_use_up_the_repeats_and_then_count(disturbed: int, good: int, samples: int, repeats: int) -> None:
+def test_disturbed_samples_use_up_the_repeats_and_then_count(
+    disturbed: int, good: int, samples: int, repeats: int
+) -> None:
     of = item()
-    found = saves(of, range(disturbed), disturbed=True) + saves(of, range(disturbed, disturbed + good))
+    found = saves(of, range(disturbed), disturbed=True) + saves(
+        of, range(disturbed, disturbed + good)
+    )
     assert missing(of, found) == (samples, repeats, disturbed + good)
 
 
@@ -138,9 +146,14 @@ def test_a_case_that_failed_is_done_in_every_process_and_direction(status: str) 
 def test_what_takes_no_samples_is_there_or_missing() -> None:
     of = item()
     of = replace(of, case=replace(of.case, experiment="sizes"))
-    found = [records.repeat(of.case.id, pair="one process"), records.repeat(of.case.id, process=1, pair="two processes")]
+    found = [
+        records.repeat(of.case.id, pair="one process"),
+        records.repeat(of.case.id, process=1, pair="two processes"),
+    ]
     progress = Progress(found)
-    assert [progress.done(of, process, role) for process in (0, 1) for role in ("inspect", "repeat")] == [True, False, False, True]
+    assert [
+        progress.done(of, process, role) for process in (0, 1) for role in ("inspect", "repeat")
+    ] == [True, False, False, True]
     assert progress.samples_done([of]) == 2
     assert samples_wanted([of]) == 4
     of = replace(of, case=replace(of.case, experiment="parity"), processes=1)
@@ -156,7 +169,11 @@ def test_a_traced_case_is_remembered() -> None:
 
 def test_records_may_come_one_by_one_and_in_any_order() -> None:
     of = item(world=2)
-    found = saves(of, [0], warmup=True, rank=0) + saves(of, [1, 2], rank=0) + saves(of, [2, 1, 0], rank=1)
+    found = (
+        saves(of, [0], warmup=True, rank=0)
+        + saves(of, [1, 2], rank=0)
+        + saves(of, [2, 1, 0], rank=1)
+    )
     progress = Progress([])
     for record in reversed(found):
         progress.add(record)
@@ -167,6 +184,10 @@ def test_records_may_come_one_by_one_and_in_any_order() -> None:
 def test_steps_count_the_samples_that_are_not_missing() -> None:
     of, other = item(), item(dropout=0.2)
     assert Progress([]).samples_done([of, other]) == 0
-    found: list[Record] = [*saves(of, [0], warmup=True), *saves(of, [1, 2]), records.load(of.case.id, process=1)]
+    found: list[Record] = [
+        *saves(of, [0], warmup=True),
+        *saves(of, [1, 2]),
+        records.load(of.case.id, process=1),
+    ]
     assert Progress(found).samples_done([of, other]) == 3
     assert Progress(saves(of, range(9))).samples_done([of, other]) == 3, "no more than were wanted"

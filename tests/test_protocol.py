@@ -33,7 +33,10 @@ def run(measure: Measure, scratch: Path) -> Measured:
             spied("Durations", processes=2),
             spied("WeightsOnly", covers="weights", processes=2),
             spied("WeightsOnly", covers="full"),
-            replace(planned("buffered"), case=replace(planned("buffered", covers="weights").case, method="understated")),
+            replace(
+                planned("buffered"),
+                case=replace(planned("buffered", covers="weights").case, method="understated"),
+            ),
         ]
     )
 
@@ -66,11 +69,17 @@ def test_every_sample_stands_between_two_ceilings_of_its_bytes(run: Measured, ki
     for record in run.records(kind):
         assert record.ceilings.bytes == record.covered_bytes > 0
         assert min(record.ceilings.before_ns, record.ceilings.after_ns) > 0
-        assert record.ceilings.before_ns != record.ceilings.after_ns, "two measurements never agree to the nanosecond"
+        assert record.ceilings.before_ns != record.ceilings.after_ns, (
+            "two measurements never agree to the nanosecond"
+        )
 
 
 def test_every_save_stands_between_two_copies_of_the_state_in_memory(run: Measured) -> None:
-    rates = [record.covered_bytes / record.memory_copy_ns for record in run.records("save") if record.memory_copy_ns]
+    rates = [
+        record.covered_bytes / record.memory_copy_ns
+        for record in run.records("save")
+        if record.memory_copy_ns
+    ]
     assert len(rates) == len(run.records("save"))
     assert 0.05 < min(rates) < 500, "bytes a nanosecond"
     assert len(set(rates)) > len(rates) // 2, "one of its own each"
@@ -83,7 +92,12 @@ def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None
         return lambda size_bytes: calls.append((name, size_bytes)) or len(calls)
 
     ceiling = SimpleNamespace(write_ns=noted("ceiling"), storage=SimpleNamespace(direct=True))
-    fence = Fence(SimpleNamespace(settle=noted("settled"), ceiling=ceiling, world=SimpleNamespace(maximum=int)), "write")
+    fence = Fence(
+        SimpleNamespace(
+            settle=noted("settled"), ceiling=ceiling, world=SimpleNamespace(maximum=int)
+        ),
+        "write",
+    )
     before_ns = fence.before(100)
     fence.after(100, before_ns)
     assert fence.before(100) == 4, "the one behind the last sample, while that is fresh"
@@ -92,21 +106,31 @@ def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None
 
 def test_ceilings_and_samples_alternate(run: Measured) -> None:
     in_order = [record for record in run.records("load") if record.process == 0]
-    pairs = [(a, b) for a, b in zip(in_order, in_order[1:], strict=False) if a.covered_bytes == b.covered_bytes]
+    pairs = [
+        (a, b)
+        for a, b in zip(in_order, in_order[1:], strict=False)
+        if a.covered_bytes == b.covered_bytes
+    ]
     shared = sum(a.ceilings.after_ns == b.ceilings.before_ns for a, b in pairs)
     assert shared >= len(pairs) // 2, "a ceiling must stand between two samples and serve both"
 
 
-def test_a_sample_is_tagged_disturbed_when_its_ceilings_differ_by_more_than_a_tenth(run: Measured) -> None:
+def test_a_sample_is_tagged_disturbed_when_its_ceilings_differ_by_more_than_a_tenth(
+    run: Measured,
+) -> None:
     for record in run.records("save") + run.records("load"):
         mean = 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns)
-        assert record.disturbed == (abs(record.ceilings.before_ns - record.ceilings.after_ns) > 0.10 * mean)
+        assert record.disturbed == (
+            abs(record.ceilings.before_ns - record.ceilings.after_ns) > 0.10 * mean
+        )
 
 
 def test_disturbed_samples_are_repeated_within_the_limit_and_all_are_stored(run: Measured) -> None:
     for process in (0, 1):
         for kind in ("save", "load"):
-            taken = [r for r in samples(run, kind, "direct") if r.process == process and not r.warmup]
+            taken = [
+                r for r in samples(run, kind, "direct") if r.process == process and not r.warmup
+            ]
             disturbed = sum(record.disturbed for record in taken)
             assert len(taken) == 2 + min(disturbed, 2)
 
@@ -154,9 +178,16 @@ def test_a_method_that_says_what_it_covers_is_measured(run: Measured) -> None:
 
 def test_a_leaf_that_no_training_moves_is_verified_too(measure: Measure) -> None:
     framework = "tests.spies:StandingLeaf"
-    run = measure([planned("buffered", framework_path=framework), spied("WithoutStandingLeaf", framework_path=framework)])
+    run = measure(
+        [
+            planned("buffered", framework_path=framework),
+            spied("WithoutStandingLeaf", framework_path=framework),
+        ]
+    )
     assert (run.row("buffered").status, run.row("buffered").verified) == ("ok", True)
-    assert run.row("WithoutStandingLeaf").reason.endswith("differ from the saved state: optimizer/momentum/classifier.bias")
+    assert run.row("WithoutStandingLeaf").reason.endswith(
+        "differ from the saved state: optimizer/momentum/classifier.bias"
+    )
 
 
 # 4. Nothing else in the clock
@@ -170,7 +201,9 @@ def test_the_parent_is_empty_and_the_collector_off(run: Measured) -> None:
 def test_the_disk_was_watched_before_every_sample(run: Measured, scratch: Path) -> None:
     if storage.wait_until_quiet(scratch) is None:
         pytest.skip("this file system has no device that tells what it does")
-    assert all(record.quiet in (True, False) for record in run.records("save") + run.records("load"))
+    assert all(
+        record.quiet in (True, False) for record in run.records("save") + run.records("load")
+    )
 
 
 def test_phases_are_told_apart(run: Measured) -> None:
@@ -187,7 +220,9 @@ def test_phases_are_told_apart(run: Measured) -> None:
     assert row.load_s.value >= 0.120
     assert row.open_s is not None
     assert 0.020 <= row.open_s.value < 0.090
-    assert [record.process for record in samples(run, "opened", "Durations")] == [0, 1], "once in each process that saves"
+    assert [record.process for record in samples(run, "opened", "Durations")] == [0, 1], (
+        "once in each process that saves"
+    )
 
 
 def test_memory_backing_is_shown_for_every_sample(run: Measured) -> None:
@@ -201,7 +236,9 @@ def test_memory_backing_is_shown_for_every_sample(run: Measured) -> None:
 def test_the_harness_own_cost_is_measured_with_an_empty_method(run: Measured) -> None:
     for record in run.records("overhead"):
         assert len(record.empty_save_ns) >= 10
-        assert statistics.median(record.empty_save_ns) < 100_000, "an empty method must cost at most 100 microseconds"
+        assert statistics.median(record.empty_save_ns) < 100_000, (
+            "an empty method must cost at most 100 microseconds"
+        )
         assert 0 < record.harness_peak_bytes <= 256 << 20
 
 
@@ -217,7 +254,8 @@ def test_raw_samples_are_stored_with_their_process_and_warm_ups_flagged(run: Mea
     assert len({(record.process, record.rank, record.index) for record in taken}) == len(taken)
 
 
-# 6 and 7 are the analysis's: test_statistics.py, and test_session.py for runs that may not be pooled.
+# 6 and 7 are the analysis's: test_statistics.py, and test_session.py for runs that may not be
+# pooled.
 
 
 def test_a_case_that_is_not_to_be_traced_is_not(measure: Measure) -> None:

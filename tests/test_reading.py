@@ -58,7 +58,10 @@ DAMAGED = {
     "a list": ("[1, 2]", r"^not a JSON object$"),
     "a text": ('"save"', r"^not a JSON object$"),
     "nothing in JSON": ("null", r"^not a JSON object$"),
-    "a newer schema": (changed(SAVE, schema=SCHEMA + 1), rf"^schema {SCHEMA + 1} is not one that .* reads \(1 to {SCHEMA}\)$"),
+    "a newer schema": (
+        changed(SAVE, schema=SCHEMA + 1),
+        rf"^schema {SCHEMA + 1} is not one that .* reads \(1 to {SCHEMA}\)$",
+    ),
     "a schema before the first": (changed(SAVE, schema=0), r"^schema 0 is not one"),
     "no schema": (changed(SAVE, schema=None), r"^schema None is not one"),
     "a schema that is text": (changed(SAVE, schema="1"), r"^schema '1' is not one"),
@@ -68,16 +71,28 @@ DAMAGED = {
     "no duration": (changed(SAVE, save_ns=None), r"^save\.save_ns: .*required"),
     "text for a duration": (changed(SAVE, save_ns="12"), r"^save\.save_ns: .*valid integer"),
     "a fraction for a duration": (changed(SAVE, save_ns=0.5), r"^save\.save_ns: .*valid integer"),
-    "a whole float for a duration": (changed(SAVE, save_ns=12.0), r"^save\.save_ns: .*valid integer"),
-    "a truth value for a duration": (changed(SAVE, save_ns=True), r"^save\.save_ns: .*valid integer"),
+    "a whole float for a duration": (
+        changed(SAVE, save_ns=12.0),
+        r"^save\.save_ns: .*valid integer",
+    ),
+    "a truth value for a duration": (
+        changed(SAVE, save_ns=True),
+        r"^save\.save_ns: .*valid integer",
+    ),
     "a number for a truth value": (changed(SAVE, warmup=1), r"^save\.warmup: .*valid boolean"),
-    "text for a fraction": (changed(EACH["load"], resident_fraction="0.5"), r"^load\.resident_fraction: .*valid number"),
+    "text for a fraction": (
+        changed(EACH["load"], resident_fraction="0.5"),
+        r"^load\.resident_fraction: .*valid number",
+    ),
     "an unknown word": (changed(EACH["load"], cache="hot"), r"^load\.cache: .*'cold'"),
     "a wrong number deep inside": (
         changed(SAVE, ceilings={"bytes": 1, "before_ns": 1, "after_ns": "2", "direct": True}),
         r"^save\.ceilings\.after_ns: ",
     ),
-    "a wrong number in a list": (changed(EACH["overhead"], empty_save_ns=[1, "2"]), r"^overhead\.empty_save_ns\.1: "),
+    "a wrong number in a list": (
+        changed(EACH["overhead"], empty_save_ns=[1, "2"]),
+        r"^overhead\.empty_save_ns\.1: ",
+    ),
     "the fields of another kind": (changed(SAVE, kind="load"), r"^load\.load_ns: .*required"),
 }
 
@@ -116,10 +131,16 @@ def test_a_last_line_without_its_end_is_a_record_if_it_is_whole(tmp_path: Path) 
     assert read(file) == ([SAVE, SAVE], [])
 
 
-@pytest.mark.parametrize("rubbish", [b"\xff\xfe\x00\x80", b"a\x0cb\x1cc\xe2\x80\xa8d\x85e"], ids=["no text", "separators"])
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"\xff\xfe\x00\x80", b"a\x0cb\x1cc\xe2\x80\xa8d\x85e"],
+    ids=["no text", "separators"],
+)
 def test_bytes_that_are_no_text_are_one_damaged_line(tmp_path: Path, rubbish: bytes) -> None:
     file = tmp_path / "records.jsonl"
-    file.write_bytes(to_line(SAVE).encode() + rubbish + b"\n" + to_line(SAVE).encode() + b"rubbish\n")
+    file.write_bytes(
+        to_line(SAVE).encode() + rubbish + b"\n" + to_line(SAVE).encode() + b"rubbish\n"
+    )
     kept, damages = read(file)
     assert kept == [SAVE, SAVE]
     assert [found.line for found in damages] == [2, 4], "lines are counted as an editor counts them"

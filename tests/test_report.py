@@ -55,7 +55,10 @@ def test_markup_from_a_record_is_text_on_the_page(hostile: ReadRun) -> None:
 
 
 def test_the_page_names_the_damaged_line(hostile: ReadRun) -> None:
-    assert f"{hostile.name}/records.jsonl, line {len(hostile.stored.records) + 1}: not JSON" in text_of(page([Machine([hostile])]))
+    assert (
+        f"{hostile.name}/records.jsonl, line {len(hostile.stored.records) + 1}: not JSON"
+        in text_of(page([Machine([hostile])]))
+    )
 
 
 def test_every_row_has_its_place_and_its_command(references: list[ReadRun]) -> None:
@@ -79,7 +82,9 @@ def test_the_page_asks_for_nothing_from_elsewhere(references: list[ReadRun]) -> 
 def test_a_command_plans_the_row_it_is_for(name: str, references: list[ReadRun]) -> None:
     run = next(run for run in references if run.name == name)
     cases = [planned.case for planned in run.stored.plan]
-    wrong = [case for case in cases if case.id not in planned_by(command(case, run.stored.header, cases))]
+    wrong = [
+        case for case in cases if case.id not in planned_by(command(case, run.stored.header, cases))
+    ]
     assert [(case.framework, case.method, case.world) for case in wrong] == []
 
 
@@ -106,7 +111,14 @@ def planned_by(line: str) -> set[str]:
 
 
 def test_a_command_has_what_the_user_had_set() -> None:
-    case = item("buffered[depth=2,crc=false]", device="cuda", world=4, strategy="ddp", launcher="slurm", nodes=2).case
+    case = item(
+        "buffered[depth=2,crc=false]",
+        device="cuda",
+        world=4,
+        strategy="ddp",
+        launcher="slurm",
+        nodes=2,
+    ).case
     header = {"suite": "bench", "directory": "/scratch of mine", "python": ["raw=/opt/python"]}
     assert command(case, header, [case]) == (
         "ckptbench run bench --framework raw --workload resnet50 --method buffered --option depth=2 --option crc=false "
@@ -116,7 +128,8 @@ def test_a_command_has_what_the_user_had_set() -> None:
 
 def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:
     rows = [row for run in references for row in run.rows]
-    rows += [replace(row, open_s=row.durable_s) for row in rows if isinstance(row, CostRow)]  # the older of them have none
+    # the older of them have none
+    rows += [replace(row, open_s=row.durable_s) for row in rows if isinstance(row, CostRow)]
     unknown = {
         (row.experiment, column)
         for row in rows
@@ -128,7 +141,11 @@ def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) ->
 
 
 def test_what_a_column_is_sorted_by_is_what_it_shows(hostile: ReadRun) -> None:
-    by_method = {row.method: COLUMNS["cost"]["durable"].sort_value(row) for row in hostile.rows if row.workload == "resnet50"}
+    by_method = {
+        row.method: COLUMNS["cost"]["durable"].sort_value(row)
+        for row in hostile.rows
+        if row.workload == "resnet50"
+    }
     assert {name: by_method[name] for name in SPEEDS_S} == pytest.approx(SPEEDS_S)
     assert by_method[f"evil{HOSTILE}"] is None
     assert {COLUMNS["cost"]["bytes"].sort_value(row) for row in hostile.rows} == {1.1, None}
@@ -136,10 +153,17 @@ def test_what_a_column_is_sorted_by_is_what_it_shows(hostile: ReadRun) -> None:
 
 def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> None:
     here = manifest.capture(tmp_path)
-    machines = [here, replace(here, machine="ffffffffffff"), replace(here, free_bytes=1, load_average=9.0)]
+    machines = [
+        here,
+        replace(here, machine="ffffffffffff"),
+        replace(here, free_bytes=1, load_average=9.0),
+    ]
     case = item("direct")
     found = measured(case.case.id, 0.1)
-    runs = [read_run(store_run(tmp_path / str(number), [case], found, machine)) for number, machine in enumerate(machines)]
+    runs = [
+        read_run(store_run(tmp_path / str(number), [case], found, machine))
+        for number, machine in enumerate(machines)
+    ]
     groups = apart(runs)
     assert sorted(len(group) for group in groups) == [1, 2]
     html = page([Machine(group) for group in groups])
@@ -150,7 +174,12 @@ def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> N
 def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path) -> None:
     one, two = item("direct"), item("direct", world=2, strategy="flat", launcher="mpirun")
     found = [*measured(one.case.id, 0.1)]
-    found += [replace(record, rank=rank) for rank in range(2) for record in measured(two.case.id, 0.3) if hasattr(record, "rank")]
+    found += [
+        replace(record, rank=rank)
+        for rank in range(2)
+        for record in measured(two.case.id, 0.3)
+        if hasattr(record, "rank")
+    ]
     html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
     row = text_of(html[html.index('<tr id="m1-cost-2"') :])
     assert re.search(r"\b2\s", row)
@@ -162,12 +191,21 @@ def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path)
 def test_a_heading_stands_over_its_numbers(tmp_path: Path) -> None:
     one, two = item("direct"), item("direct", world=2, strategy="flat", launcher="mpirun")
     found = [*measured(one.case.id, 0.1)]
-    found += [replace(record, rank=rank) for rank in range(2) for record in measured(two.case.id, 0.3) if hasattr(record, "rank")]
+    found += [
+        replace(record, rank=rank)
+        for rank in range(2)
+        for record in measured(two.case.id, 0.3)
+        if hasattr(record, "rank")
+    ]
     html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
     heads = re.findall(r'<th scope="col"( class="number")?>(.*?)</th>', html)
-    cells = re.findall(r'<t[hd] (?:scope="row"|class="(number|text)[^"]*")', html[html.index("<tr id=") :])
+    cells = re.findall(
+        r'<t[hd] (?:scope="row"|class="(number|text)[^"]*")', html[html.index("<tr id=") :]
+    )
     assert "to one rank's" in [unescape(name) for _, name in heads]
-    assert [bool(number) for number, _ in heads] == [kind == "number" for kind in cells[: len(heads)]]
+    assert [bool(number) for number, _ in heads] == [
+        kind == "number" for kind in cells[: len(heads)]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +223,15 @@ def test_a_wide_picture_lies_on_its_side_on_paper(hostile: ReadRun, size: str, w
 
 
 def test_a_figure_says_what_it_lacks(hostile: ReadRun) -> None:
-    seen = text_of(page([Machine([hostile], [Picture("Stall", "Shorter is better.", ("jax: not measured",), SVG)])]))
+    seen = text_of(
+        page(
+            [
+                Machine(
+                    [hostile], [Picture("Stall", "Shorter is better.", ("jax: not measured",), SVG)]
+                )
+            ]
+        )
+    )
     assert "Shorter is better." in seen
     assert "jax: not measured" in seen
 
@@ -204,36 +250,83 @@ def test_the_answer_is_three_sentences_whatever_was_measured(references: list[Re
         assert all(re.fullmatch(r"[A-Z0-9].*\.", sentence) for sentence in said), said
 
 
-def test_the_answer_of_several_runs_is_of_the_fullest_and_of_the_newest_of_these(tmp_path: Path) -> None:
+def test_the_answer_of_several_runs_is_of_the_fullest_and_of_the_newest_of_these(
+    tmp_path: Path,
+) -> None:
     direct, buffered = item("direct"), item("buffered")
-    full = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.03), *measured(buffered.case.id, 0.05)]))
+    full = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.03), *measured(buffered.case.id, 0.05)],
+        )
+    )
     part = read_run(store_run(tmp_path, [buffered], measured(buffered.case.id, 0.02)))
-    again = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.04), *measured(buffered.case.id, 0.05)]))
-    assert answer([full.rows, part.rows])[0].endswith("is durable soonest with direct in raw (30.0 ms).")
-    assert answer([full.rows, again.rows, part.rows])[0].endswith("is durable soonest with direct in raw (40.0 ms).")
-    assert answer([again.rows, full.rows])[0].endswith("is durable soonest with direct in raw (30.0 ms).")
+    again = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.04), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    assert answer([full.rows, part.rows])[0].endswith(
+        "is durable soonest with direct in raw (30.0 ms)."
+    )
+    assert answer([full.rows, again.rows, part.rows])[0].endswith(
+        "is durable soonest with direct in raw (40.0 ms)."
+    )
+    assert answer([again.rows, full.rows])[0].endswith(
+        "is durable soonest with direct in raw (30.0 ms)."
+    )
 
 
 def test_a_method_that_has_failed_since_is_no_longer_the_answer(tmp_path: Path) -> None:
     direct, buffered = item("direct"), item("buffered")
-    old = read_run(store_run(tmp_path, [direct, buffered], [*measured(direct.case.id, 0.01), *measured(buffered.case.id, 0.05)]))
-    new = read_run(store_run(tmp_path, [direct, buffered], [records.failure(direct.case.id), *measured(buffered.case.id, 0.05)]))
-    assert answer([old.rows, new.rows])[0].endswith("is durable soonest with buffered in raw (50.0 ms).")
+    old = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.01), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    new = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [records.failure(direct.case.id), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    assert answer([old.rows, new.rows])[0].endswith(
+        "is durable soonest with buffered in raw (50.0 ms)."
+    )
 
 
 def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:
     part, whole = item("direct", covers="weights"), item("buffered")
-    run = read_run(store_run(tmp_path, [part, whole], [*measured(part.case.id, 0.01), *measured(whole.case.id, 0.02)]))
+    run = read_run(
+        store_run(
+            tmp_path, [part, whole], [*measured(part.case.id, 0.01), *measured(whole.case.id, 0.02)]
+        )
+    )
     speed, training, _ = answer([run.rows])
-    assert speed.endswith("a verified full checkpoint is durable soonest with buffered in raw (20.0 ms).")
+    assert speed.endswith(
+        "a verified full checkpoint is durable soonest with buffered in raw (20.0 ms)."
+    )
     assert training == "A checkpoint stops training least with buffered in raw (10.0 ms)."
 
 
 def test_the_answer_tells_what_a_power_loss_spares_and_what_failed(tmp_path: Path) -> None:
     kept, lost, failed = item("direct"), item("buffered"), item("npz")
-    found = [*measured(kept.case.id, 0.01), *measured(lost.case.id, 0.02), records.failure(failed.case.id)]
+    found = [
+        *measured(kept.case.id, 0.01),
+        *measured(lost.case.id, 0.02),
+        records.failure(failed.case.id),
+    ]
     found = [record for record in found if record.kind != "syscalls"]
-    found += [records.syscalls(kept.case.id), records.syscalls(lost.case.id, durability="never", data_durability="never")]
+    found += [
+        records.syscalls(kept.case.id),
+        records.syscalls(lost.case.id, durability="never", data_durability="never"),
+    ]
     trust = answer([read_run(store_run(tmp_path, [kept, lost, failed], found)).rows])[2]
     assert trust.startswith("2 of 3 methods gave every byte back (failed: npz in raw); ")
     assert "only with direct in raw is a checkpoint certain to outlive a power loss" in trust
@@ -260,7 +353,12 @@ def test_the_command_writes_the_page_and_names_damaged_lines(tmp_path: Path) -> 
 
 def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
     names = [hostile_run(tmp_path / "results" / place).name for place in ("a", "b")]
-    done = ckptbench(str(tmp_path / "results"), str(tmp_path / "results" / "a" / names[0]), "--out", str(tmp_path / "out"))
+    done = ckptbench(
+        str(tmp_path / "results"),
+        str(tmp_path / "results" / "a" / names[0]),
+        "--out",
+        str(tmp_path / "out"),
+    )
     assert done.returncode == 0, done.stderr
     assert len(re.findall("<summary>Run ", (tmp_path / "out" / "report.html").read_text())) == 2
 
@@ -272,7 +370,10 @@ def test_each_of_unlike_machines_has_its_own_folder_of_figures(tmp_path: Path) -
         store_run(tmp_path / "results" / str(number), [case], measured(case.case.id, 0.1), machine)
     done = ckptbench(str(tmp_path / "results"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    drawn = {folder: {svg.name for svg in (tmp_path / "out" / folder).glob("*.svg")} for folder in ("machine-1", "machine-2")}
+    drawn = {
+        folder: {svg.name for svg in (tmp_path / "out" / folder).glob("*.svg")}
+        for folder in ("machine-1", "machine-2")
+    }
     assert drawn["machine-1"] == drawn["machine-2"] != set()
 
 
@@ -286,7 +387,9 @@ def test_each_of_unlike_machines_has_its_own_folder_of_figures(tmp_path: Path) -
         ("manifest.json", None, "has not begun to measure: there is nothing to report yet"),
     ],
 )
-def test_a_folder_that_is_no_whole_run_gets_one_sentence(file: str, content: str | None, message: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_whole_run_gets_one_sentence(
+    file: str, content: str | None, message: str, tmp_path: Path
+) -> None:
     run = hostile_run(tmp_path)
     if content is None:
         (run / file).unlink()

@@ -29,7 +29,10 @@ SVG = (
     b'<defs><path id="m" d="M0 0L9 9" stroke="black"/></defs><use xlink:href="#m"/></svg>'
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="Debian's chromium is not installed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,10 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    pictures = [Picture(title, "What it shows.", ("one: not measured",), SVG) for title in ("One", "Another")]
+    pictures = [
+        Picture(title, "What it shows.", ("one: not measured",), SVG)
+        for title in ("One", "Another")
+    ]
     return written(folder, Machine([read_run(hostile_run(folder))], pictures))
 
 
@@ -53,8 +59,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All reference runs, with the figures that are widest and highest, and those of training."""
     folder = tmp_path_factory.mktemp("reference")
     runs = reference_runs()
-    drawn = [it for it in figures.draw(runs) if it.name.startswith(("training-", "cost-resnet50", "determinism-resnet50"))]
-    pictures = [Picture(it.title, it.caption, it.missing, figures.save(it, folder).svg.read_bytes()) for it in drawn]
+    drawn = [
+        it
+        for it in figures.draw(runs)
+        if it.name.startswith(("training-", "cost-resnet50", "determinism-resnet50"))
+    ]
+    pictures = [
+        Picture(it.title, it.caption, it.missing, figures.save(it, folder).svg.read_bytes())
+        for it in drawn
+    ]
     return written(folder, Machine(runs, pictures))
 
 
@@ -79,7 +92,12 @@ def open_page(browser: Browser, file: Path, width: int = 1440, **options: object
     opened.page.on("pageerror", lambda error: opened.complaints.append(str(error)))
     opened.page.on("requestfailed", lambda request: opened.complaints.append(request.url))
     address = file.as_uri()
-    opened.page.on("request", lambda request: request.url.startswith((address, "data:")) or opened.complaints.append(request.url))
+    opened.page.on(
+        "request",
+        lambda request: (
+            request.url.startswith((address, "data:")) or opened.complaints.append(request.url)
+        ),
+    )
     opened.page.goto(address)
     return opened
 
@@ -100,7 +118,9 @@ def sort_by(page: Page, name: str) -> str | None:
 def test_it_loads_without_errors_and_nothing_overflows(
     browser: Browser, which: str, width: int, javascript: bool, request: pytest.FixtureRequest
 ) -> None:
-    opened = open_page(browser, request.getfixturevalue(which), width, java_script_enabled=javascript)
+    opened = open_page(
+        browser, request.getfixturevalue(which), width, java_script_enabled=javascript
+    )
     opened.page.wait_for_load_state("networkidle")
     for details in opened.page.locator("details").all():
         details.evaluate("element => { element.open = true }")
@@ -115,16 +135,21 @@ def test_it_loads_without_errors_and_nothing_overflows(
 
 
 SHOWN = "Array.from(document.images, (it) => [it.alt, it.getBoundingClientRect().width, it.naturalWidth])"
-LARGEST = {"What a checkpoint costs": 900, "Does a killed run go on": 1600}  # CSS pixels across, as drawn
+# CSS pixels across, as drawn
+LARGEST = {"What a checkpoint costs": 900, "Does a killed run go on": 1600}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_figures_are_as_large_as_they_were_drawn_and_scroll(browser: Browser, reference: Path, width: int) -> None:
+def test_figures_are_as_large_as_they_were_drawn_and_scroll(
+    browser: Browser, reference: Path, width: int
+) -> None:
     page = open_page(browser, reference, width).page
     shown = page.evaluate(SHOWN)
     assert [alt for alt, across, natural in shown if abs(across - natural) > 1] == []
     for title, least in LARGEST.items():
-        assert [across for alt, across, _ in shown if alt.startswith(title) and across >= least], title
+        assert [across for alt, across, _ in shown if alt.startswith(title) and across >= least], (
+            title
+        )
     cut = """Array.from(document.querySelectorAll("figure .scroll"))
         .filter((box) => box.scrollWidth + 1 < box.querySelector("img").naturalWidth).length"""
     assert page.evaluate(cut) == 0
@@ -141,13 +166,17 @@ def test_markup_from_a_record_stays_text(browser: Browser, hostile: Path) -> Non
 
 def test_a_foreign_script_would_not_run(browser: Browser, hostile: Path, tmp_path: Path) -> None:
     injected = tmp_path / "injected.html"
-    injected.write_text(hostile.read_text().replace("</main>", "<script>window.harmed = true</script></main>"))
+    injected.write_text(
+        hostile.read_text().replace("</main>", "<script>window.harmed = true</script></main>")
+    )
     opened = open_page(browser, injected)
     assert opened.page.evaluate("window.harmed") is None
     assert any("Content Security Policy" in text for text in opened.complaints)
 
 
-def test_numbers_are_sorted_by_value_and_what_has_none_stays_last(browser: Browser, hostile: Path) -> None:
+def test_numbers_are_sorted_by_value_and_what_has_none_stays_last(
+    browser: Browser, hostile: Path
+) -> None:
     page = open_page(browser, hostile).page
     page.get_by_label("state").select_option("resnet50 small on cpu")
     rising = sorted(SPEEDS_S, key=lambda name: SPEEDS_S[name])
@@ -167,7 +196,9 @@ def test_a_heading_sorts_by_keyboard(browser: Browser, hostile: Path) -> None:
     assert shown_methods(page)[0] == "npz-raw"
 
 
-def test_search_and_choices_filter_together_and_are_taken_back(browser: Browser, hostile: Path) -> None:
+def test_search_and_choices_filter_together_and_are_taken_back(
+    browser: Browser, hostile: Path
+) -> None:
     page = open_page(browser, hostile).page
     assert page.locator("output").inner_text() == "6 of 6 rows"
     page.get_by_role("searchbox").fill("BUFF candle")
@@ -183,7 +214,9 @@ def test_search_and_choices_filter_together_and_are_taken_back(browser: Browser,
     assert shown_methods(page) == [f"evil{HOSTILE}"]
 
 
-def test_a_row_leads_to_its_command_and_back_though_a_filter_hides_it(browser: Browser, hostile: Path) -> None:
+def test_a_row_leads_to_its_command_and_back_though_a_filter_hides_it(
+    browser: Browser, hostile: Path
+) -> None:
     page = open_page(browser, hostile).page
     page.get_by_role("rowheader", name="npz-raw").get_by_role("link").click()
     again = page.locator(".commands div:target")
@@ -211,7 +244,9 @@ def test_text_stands_out_from_its_ground(browser: Browser, hostile: Path, scheme
     )
     texts = ("ink", "quiet", "accent", "good", "bad")
     pairs = [(text, ground) for ground in ("paper", "panel") for text in texts]
-    assert [pair for pair in pairs if contrast(colours[pair[0]], colours[pair[1]]) < TEXT_CONTRAST] == []
+    assert [
+        pair for pair in pairs if contrast(colours[pair[0]], colours[pair[1]]) < TEXT_CONTRAST
+    ] == []
 
 
 def contrast(one: str, other: str) -> float:
@@ -222,11 +257,18 @@ def contrast(one: str, other: str) -> float:
 
 def luminance(colour: str) -> float:
     channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    linear = [
+        value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+        for value in channels
+    ]
+    return sum(
+        weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True)
+    )
 
 
-def test_print_has_every_row_and_every_command(browser: Browser, hostile: Path, tmp_path: Path) -> None:
+def test_print_has_every_row_and_every_command(
+    browser: Browser, hostile: Path, tmp_path: Path
+) -> None:
     page = open_page(browser, hostile, color_scheme="dark").page
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -234,26 +276,39 @@ def test_print_has_every_row_and_every_command(browser: Browser, hostile: Path, 
         .filter((element) => !element.checkVisibility() || element.getBoundingClientRect().height === 0).length"""
     assert page.evaluate(hidden) == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 1440
-    boxes = "Array.from(document.querySelectorAll('.scroll'), (box) => getComputedStyle(box).overflowX)"
+    boxes = (
+        "Array.from(document.querySelectorAll('.scroll'), (box) => getComputedStyle(box).overflowX)"
+    )
     assert set(page.evaluate(boxes)) == {"visible"}
     pages = printed(page, tmp_path / "report.pdf")
     assert len(pages) >= 2
     assert all(method in "".join(pages) for method in SPEEDS_S)
 
 
-def test_words_in_printed_figures_can_be_read(browser: Browser, reference: Path, tmp_path: Path) -> None:
+def test_words_in_printed_figures_can_be_read(
+    browser: Browser, reference: Path, tmp_path: Path
+) -> None:
     page = open_page(browser, reference, LANDSCAPE_PIXELS).page
     page.emulate_media(media="print")
     shown = page.evaluate(SHOWN)
     for title in LARGEST:
-        points = [FIGURE_POINTS * across / natural for alt, across, natural in shown if alt.startswith(title)]
+        points = [
+            FIGURE_POINTS * across / natural
+            for alt, across, natural in shown
+            if alt.startswith(title)
+        ]
         assert min(points) >= LEAST_POINTS, title
     page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     sheets = PdfReader(tmp_path / "report.pdf").pages
-    assert {float(sheet.mediabox.width) > float(sheet.mediabox.height) for sheet in sheets} == {True, False}
+    assert {float(sheet.mediabox.width) > float(sheet.mediabox.height) for sheet in sheets} == {
+        True,
+        False,
+    }
 
 
-def test_every_printed_page_of_a_table_has_its_headings(browser: Browser, reference: Path, tmp_path: Path) -> None:
+def test_every_printed_page_of_a_table_has_its_headings(
+    browser: Browser, reference: Path, tmp_path: Path
+) -> None:
     pages = printed(open_page(browser, reference).page, tmp_path / "report.pdf")
     with_rows = [text for text in pages if len(re.findall(r"\[\d\.\d\d–", text)) >= 5]
     assert len(with_rows) >= 2

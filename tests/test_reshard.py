@@ -36,18 +36,31 @@ class Gathered(World):
 def part_of(begin: int, end: int) -> Leaf:
     """Some rows of the whole, as the rank has them that holds these."""
     rows_ = WHOLE[begin:end]
-    return Leaf("weight", "weights", "float32", rows_.shape, memoryview(rows_.tobytes()), Shard(WHOLE.shape, (begin, 0)))
+    return Leaf(
+        "weight",
+        "weights",
+        "float32",
+        rows_.shape,
+        memoryview(rows_.tobytes()),
+        Shard(WHOLE.shape, (begin, 0)),
+    )
 
 
 def whole(*parts: Leaf) -> memoryview | None:
-    others = [(part.placement.offset, part.shape, bytes(part.data)) for part in parts if isinstance(part.placement, Shard)]
+    others = [
+        (part.placement.offset, part.shape, bytes(part.data))
+        for part in parts
+        if isinstance(part.placement, Shard)
+    ]
     first = parts[0]
     assert isinstance(first.placement, Shard)
     return put_together(first, first.placement, Gathered(others[1:]))
 
 
 @pytest.mark.parametrize(
-    "cuts", [(0, 5), (0, 3, 5), (0, 2, 4, 5), (0, 5, 5), (0, 0, 5)], ids=["one", "two", "uneven", "an empty one", "an empty first"]
+    "cuts",
+    [(0, 5), (0, 3, 5), (0, 2, 4, 5), (0, 5, 5), (0, 0, 5)],
+    ids=["one", "two", "uneven", "an empty one", "an empty first"],
 )
 def test_parts_give_the_whole(cuts: tuple[int, ...]) -> None:
     parts = [part_of(begin, end) for begin, end in zip(cuts, cuts[1:], strict=False)]
@@ -64,7 +77,12 @@ def test_what_another_number_of_ranks_has_loaded_is_counted() -> None:
     loaded = [replace(records.reshard(rank=rank), case=CASE.id) for rank in (0, 1)]
     (whole_row,) = rows([Wanted(CASE, 1, 1)], loaded)
     assert isinstance(whole_row, ReshardRow)
-    assert (whole_row.status, whole_row.replicated_leaves, whole_row.sharded_leaves, whole_row.left_out) == ("ok", 8, 2, 3)
+    assert (
+        whole_row.status,
+        whole_row.replicated_leaves,
+        whole_row.sharded_leaves,
+        whole_row.left_out,
+    ) == ("ok", 8, 2, 3)
     (part,) = rows([Wanted(CASE, 1, 1)], loaded[:1])
     assert part.status == "skipped"
 

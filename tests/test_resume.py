@@ -42,7 +42,9 @@ def row(found: list[Record], case: Case = CASE) -> ResumeRow:
         ("int64", 3, 5, None),
     ],
 )
-def test_the_distance_is_counted_in_representable_numbers(dtype: str, first: float, second: float, ulp: int | None) -> None:
+def test_the_distance_is_counted_in_representable_numbers(
+    dtype: str, first: float, second: float, ulp: int | None
+) -> None:
     values = [np.array([7, value, 7], dtype=dtype).view(np.uint8) for value in (first, second)]
     assert resume.divergence("leaf", "weight", dtype, *values).max_ulp == ulp
 
@@ -83,7 +85,9 @@ def test_runs_are_killed_and_go_on_bit_by_bit(measure: Measure) -> None:
 
 
 def test_every_resumed_run_has_a_process_of_its_own(measure: Measure) -> None:
-    found = measure([of(planned("buffered"), experiment="resume"), of(planned("direct"), experiment="resume")])
+    found = measure(
+        [of(planned("buffered"), experiment="resume"), of(planned("direct"), experiment="resume")]
+    )
     jobs = [record.job for record in found.records("worker")]
     assert [job.split("-")[1] for job in jobs] == ["straight", "interrupt", "resume", "resume"]
     assert len({record.pid for record in found.records("worker")}) == 4
@@ -92,13 +96,20 @@ def test_every_resumed_run_has_a_process_of_its_own(measure: Measure) -> None:
 def test_what_a_method_does_not_restore_is_named_at_the_load(measure: Measure) -> None:
     (made,) = measure([of(faulty("no-rng"), experiment="resume")]).rows
     assert isinstance(made, ResumeRow)
-    assert (made.status, made.bitwise, made.diverged_at, made.first_roles) == ("ok", False, 4, ["rng"])
+    assert (made.status, made.bitwise, made.diverged_at, made.first_roles) == (
+        "ok",
+        False,
+        4,
+        ["rng"],
+    )
     assert made.verdict.startswith("not restored")
 
 
 @pytest.mark.parametrize("fault", ["raises", "killed", "changes-state"])
 def test_a_save_that_fails_costs_its_case_alone(measure: Measure, fault: str) -> None:
-    found = measure([of(faulty(fault), experiment="resume"), of(planned("buffered"), experiment="resume")])
+    found = measure(
+        [of(faulty(fault), experiment="resume"), of(planned("buffered"), experiment="resume")]
+    )
     assert [row.status for row in found.rows] == ["failed", "ok"]
     assert found.rows[1].bitwise
 
@@ -106,10 +117,22 @@ def test_a_save_that_fails_costs_its_case_alone(measure: Measure, fault: str) ->
 def test_a_difference_names_step_leaf_and_rank() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     leaf = Divergence("weights/dense.weight", "weight", 3, 1e-7)
-    late = records.resume(rank=1, identical=False, diverged_at=6, first=(leaf,), first_count=2, first_roles=("weight",))
+    late = records.resume(
+        rank=1,
+        identical=False,
+        diverged_at=6,
+        first=(leaf,),
+        first_count=2,
+        first_roles=("weight",),
+    )
     late = replace(late, final_count=9, final_max_ulp=40)
     found = row([records.straight(), records.straight(rank=1), records.resume(), late], two)
-    assert (found.bitwise, found.diverged_at, found.diverged_rank, found.first_max_ulp) == (False, 6, 1, 3)
+    assert (found.bitwise, found.diverged_at, found.diverged_rank, found.first_max_ulp) == (
+        False,
+        6,
+        1,
+        3,
+    )
     assert found.verdict == "differs from step 6 on (weight: 2 of 10 leaves)"
     assert found.first_leaves == ["weights/dense.weight (3 ulp)"]
     assert (found.final_count, found.final_max_ulp) == (9, 40)
@@ -119,27 +142,52 @@ def test_of_many_ranks_two_records_are_left() -> None:
     leaf = Divergence("w", "weight", 3, 1e-7)
     ranks = [records.resume(rank=rank, restored=True) for rank in range(100)]
     for rank, step in ((70, 6), (40, 7), (80, 6)):
-        ranks[rank] = replace(ranks[rank], identical=False, diverged_at=step, first=(leaf,), first_count=1, final_count=rank)
+        ranks[rank] = replace(
+            ranks[rank],
+            identical=False,
+            diverged_at=step,
+            first=(leaf,),
+            first_count=1,
+            final_count=rank,
+        )
     ranks[90] = replace(ranks[90], restored=False)
     first, for_all = resume.summed_up(ranks)
     assert (first, for_all.rank, for_all.ranks) == (ranks[70], 0, 100)
     case = replace(CASE, world=100, launcher="mpirun")
-    assert row([records.straight(ranks=100), for_all], case).status == "skipped", "the line that says where is lost"
+    assert row([records.straight(ranks=100), for_all], case).status == "skipped", (
+        "the line that says where is lost"
+    )
     found = row([records.straight(ranks=100), first, for_all], case)
-    assert (found.bitwise, found.diverged_at, found.diverged_rank, found.restored, found.final_count) == (False, 6, 70, False, 80)
+    assert (
+        found.bitwise,
+        found.diverged_at,
+        found.diverged_rank,
+        found.restored,
+        found.final_count,
+    ) == (False, 6, 70, False, 80)
     assert resume.summed_up(ranks[:5]) == [replace(ranks[0], ranks=5)]
 
 
 def test_a_rank_that_says_nothing_leaves_the_case_unmeasured() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
-    assert row([records.straight(), records.straight(rank=1), records.resume()], two).status == "skipped"
-    both = [records.resume(), records.resume(rank=1), records.interrupt(), records.interrupt(rank=1)]
+    assert (
+        row([records.straight(), records.straight(rank=1), records.resume()], two).status
+        == "skipped"
+    )
+    both = [
+        records.resume(),
+        records.resume(rank=1),
+        records.interrupt(),
+        records.interrupt(rank=1),
+    ]
     assert row([records.straight(), *both], two).status == "skipped", "of the straight run too"
 
 
 def test_the_farthest_of_all_leaves_is_told_not_only_of_those_named() -> None:
     named = Divergence("steps", "optimizer", None, 4.0)
-    found = records.resume(identical=False, diverged_at=4, first=(named,), first_count=9, first_max_ulp=2048)
+    found = records.resume(
+        identical=False, diverged_at=4, first=(named,), first_count=9, first_max_ulp=2048
+    )
     assert row([records.straight(), found]).first_max_ulp == 2048
 
 
@@ -151,7 +199,11 @@ def test_an_interrupted_run_that_went_another_way_is_told() -> None:
 
 def test_what_differed_before_it_was_saved_is_not_the_checkpoints_doing() -> None:
     leaf = Divergence("w", "weight", 1, 1e-9)
-    differed = records.resume(identical=False, diverged_at=4, first=(leaf,), first_count=1, first_roles=("weight",))
+    differed = records.resume(
+        identical=False, diverged_at=4, first=(leaf,), first_count=1, first_roles=("weight",)
+    )
     before = [records.straight(), records.interrupt()]
-    assert row([*before, replace(differed, restored=True)]).verdict.startswith("differed before it was saved")
+    assert row([*before, replace(differed, restored=True)]).verdict.startswith(
+        "differed before it was saved"
+    )
     assert row([*before, replace(differed, restored=False)]).verdict.startswith("not restored")

@@ -24,7 +24,18 @@ KILLS_AFTER_S = (0.3, 0.9, 1.6, 0.6, 2.4)  # counted from when a worker is at wo
 
 def command(results: Path, where: Path, *extra: str) -> list[str]:
     python = f"raw={sys.executable}"
-    return [*CKPTBENCH, "run", "smoke", "--results", str(results), "--dir", str(where), "--python", python, *extra]
+    return [
+        *CKPTBENCH,
+        "run",
+        "smoke",
+        "--results",
+        str(results),
+        "--dir",
+        str(where),
+        "--python",
+        python,
+        *extra,
+    ]
 
 
 START = ("--framework", "raw", "--workload", "resnet50")
@@ -59,11 +70,17 @@ def processes_in(where: Path) -> list[psutil.Process]:
 
 def counted(records: list) -> Counter:
     """How many samples each cell has, warm-ups left out."""
-    return Counter((r.kind, r.case, r.process, r.rank) for r in records if r.kind in ("save", "load") and not r.warmup)
+    return Counter(
+        (r.kind, r.case, r.process, r.rank)
+        for r in records
+        if r.kind in ("save", "load") and not r.warmup
+    )
 
 
 @pytest.mark.slow
-def test_a_run_killed_many_times_repeats_nothing_and_loses_nothing(tmp_path: Path, scratch: Path) -> None:
+def test_a_run_killed_many_times_repeats_nothing_and_loses_nothing(
+    tmp_path: Path, scratch: Path
+) -> None:
     where = scratch / "killed"
     where.mkdir()
     argv = command(tmp_path, where, *START)
@@ -120,13 +137,19 @@ def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path, scratch: P
 
 
 def test_a_run_of_another_machine_is_not_resumed(tmp_path: Path, scratch: Path) -> None:
-    first = subprocess.run(command(tmp_path, scratch, *START), cwd=ROOT, capture_output=True, text=True, check=False)
+    first = subprocess.run(
+        command(tmp_path, scratch, *START), cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert first.returncode == 0, first.stderr
     folder = store.find(tmp_path, "latest")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"machine": "elsewhere"}))
     again = subprocess.run(
-        command(tmp_path, scratch, "--resume", folder.name), cwd=ROOT, capture_output=True, text=True, check=False
+        command(tmp_path, scratch, "--resume", folder.name),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert again.returncode == 2
     assert "was begun elsewhere or otherwise (machine)" in again.stderr
@@ -138,7 +161,10 @@ def small_disk(tmp_path: Path) -> Path:
     where = tmp_path / "small"
     where.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(where)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip(f"no small file system can be mounted here: {made.stderr.strip()}")
@@ -146,7 +172,9 @@ def small_disk(tmp_path: Path) -> Path:
     subprocess.run(["umount", "--lazy", str(where)], check=True)
 
 
-def test_a_full_disk_is_a_failed_row_and_the_run_goes_on(measure: Measure, small_disk: Path) -> None:
+def test_a_full_disk_is_a_failed_row_and_the_run_goes_on(
+    measure: Measure, small_disk: Path
+) -> None:
     run = measure([faulty("fills-disk"), planned("buffered")], where=small_disk)
     row = run.row("double[fault=fills-disk]")
     assert (row.status, row.phase) == ("failed", "save")
@@ -159,13 +187,18 @@ def test_a_full_disk_is_a_failed_row_and_the_run_goes_on(measure: Measure, small
 
 def test_a_worker_that_cannot_start_is_a_failed_row(measure: Measure) -> None:
     broken = planned("buffered")
-    broken = replace(broken, case=replace(broken.case, method="broken", framework_path="adapters.raw.framework:Absent"))
+    broken = replace(
+        broken,
+        case=replace(broken.case, method="broken", framework_path="adapters.raw.framework:Absent"),
+    )
     run = measure([broken])
     assert (run.rows[0].status, run.rows[0].phase) == ("failed", "start")
     assert "has no attribute 'Absent'" in run.rows[0].reason
 
 
-def test_an_interpreter_that_prints_rubbish_and_ends_is_a_failed_row(measure: Measure, tmp_path: Path) -> None:
+def test_an_interpreter_that_prints_rubbish_and_ends_is_a_failed_row(
+    measure: Measure, tmp_path: Path
+) -> None:
     from harness.driver import environments
 
     fake = tmp_path / "python"

@@ -45,9 +45,14 @@ def test_a_format_that_tells_is_taken_apart_by_role(run: Measured) -> None:
     assert row.file_bytes is not None
     assert row.weights_bytes is not None
     assert row.optimizer_bytes is not None
-    assert row.weights_bytes == pytest.approx(row.optimizer_bytes, rel=0.1), "momentum is as large as the weights"
+    assert row.weights_bytes == pytest.approx(row.optimizer_bytes, rel=0.1), (
+        "momentum is as large as the weights"
+    )
     assert row.other_bytes is not None
-    assert row.metadata_bytes == row.file_bytes - row.weights_bytes - row.optimizer_bytes - row.other_bytes
+    assert (
+        row.metadata_bytes
+        == row.file_bytes - row.weights_bytes - row.optimizer_bytes - row.other_bytes
+    )
     assert 0 < row.metadata_bytes < 0.05 * row.file_bytes
 
 
@@ -77,12 +82,20 @@ def test_what_reached_the_device_is_counted_where_it_tells(run: Measured) -> Non
 def test_the_same_state_gives_the_same_files(run: Measured) -> None:
     for name in ("npz", "buffered"):
         row = row_of(run, name)
-        assert (row.same_in_one_process, row.same_in_two_processes, row.same_with_fixed_hashing) == (True, True, True)
+        assert (
+            row.same_in_one_process,
+            row.same_in_two_processes,
+            row.same_with_fixed_hashing,
+        ) == (True, True, True)
         assert row.causes == row.places == []
 
 
-@pytest.mark.parametrize(("fault", "cause"), [("time-stamp", [TIME_STAMP]), ("identifier", ["file names", IDENTIFIER])])
-def test_what_changes_from_save_to_save_is_found_and_named(run: Measured, fault: str, cause: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("time-stamp", [TIME_STAMP]), ("identifier", ["file names", IDENTIFIER])]
+)
+def test_what_changes_from_save_to_save_is_found_and_named(
+    run: Measured, fault: str, cause: list[str]
+) -> None:
     row = row_of(run, fault)
     assert row.status == "ok"
     assert (row.same_in_one_process, row.same_in_two_processes) == (False, False)
@@ -92,7 +105,11 @@ def test_what_changes_from_save_to_save_is_found_and_named(run: Measured, fault:
 
 def test_an_order_of_hashes_shows_by_fixing_them(run: Measured) -> None:
     row = row_of(run, "hash-order")
-    assert (row.same_in_one_process, row.same_in_two_processes, row.same_with_fixed_hashing) == (True, False, True)
+    assert (row.same_in_one_process, row.same_in_two_processes, row.same_with_fixed_hashing) == (
+        True,
+        False,
+        True,
+    )
     assert row.causes == [HASH_ORDER]
 
 
@@ -117,8 +134,14 @@ def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path) -> None:  # noq
     (tmp_path / "data").write_bytes(bytes(10))
     with pytest.raises(inspect.WrongEntries, match="files that are not there: elsewhere"):
         inspect.contents(tmp_path, [Entry("elsewhere", "a", Role.WEIGHT, 1, 1)])
-    [file] = inspect.contents(tmp_path, [Entry("data", "a", Role.WEIGHT, 4, 8), Entry("data", "b", None, 2, 2)])
-    assert (file.entries, file.stored_by_role, file.raw_by_role) == (2, {"weight": 4}, {"weight": 8})
+    [file] = inspect.contents(
+        tmp_path, [Entry("data", "a", Role.WEIGHT, 4, 8), Entry("data", "b", None, 2, 2)]
+    )
+    assert (file.entries, file.stored_by_role, file.raw_by_role) == (
+        2,
+        {"weight": 4},
+        {"weight": 8},
+    )
 
 
 @pytest.mark.slow
@@ -130,15 +153,21 @@ def test_an_interrupted_look_is_taken_again_from_its_beginning(measure: Measure)
     [row] = measured.rows
     assert isinstance(row, SizesRow)
     assert (row.status, row.same_in_two_processes) == ("ok", True)
-    assert len([r for r in measured.records("repeat") if (r.process, r.pair) == (0, "one process")]) == 2
+    assert (
+        len([r for r in measured.records("repeat") if (r.process, r.pair) == (0, "one process")])
+        == 2
+    )
 
 
-# --- rows from made-up records ------------------------------------------------------------------------------------------------
+# --- rows from made-up records
+# ------------------------------------------------------------------------------------------------
 
 
 def made(*found: Record) -> SizesRow:
     item = looked_at(planned())
-    [row] = rows([Wanted(item.case, 1, 2)], [replace(record, case=item.case.id) for record in found])
+    [row] = rows(
+        [Wanted(item.case, 1, 2)], [replace(record, case=item.case.id) for record in found]
+    )
     assert isinstance(row, SizesRow)
     return row
 
@@ -151,7 +180,13 @@ REPEATS = [
 
 
 def test_a_line_says_what_a_reader_looks_for() -> None:
-    row = made(records.payload(), records.inventory(steps=0, file_bytes=1000), records.inventory(), records.syscalls(), *REPEATS)
+    row = made(
+        records.payload(),
+        records.inventory(steps=0, file_bytes=1000),
+        records.inventory(),
+        records.syscalls(),
+        *REPEATS,
+    )
     [line] = tables.table([row]).to_dict("records")
     assert line == {
         "method": "buffered",
@@ -165,24 +200,33 @@ def test_a_line_says_what_a_reader_looks_for() -> None:
         "to device": "1.364",
         "same files": "yes, yes",
     }
-    assert summary.meaning([row]).startswith("Deflate leaves 0.900 of the trained weights (fresh: –; with a byte shuffle: 0.800)")
+    assert summary.meaning([row]).startswith(
+        "Deflate leaves 0.900 of the trained weights (fresh: –; with a byte shuffle: 0.800)"
+    )
     assert summary.meaning([row]).endswith("Every method writes the same files for the same state.")
 
 
 def test_what_reached_the_device_is_that_of_the_state_whose_files_are_counted() -> None:
-    fresh = records.inventory(steps=0, file_bytes=100, device_written_bytes=120)  # slots of zeros compress to nothing
+    # slots of zeros compress to nothing
+    fresh = records.inventory(steps=0, file_bytes=100, device_written_bytes=120)
     row = made(records.payload(), fresh, records.inventory(device_written_bytes=1500), *REPEATS)
     assert (row.file_bytes, row.device_written_bytes) == (1100, 1500)
 
 
 def test_a_row_is_whole_only_with_every_comparison() -> None:
     row = made(records.payload(), records.inventory(), *REPEATS[:-1])
-    assert (row.status, row.reason) == ("skipped", "not looked at to the end: the run was interrupted")
+    assert (row.status, row.reason) == (
+        "skipped",
+        "not looked at to the end: the run was interrupted",
+    )
 
 
 def test_a_sentence_names_what_differs_and_why() -> None:
     causes = ("checksum of what differs", "time stamp")
-    different = [replace(record, identical=False, differences=(records.difference(causes=causes),)) for record in REPEATS]
+    different = [
+        replace(record, identical=False, differences=(records.difference(causes=causes),))
+        for record in REPEATS
+    ]
     row = made(records.payload(), records.inventory(), *different)
     assert row.causes == ["time stamp"], "the checksum follows from it"
     assert "gives other files with buffered (time stamp)." in summary.meaning([row])
@@ -190,7 +234,9 @@ def test_a_sentence_names_what_differs_and_why() -> None:
 
 
 def test_of_several_frameworks_it_is_said_whose_files_and_weights_are_meant() -> None:
-    different = [replace(record, identical=False, differences=(records.difference(),)) for record in REPEATS]
+    different = [
+        replace(record, identical=False, differences=(records.difference(),)) for record in REPEATS
+    ]
     row = made(records.payload(), records.inventory(), *different)
     said = summary.meaning([row, replace(row, framework="jax")])
     assert said.startswith("Deflate leaves 0.900 of raw's trained weights ")
@@ -203,6 +249,12 @@ def test_two_records_of_one_comparison_do_not_stand_for_another() -> None:
 
 
 def test_the_first_range_of_a_difference_is_named() -> None:
-    different = records.difference(range_count=3, ranges=((10, 17), (30, 31)), causes=("time stamp",))
-    row = made(records.inventory(), *REPEATS[:3], replace(REPEATS[3], identical=False, differences=(different,)))
+    different = records.difference(
+        range_count=3, ranges=((10, 17), (30, 31)), causes=("time stamp",)
+    )
+    row = made(
+        records.inventory(),
+        *REPEATS[:3],
+        replace(REPEATS[3], identical=False, differences=(different,)),
+    )
     assert row.places == ["index [10, 17) and 2 more: time stamp"]

@@ -32,10 +32,21 @@ from harness.record import SaveRecord, WorkerRecord
 
 pytestmark = pytest.mark.slow
 
-SMOKE = ("smoke", "--framework", "raw", "--method", "buffered", "--workload", "resnet50", "--launcher", "slurm")
+SMOKE = (
+    "smoke",
+    "--framework",
+    "raw",
+    "--method",
+    "buffered",
+    "--workload",
+    "resnet50",
+    "--launcher",
+    "slurm",
+)
 
 
-# As on a site whose jobs begin with an empty environment: srun hands on only what the cluster here needs to be found.
+# As on a site whose jobs begin with an empty environment: srun hands on only what the cluster here
+# needs to be found.
 NO_EXPORT = {"SLURM_EXPORT_ENV": "SLURM_CONF"}
 
 
@@ -54,7 +65,9 @@ def site_file(folder: Path, text: str) -> Path:
 
 
 def on_nodes(nodes: int, *worlds: int, device: str = "cpu") -> list:
-    return slurm.spread([planned(world=world, launcher="slurm", device=device) for world in worlds], nodes)
+    return slurm.spread(
+        [planned(world=world, launcher="slurm", device=device) for world in worlds], nodes
+    )
 
 
 # The site file
@@ -63,7 +76,12 @@ def on_nodes(nodes: int, *worlds: int, device: str = "cpu") -> list:
 def test_a_site_file_says_what_slurm_is_told(tmp_path: Path) -> None:
     text = 'account = "lab"\npartition = "gpu"\ntime = "01:00:00"\ngpus_per_node = 4\nmodules = ["gcc"]\nextra_sbatch = ["-q high"]'
     assert slurm.read_site(site_file(tmp_path, text)) == Site(
-        account="lab", partition="gpu", time="01:00:00", gpus_per_node=4, modules=("gcc",), extra_sbatch=("-q high",)
+        account="lab",
+        partition="gpu",
+        time="01:00:00",
+        gpus_per_node=4,
+        modules=("gcc",),
+        extra_sbatch=("-q high",),
     )
 
 
@@ -111,29 +129,41 @@ def test_the_number_of_nodes_makes_another_case() -> None:
 @pytest.mark.parametrize(
     ("nodes", "worlds", "message"),
     [
-        (2, [2, 3], "a world of 3 cannot be spread evenly over 2 nodes: --world takes multiples of 2 here"),
+        (
+            2,
+            [2, 3],
+            "a world of 3 cannot be spread evenly over 2 nodes: --world takes multiples of 2 here",
+        ),
         (4, [2], "a world of 2 cannot be spread evenly over 4 nodes"),
         (2, [1], "every case has one rank, which needs no 2 nodes"),
         (0, [1], "--nodes is a number from 1 on, not 0"),
     ],
 )
-def test_ranks_that_do_not_fit_the_nodes_are_refused(nodes: int, worlds: list[int], message: str) -> None:
+def test_ranks_that_do_not_fit_the_nodes_are_refused(
+    nodes: int, worlds: list[int], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         on_nodes(nodes, *worlds)
 
 
-def test_inside_a_job_the_run_is_measured_and_not_submitted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inside_a_job_the_run_is_measured_and_not_submitted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     plan = on_nodes(2, 4)
     assert slurm.is_outside(plan)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
     for launched in (plan, [planned()]):
-        with pytest.raises(UsageError, match="this shell holds a Slurm job and is on none of its nodes"):
+        with pytest.raises(
+            UsageError, match="this shell holds a Slurm job and is on none of its nodes"
+        ):
             slurm.is_outside(launched)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     assert not slurm.is_outside(plan)
     monkeypatch.setenv("SLURM_JOB_NUM_NODES", "1")
-    with pytest.raises(UsageError, match="the run wants 2 nodes, and the Slurm job in which this runs has 1"):
+    with pytest.raises(
+        UsageError, match="the run wants 2 nodes, and the Slurm job in which this runs has 1"
+    ):
         slurm.is_outside(plan)
 
 
@@ -142,7 +172,9 @@ def test_inside_a_job_the_run_is_measured_and_not_submitted_again(monkeypatch: p
 
 def test_the_script_asks_for_the_nodes_and_resumes_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "my results" / "run"
-    script = Request(on_nodes(2, 2, 8), Site(account="lab", partition="gpu", time="01:00:00"), timeout_s=60.0).script(folder)
+    script = Request(
+        on_nodes(2, 2, 8), Site(account="lab", partition="gpu", time="01:00:00"), timeout_s=60.0
+    ).script(folder)
     assert script.splitlines() == [
         "#!/bin/bash",
         "#SBATCH --job-name=ckptbench",
@@ -160,16 +192,28 @@ def test_the_script_asks_for_the_nodes_and_resumes_the_run(tmp_path: Path) -> No
     ]
 
 
-def test_modules_are_loaded_in_a_login_shell_and_options_of_the_site_are_passed_on(tmp_path: Path) -> None:
-    lines = Request(on_nodes(1, 2), Site(modules=("gcc/13", "cuda"), extra_sbatch=("--exclusive",))).script(tmp_path).splitlines()
+def test_modules_are_loaded_in_a_login_shell_and_options_of_the_site_are_passed_on(
+    tmp_path: Path,
+) -> None:
+    lines = (
+        Request(on_nodes(1, 2), Site(modules=("gcc/13", "cuda"), extra_sbatch=("--exclusive",)))
+        .script(tmp_path)
+        .splitlines()
+    )
     assert lines[0] == "#!/bin/bash -l"
-    assert lines[lines.index("set -e") :][:3] == ["set -e", "module load gcc/13", "module load cuda"]
+    assert lines[lines.index("set -e") :][:3] == [
+        "set -e",
+        "module load gcc/13",
+        "module load cuda",
+    ]
     assert "#SBATCH --exclusive" in lines[: lines.index("set -e")]
 
 
 @pytest.mark.parametrize(("site", "gpus"), [(Site(), 2), (Site(gpus_per_node=8), 8)])
 def test_gpus_are_asked_for_where_they_are_measured(site: Site, gpus: int, tmp_path: Path) -> None:
-    assert f"#SBATCH --gpus-per-node={gpus}\n" in Request(on_nodes(2, 4, device="cuda"), site).script(tmp_path)
+    assert f"#SBATCH --gpus-per-node={gpus}\n" in Request(
+        on_nodes(2, 4, device="cuda"), site
+    ).script(tmp_path)
     assert "--gpus-per-node" not in Request(on_nodes(2, 4), site).script(tmp_path)
 
 
@@ -180,7 +224,11 @@ def test_gpus_are_asked_for_where_they_are_measured(site: Site, gpus: int, tmp_p
         (State("RUNNING", nodes="n[1-2]"), "RUNNING (n[1-2])", False),
         (State("COMPLETING"), "COMPLETING", False),
         (State("TIMEOUT", reason="TimeLimit"), "TIMEOUT (TimeLimit)", True),
-        (State("FAILED", reason="NonZeroExitCode", exit_status="2"), "FAILED (exit status 2)", True),
+        (
+            State("FAILED", reason="NonZeroExitCode", exit_status="2"),
+            "FAILED (exit status 2)",
+            True,
+        ),
         (State("NODE_FAIL"), "NODE_FAIL", True),
         (slurm.GONE, "unknown to Slurm", True),
     ],
@@ -202,7 +250,11 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    for name, value in {"_COMMAND_TIMEOUT_S": 1.0, "_END_TIMEOUT_S": 3.0, "_CANCEL_AGAIN_S": 0.1}.items():
+    for name, value in {
+        "_COMMAND_TIMEOUT_S": 1.0,
+        "_END_TIMEOUT_S": 3.0,
+        "_CANCEL_AGAIN_S": 0.1,
+    }.items():
         monkeypatch.setattr(slurm, name, value)
 
     def put(**scripts: str) -> None:
@@ -218,17 +270,25 @@ def interrupted(script: Path) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_job_that_cannot_be_cancelled_is_named(commands: Callable[..., None], tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_cancelled_is_named(
+    commands: Callable[..., None], tmp_path: Path
+) -> None:
     commands(sbatch="echo 17", scontrol=RUNNING, scancel=f"echo once >> {tmp_path}/asked; exit 1")
-    with pytest.raises(slurm.NotCancelled, match="^Slurm job 17 could not be cancelled and may go on: scancel 17$"):
+    with pytest.raises(
+        slurm.NotCancelled, match="^Slurm job 17 could not be cancelled and may go on: scancel 17$"
+    ):
         interrupted(tmp_path / "slurm.sh")
     assert len((tmp_path / "asked").read_text().splitlines()) > 1, "it is tried again"
 
 
-def test_a_cancellation_that_fails_at_first_is_tried_again(commands: Callable[..., None], tmp_path: Path) -> None:
+def test_a_cancellation_that_fails_at_first_is_tried_again(
+    commands: Callable[..., None], tmp_path: Path
+) -> None:
     first, done = tmp_path / "first", tmp_path / "done"
     fails_once = f"test -e {first} && touch {done} && exit; touch {first}; exit 1"
-    commands(sbatch="echo 17", scancel=fails_once, scontrol=f"test -e {done} && {CANCELLED} || {RUNNING}")
+    commands(
+        sbatch="echo 17", scancel=fails_once, scontrol=f"test -e {done} && {CANCELLED} || {RUNNING}"
+    )
     with pytest.raises(KeyboardInterrupt):
         interrupted(tmp_path / "slurm.sh")
     assert done.exists()
@@ -237,24 +297,39 @@ def test_a_cancellation_that_fails_at_first_is_tried_again(commands: Callable[..
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
 
 
-@pytest.mark.parametrize("sbatch", ["exec sleep 30", TIMED_OUT], ids=["sbatch hangs", "the controller hangs"])
-def test_a_job_that_may_be_queued_is_not_called_refused(commands: Callable[..., None], sbatch: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "sbatch", ["exec sleep 30", TIMED_OUT], ids=["sbatch hangs", "the controller hangs"]
+)
+def test_a_job_that_may_be_queued_is_not_called_refused(
+    commands: Callable[..., None], sbatch: str, tmp_path: Path
+) -> None:
     commands(sbatch=sbatch)
-    with pytest.raises(slurm.Unanswered, match="^Slurm has not answered: the job may be in the queue") as caught:
+    with pytest.raises(
+        slurm.Unanswered, match="^Slurm has not answered: the job may be in the queue"
+    ) as caught:
         interrupted(tmp_path / "my run" / "slurm.sh")
     assert str(caught.value).endswith("go on with: ckptbench run --resume 'my run'")
 
 
-def test_the_run_of_a_job_that_may_be_queued_is_kept(commands: Callable[..., None], tmp_path: Path) -> None:
+def test_the_run_of_a_job_that_may_be_queued_is_kept(
+    commands: Callable[..., None], tmp_path: Path
+) -> None:
     commands(sbatch=TIMED_OUT, scontrol=RUNNING, scancel="true")
     site = site_file(tmp_path, 'account = "lab"')
     said = ["--summary-above", "8", "--timeout", "60", "--site", str(site)]
     done = ckptbench("run", *SMOKE, *said, "--results", str(tmp_path / "results"))
     assert (done.returncode, "the job may be in the queue" in done.stderr) == (2, True), done.stderr
     run = store.Run(store.find(tmp_path / "results", "latest"))
-    assert run.settings == store.Settings(summary_above=8, timeout_s=60.0, site=str(site)), "what the job's resumed run will go by"
-    again = ckptbench("run", "--resume", run.name, "--dry-run", "--results", str(tmp_path / "results"))
-    assert ("#SBATCH --account=lab" in again.stdout, "--timeout 60.0" in again.stdout) == (True, True), again.stderr
+    assert run.settings == store.Settings(summary_above=8, timeout_s=60.0, site=str(site)), (
+        "what the job's resumed run will go by"
+    )
+    again = ckptbench(
+        "run", "--resume", run.name, "--dry-run", "--results", str(tmp_path / "results")
+    )
+    assert ("#SBATCH --account=lab" in again.stdout, "--timeout 60.0" in again.stdout) == (
+        True,
+        True,
+    ), again.stderr
 
 
 # The command line
@@ -264,27 +339,57 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "harness.cli", *arguments]
 
 
-def ckptbench(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def ckptbench(
+    *arguments: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     variables = os.environ | (environment or {})
-    return subprocess.run(command(*arguments), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(
+        command(*arguments),
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
 
 
 def test_a_dry_run_prints_the_script_and_needs_no_slurm(tmp_path: Path) -> None:
-    done = ckptbench("run", *SMOKE, "--world", "4", "--nodes", "2", "--dry-run", "--results", str(tmp_path / "results"))
+    done = ckptbench(
+        "run",
+        *SMOKE,
+        "--world",
+        "4",
+        "--nodes",
+        "2",
+        "--dry-run",
+        "--results",
+        str(tmp_path / "results"),
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=ckptbench\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n")
+    assert done.stdout.startswith(
+        "#!/bin/bash\n#SBATCH --job-name=ckptbench\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"
+    )
     assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("option", [["--nodes", "2"], ["--site", "site.toml"], ["--dry-run"]])
-def test_options_of_slurm_are_refused_for_another_launcher(option: list[str], tmp_path: Path) -> None:
+def test_options_of_slurm_are_refused_for_another_launcher(
+    option: list[str], tmp_path: Path
+) -> None:
     done = ckptbench("run", "smoke", "--framework", "raw", *option, "--results", str(tmp_path))
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: {option[0]} is for --launcher slurm\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"ckptbench: {option[0]} is for --launcher slurm\n",
+    )
 
 
 def test_without_slurm_the_message_names_its_commands(tmp_path: Path) -> None:
     done = ckptbench("run", *SMOKE, "--results", str(tmp_path), environment={"PATH": "/nowhere"})
-    assert "launcher slurm needs Slurm's commands, and on the path there is no sbatch, scontrol, scancel" in done.stderr
+    assert (
+        "launcher slurm needs Slurm's commands, and on the path there is no sbatch, scontrol, scancel"
+        in done.stderr
+    )
     assert done.returncode == 2
 
 
@@ -330,7 +435,9 @@ class Submitted:
 
     def has_saved(self) -> bool:
         """Whether the job measures."""
-        return bool(store.folders(self.results)) and any(isinstance(record, SaveRecord) for record in self.run.records)
+        return bool(store.folders(self.results)) and any(
+            isinstance(record, SaveRecord) for record in self.run.records
+        )
 
     def end(self, timeout_s: float = 90) -> tuple[int, str]:
         """(exit status, what it said) once the driver has ended."""
@@ -345,7 +452,16 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
     drivers = []
 
     def start(*arguments: str, suite: Sequence[str] = SMOKE) -> Submitted:
-        options = ["--nodes", "2", "--world", "2", "--dir", str(place), "--results", str(tmp_path / "results")]
+        options = [
+            "--nodes",
+            "2",
+            "--world",
+            "2",
+            "--dir",
+            str(place),
+            "--results",
+            str(tmp_path / "results"),
+        ]
         driver = subprocess.Popen(
             command("run", *suite, *options, *arguments),
             cwd=ROOT,
@@ -394,10 +510,14 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
 
     run = submitted.run
     assert [record for record in run.records if record.kind == "failure"] == []
-    resumed = ckptbench("run", "--resume", str(run.folder), environment=cluster.environment | NO_EXPORT)
+    resumed = ckptbench(
+        "run", "--resume", str(run.folder), environment=cluster.environment | NO_EXPORT
+    )
     assert resumed.returncode == 0, resumed.stderr
     assert "resnet50 small on cpu, 2 and 4 ranks" in resumed.stdout
-    assert submitted.watched.shared_memory, "two ranks of a node share memory: the watcher has seen nothing"
+    assert submitted.watched.shared_memory, (
+        "two ranks of a node share memory: the watcher has seen nothing"
+    )
     assert left_behind(submitted, cluster) == []
     check_both_nodes_took_part(submitted.run)
 
@@ -427,12 +547,16 @@ def check_both_nodes_took_part(run: store.Run) -> None:
     # One rank of each node flushes, also where two nodes are one machine.
     case_of_four = next(item.case.id for item in run.plan if item.case.world == 4)
     flushing = [
-        record.rank for record in run.records if isinstance(record, SaveRecord) and record.case == case_of_four and record.sync_ns
+        record.rank
+        for record in run.records
+        if isinstance(record, SaveRecord) and record.case == case_of_four and record.sync_ns
     ]
     assert set(flushing) == {0, 2}
 
 
-def test_an_interrupted_driver_leaves_no_job_and_no_process(submit: Callable[..., Submitted], cluster: Cluster) -> None:
+def test_an_interrupted_driver_leaves_no_job_and_no_process(
+    submit: Callable[..., Submitted], cluster: Cluster
+) -> None:
     submitted = submit()
     submitted.wait_until(submitted.has_saved)
     submitted.driver.send_signal(signal.SIGINT)
@@ -456,12 +580,21 @@ def test_a_job_that_still_waits_is_cancelled_with_its_driver(
     ("text", "arguments", "message"),
     [
         ('partition = "nope"', [], "Slurm refuses the job: invalid partition specified: nope"),
-        ("", ["--nodes", "3", "--world", "3"], "Slurm refuses the job: Batch job submission failed: "),
+        (
+            "",
+            ["--nodes", "3", "--world", "3"],
+            "Slurm refuses the job: Batch job submission failed: ",
+        ),
         ('partion = "bench"', [], "unknown key 'partion'; did you mean 'partition'?"),
     ],
 )
 def test_a_job_that_slurm_would_refuse_leaves_nothing(
-    text: str, arguments: list[str], message: str, submit: Callable[..., Submitted], cluster: Cluster, tmp_path: Path
+    text: str,
+    arguments: list[str],
+    message: str,
+    submit: Callable[..., Submitted],
+    cluster: Cluster,
+    tmp_path: Path,
 ) -> None:
     submitted = submit("--site", str(site_file(tmp_path, text)), *arguments)
     status, said = submitted.end()
@@ -471,15 +604,29 @@ def test_a_job_that_slurm_would_refuse_leaves_nothing(
     assert left_behind(submitted, cluster) == []
 
 
-@pytest.mark.parametrize(("launched", "nodes"), [([], NODES[:1]), (["--launcher", "slurm", "--nodes", "2"], NODES)])
+@pytest.mark.parametrize(
+    ("launched", "nodes"), [([], NODES[:1]), (["--launcher", "slurm", "--nodes", "2"], NODES)]
+)
 def test_in_an_allocation_ranks_are_on_as_many_of_its_nodes_as_were_named(
     launched: list[str], nodes: tuple[str, ...], cluster: Cluster, tmp_path: Path, scratch: Path
 ) -> None:
-    options = [*SMOKE[:-2], *launched, "--world", "4", "--dir", str(scratch), "--results", str(tmp_path)]
+    options = [
+        *SMOKE[:-2],
+        *launched,
+        "--world",
+        "4",
+        "--dir",
+        str(scratch),
+        "--results",
+        str(tmp_path),
+    ]
     held = ["salloc", "--nodes=2", "--ntasks-per-node=2"]
     beside = in_cluster(cluster, *held, *command("run", *options))
     assert (beside.returncode, store.folders(tmp_path)) == (2, [])
-    assert "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`" in beside.stderr
+    assert (
+        "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`"
+        in beside.stderr
+    )
     on_it = in_cluster(cluster, *held, "srun", "--overlap", "-N1", "-n1", *command("run", *options))
     assert on_it.returncode == 0, on_it.stderr
     records = store.Run(store.find(tmp_path, "latest")).records
@@ -488,7 +635,9 @@ def test_in_an_allocation_ranks_are_on_as_many_of_its_nodes_as_were_named(
 
 def in_cluster(cluster: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
     variables = os.environ | cluster.environment
-    return subprocess.run(argv, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        argv, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False
+    )
 
 
 def test_doctor_names_the_partitions(cluster: Cluster) -> None:
@@ -496,7 +645,9 @@ def test_doctor_names_the_partitions(cluster: Cluster) -> None:
     assert "partitions: bench" in " ".join(done.stdout.split())
 
 
-def test_ranks_that_do_not_share_the_scratch_directory_are_refused(short_folder: Path, tmp_path: Path) -> None:
+def test_ranks_that_do_not_share_the_scratch_directory_are_refused(
+    short_folder: Path, tmp_path: Path
+) -> None:
     """The second node sees a file system of its own where the scratch directory is."""
     reason = slurm_cluster.missing() or slurm_cluster.no_private_mounts()
     if reason:
@@ -505,10 +656,23 @@ def test_ranks_that_do_not_share_the_scratch_directory_are_refused(short_folder:
     private = tmp_path / "scratch"
     private.mkdir()
     with slurm_cluster.cluster(short_folder / "other", private) as made:
-        options = ["--nodes", "2", "--world", "2", "--dir", str(private), "--results", str(tmp_path / "results")]
+        options = [
+            "--nodes",
+            "2",
+            "--world",
+            "2",
+            "--dir",
+            str(private),
+            "--results",
+            str(tmp_path / "results"),
+        ]
         done = ckptbench("run", *SMOKE, *options, "--timeout", "30", environment=made.environment)
     assert done.returncode == 1
     reasons = [
-        json.loads(line)["reason"] for line in next((tmp_path / "results").glob("*/records.jsonl")).open() if "failure" in line
+        json.loads(line)["reason"]
+        for line in next((tmp_path / "results").glob("*/records.jsonl")).open()
+        if "failure" in line
     ]
-    assert any(f"{NODES[1]} does not see scratch directory {private}" in reason for reason in reasons), done.stdout
+    assert any(
+        f"{NODES[1]} does not see scratch directory {private}" in reason for reason in reasons
+    ), done.stdout

@@ -12,7 +12,9 @@ TRUE = 10.0
 
 
 def samples(values: list[float], processes: list[int] | None = None) -> Samples:
-    return Samples(np.array(values, dtype=float), np.array(processes or [0] * len(values), dtype=np.int64))
+    return Samples(
+        np.array(values, dtype=float), np.array(processes or [0] * len(values), dtype=np.int64)
+    )
 
 
 def drawn(generator: np.random.Generator, processes: int, each: int, between: float) -> Samples:
@@ -55,9 +57,15 @@ def test_one_sample_has_no_interval() -> None:
         assert (found.half_width, found.is_above(1)) == (float("inf"), False)
 
 
-@pytest.mark.parametrize(("numerator", "denominator"), [([3], [2]), ([3], [2, 2, 2]), ([3, 3], [2])])
-def test_a_ratio_has_no_interval_where_one_side_has_none(numerator: list[float], denominator: list[float]) -> None:
-    assert statistics.ratio(samples(numerator), samples(denominator)) == Estimate(1.5, 1.5, 1.5, single=True)
+@pytest.mark.parametrize(
+    ("numerator", "denominator"), [([3], [2]), ([3], [2, 2, 2]), ([3, 3], [2])]
+)
+def test_a_ratio_has_no_interval_where_one_side_has_none(
+    numerator: list[float], denominator: list[float]
+) -> None:
+    assert statistics.ratio(samples(numerator), samples(denominator)) == Estimate(
+        1.5, 1.5, 1.5, single=True
+    )
 
 
 def test_two_samples_of_one_process_have_the_interval_of_that_process() -> None:
@@ -73,7 +81,10 @@ def test_equal_samples_have_no_width() -> None:
 
 
 def test_one_process_gives_an_interval_of_its_own_samples() -> None:
-    assert width(statistics.median(drawn(np.random.default_rng(1), processes=1, each=6, between=1))) > 0
+    assert (
+        width(statistics.median(drawn(np.random.default_rng(1), processes=1, each=6, between=1)))
+        > 0
+    )
 
 
 def test_one_sample_of_each_process_gives_the_interval_of_the_processes() -> None:
@@ -81,12 +92,15 @@ def test_one_sample_of_each_process_gives_the_interval_of_the_processes() -> Non
     one_each = statistics.median(samples(values, [0, 1, 2, 3, 4]))
     together = statistics.median(samples(values))
     assert (together.low, together.high) == (1, 5)
-    few = (5 / 4) ** 0.5  # five processes stand for all others: the interval is wider on the scale of logarithms
+    # five processes stand for all others: the interval is wider on the scale of logarithms
+    few = (5 / 4) ** 0.5
     assert (one_each.low, one_each.high) == pytest.approx((3 * (1 / 3) ** few, 3 * (5 / 3) ** few))
 
 
 @pytest.mark.parametrize(("values", "processes"), [([], []), ([1.0], []), ([1.0, 2.0], [0])])
-def test_samples_without_a_value_or_a_process_for_each_are_refused(values: list[float], processes: list[int]) -> None:
+def test_samples_without_a_value_or_a_process_for_each_are_refused(
+    values: list[float], processes: list[int]
+) -> None:
     with pytest.raises(ValueError, match="at least one value and a process for each"):
         Samples(np.array(values), np.array(processes, dtype=np.int64))
 
@@ -95,7 +109,9 @@ def test_processes_that_differ_widen_the_interval() -> None:
     found = drawn(np.random.default_rng(3), processes=6, each=5, between=3)
     assert width(statistics.median(found)) > 1.5 * width(statistics.median(pooled(found)))
     other = samples([1.0, 1.0])
-    assert width(statistics.ratio(found, other)) > 1.5 * width(statistics.ratio(pooled(found), other))
+    assert width(statistics.ratio(found, other)) > 1.5 * width(
+        statistics.ratio(pooled(found), other)
+    )
 
 
 def test_two_processes_that_disagree_give_an_interval_over_both() -> None:
@@ -123,7 +139,9 @@ def coverage(between: float, processes: int, each: int, cluster: bool, tries: in
 
 
 @pytest.mark.parametrize(("between", "processes", "each"), [(2, 6, 5), (0, 1, 20), (0, 2, 3)])
-def test_intervals_cover_the_true_median_about_as_often_as_they_say(between: float, processes: int, each: int) -> None:
+def test_intervals_cover_the_true_median_about_as_often_as_they_say(
+    between: float, processes: int, each: int
+) -> None:
     assert 0.87 <= coverage(between, processes, each, cluster=True) <= 0.99
 
 
@@ -131,13 +149,17 @@ def test_a_bootstrap_blind_to_processes_would_cover_it_far_less_often() -> None:
     assert coverage(between=2, processes=6, each=5, cluster=False) <= 0.75
 
 
-def test_more_draws_than_fit_into_memory_at_once_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_draws_than_fit_into_memory_at_once_are_taken_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = drawn(np.random.default_rng(10), processes=3, each=5, between=1)
     monkeypatch.setattr(statistics, "_DRAWS_AT_ONCE", 7 * found.values.size + 1)
     medians = statistics.resampled_medians(found, np.random.default_rng(0), count=100)
     assert len(medians) == 100
     centre, few = np.median(found.values), (3 / 2) ** 0.5
-    lowest, highest = (centre * (value / centre) ** few for value in (found.values.min(), found.values.max()))
+    lowest, highest = (
+        centre * (value / centre) ** few for value in (found.values.min(), found.values.max())
+    )
     assert lowest * (1 - 1e-12) <= medians.min() <= medians.max() <= highest * (1 + 1e-12)
     assert len(np.unique(medians)) > 5
 
@@ -149,10 +171,14 @@ def test_draws_that_are_shared_are_those_that_the_seed_gives(lengths: tuple[int,
         found = Samples(np.random.default_rng(seed).lognormal(size=len(processes)), processes)
         resampled = statistics.resampled_medians(found, np.random.default_rng(statistics._SEED))
         estimate = statistics.median(found)
-        assert (estimate.low, estimate.high) == pytest.approx(tuple(np.quantile(resampled, [0.025, 0.975])), rel=1e-12)
+        assert (estimate.low, estimate.high) == pytest.approx(
+            tuple(np.quantile(resampled, [0.025, 0.975])), rel=1e-12
+        )
 
 
-@pytest.mark.parametrize(("processes", "each", "between"), [(1, 300, 0), (4, 75, 0), (5, 60, 1), (3, 100, 3)])
+@pytest.mark.parametrize(
+    ("processes", "each", "between"), [(1, 300, 0), (4, 75, 0), (5, 60, 1), (3, 100, 3)]
+)
 def test_many_samples_give_the_interval_that_drawing_each_would(
     processes: int, each: int, between: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,13 +187,19 @@ def test_many_samples_give_the_interval_that_drawing_each_would(
     monkeypatch.setattr(statistics, "_FEW", 1)
     divided = statistics.resampled_medians(found, np.random.default_rng(0), count=4000)
     assert statistics.median(found) == statistics.median(found)
-    assert set(divided.round(9)) <= set(statistics._spread(found.values, np.median(found.values), processes, True).round(9))
+    assert set(divided.round(9)) <= set(
+        statistics._spread(found.values, np.median(found.values), processes, True).round(9)
+    )
     levels = [0.025, 0.25, 0.5, 0.75, 0.975]
     scale = np.subtract(*np.quantile(one_by_one, [0.975, 0.025]))
-    assert np.quantile(divided, levels) == pytest.approx(np.quantile(one_by_one, levels), abs=0.1 * scale)
+    assert np.quantile(divided, levels) == pytest.approx(
+        np.quantile(one_by_one, levels), abs=0.1 * scale
+    )
 
 
-def test_processes_of_unequal_length_weigh_as_much_among_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_unequal_length_weigh_as_much_among_many_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     unequal = samples([1.0] * 500 + [2.0] * 20 + [3.0] * 20, [0] * 500 + [1] * 20 + [2] * 20)
     one_by_one = statistics.median(unequal)
     monkeypatch.setattr(statistics, "_FEW", 100)
@@ -192,11 +224,16 @@ def test_a_ratio_of_what_does_not_differ_has_one_inside() -> None:
 def test_several_comparisons_at_once_widen_each_interval() -> None:
     generator = np.random.default_rng(6)
     first, second = (drawn(generator, processes=4, each=6, between=0.5) for _ in range(2))
-    alone, among_ten = statistics.ratio(first, second), statistics.ratio(first, second, comparisons=10)
+    alone, among_ten = (
+        statistics.ratio(first, second),
+        statistics.ratio(first, second, comparisons=10),
+    )
     assert among_ten.value == alone.value
     assert among_ten.low < alone.low
     assert among_ten.high > alone.high
-    assert statistics.ratio(first, second, comparisons=0) == alone, "there is no less than one comparison"
+    assert statistics.ratio(first, second, comparisons=0) == alone, (
+        "there is no less than one comparison"
+    )
 
 
 @pytest.mark.parametrize(("comparisons", "each"), [(0, 0.95), (1, 0.95), (2, 0.975), (10, 0.995)])
@@ -206,18 +243,29 @@ def test_the_confidence_of_each_by_bonferroni(comparisons: int, each: float) -> 
 
 def test_more_confidence_needs_a_wider_interval() -> None:
     found = drawn(np.random.default_rng(8), processes=3, each=6, between=1)
-    assert width(statistics.median(found, 0.5)) < width(statistics.median(found)) < width(statistics.median(found, 0.999))
+    assert (
+        width(statistics.median(found, 0.5))
+        < width(statistics.median(found))
+        < width(statistics.median(found, 0.999))
+    )
 
 
 def test_more_samples_narrow_the_interval() -> None:
     generator = np.random.default_rng(9)
-    few, many = (statistics.median(drawn(generator, processes=1, each=each, between=0)) for each in (6, 200))
+    few, many = (
+        statistics.median(drawn(generator, processes=1, each=each, between=0)) for each in (6, 200)
+    )
     assert width(many) < 0.5 * width(few)
 
 
 @pytest.mark.parametrize(
     ("other", "meet"),
-    [(Estimate(5, 4, 6), False), (Estimate(3, 2.5, 6), True), (Estimate(3, 3, 6), True), (Estimate(2, 1.9, 2.1), True)],
+    [
+        (Estimate(5, 4, 6), False),
+        (Estimate(3, 2.5, 6), True),
+        (Estimate(3, 3, 6), True),
+        (Estimate(2, 1.9, 2.1), True),
+    ],
 )
 def test_intervals_that_touch_overlap(other: Estimate, meet: bool) -> None:
     estimate = Estimate(2, 1, 3)

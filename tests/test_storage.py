@@ -123,14 +123,26 @@ def flushed(path: Path, log: Path) -> list[str]:
         pytest.skip(reason)
     program = "import sys; from pathlib import Path; from harness.worker import storage; storage.sync_tree(Path(sys.argv[1]))"
     tracer = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", str(log)]
-    subprocess.run([*tracer, sys.executable, "-c", program, str(path)], cwd=ROOT, check=True, timeout=60)
+    subprocess.run(
+        [*tracer, sys.executable, "-c", program, str(path)], cwd=ROOT, check=True, timeout=60
+    )
     return re.findall(r"fsync\(\d+<(.*)>\) += 0", log.read_text())
 
 
-def test_every_file_and_directory_of_a_tree_and_its_parent_are_flushed_names_last(tree: Path, tmp_path: Path) -> None:
+def test_every_file_and_directory_of_a_tree_and_its_parent_are_flushed_names_last(
+    tree: Path, tmp_path: Path
+) -> None:
     found = flushed(tree, tmp_path / "log")
     deep = tree / "deep"
-    everything = [tree / "weights", tree, deep / "odd", deep, deep / "deeper" / "empty", deep / "deeper", tree.parent]
+    everything = [
+        tree / "weights",
+        tree,
+        deep / "odd",
+        deep,
+        deep / "deeper" / "empty",
+        deep / "deeper",
+        tree.parent,
+    ]
     assert sorted(found) == sorted(str(path) for path in everything)
     assert found[-1] == str(tree.parent)
     assert found.index(str(tree / "weights")) < found.index(str(tree))
@@ -160,7 +172,9 @@ def test_links_and_pipes_in_a_checkpoint_do_not_stop_the_flush(tree: Path) -> No
 
 @pytest.mark.usefixtures("on_disk")
 @pytest.mark.parametrize("kind", ["file", "tree"])
-def test_what_was_just_written_is_in_memory_until_it_is_dropped(kind: str, request: pytest.FixtureRequest) -> None:
+def test_what_was_just_written_is_in_memory_until_it_is_dropped(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
     path: Path = request.getfixturevalue(kind)
     assert storage.resident_fraction(path) == 1.0
     storage.drop_from_cache(path)
@@ -203,7 +217,10 @@ def test_only_files_of_the_checkpoint_count_as_mapped(tree: Path, place: Path) -
     with other.open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
         assert storage.mapped_files(tree) == []
         assert storage.mapped_files(other) == [str(other)]
-    with (tree / "deep" / "odd").open("rb") as opened, mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ):
+    with (
+        (tree / "deep" / "odd").open("rb") as opened,
+        mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ),
+    ):
         assert storage.mapped_files(tree) == [str(tree / "deep" / "odd")]
     assert storage.mapped_files(tree) == []
 
@@ -225,7 +242,9 @@ def test_a_name_with_a_space_is_seen(place: Path) -> None:
         assert storage.open_writers(path.parent, [os.getpid()]) == [str(path)]
 
 
-@pytest.mark.parametrize(("mode", "writes"), [("rb", False), ("wb", True), ("r+b", True), ("ab", True)])
+@pytest.mark.parametrize(
+    ("mode", "writes"), [("rb", False), ("wb", True), ("r+b", True), ("ab", True)]
+)
 def test_a_file_open_for_writing_here_is_named(file: Path, mode: str, writes: bool) -> None:
     with file.open(mode):
         assert storage.open_writers(file, [os.getpid()]) == [str(file)] * writes
@@ -233,7 +252,9 @@ def test_a_file_open_for_writing_here_is_named(file: Path, mode: str, writes: bo
 
 
 def test_a_file_open_for_writing_in_a_child_is_named(tree: Path) -> None:
-    program = "import sys; file = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
+    program = (
+        "import sys; file = open(sys.argv[1], 'ab'); print('open', flush=True); sys.stdin.read()"
+    )
     argv = [sys.executable, "-c", program, str(tree / "weights")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

@@ -117,18 +117,24 @@ def tear(run: Run, at: int) -> None:
 
 
 @pytest.mark.parametrize("lost", [2, 100])
-def test_a_torn_last_line_is_kept_and_reported_and_swallows_no_record(make: Make, lost: int) -> None:
+def test_a_torn_last_line_is_kept_and_reported_and_swallows_no_record(
+    make: Make, lost: int
+) -> None:
     run = make(FIRST, SECOND)
     tear(run, lost)
     torn = content(run)
     run = Run(run.folder)
     assert run.records == [FIRST]
-    assert [(damage.file, damage.line) for damage in run.damages] == [(run.folder / store.RECORDS, 2)]
+    assert [(damage.file, damage.line) for damage in run.damages] == [
+        (run.folder / store.RECORDS, 2)
+    ]
     assert run.absorb(line(SECOND)) == SECOND, "half of it is not the whole"
     run.append(THIRD)
     run = reopened(run)
     assert run.records == [FIRST, SECOND, THIRD]
-    assert [damage.line for damage in run.damages] == [2], "it is still reported, and nothing else is"
+    assert [damage.line for damage in run.damages] == [2], (
+        "it is still reported, and nothing else is"
+    )
     assert content(run).startswith(torn)
 
 
@@ -165,7 +171,9 @@ def files_at_most(size_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("opened_again", [True, False])
-def test_a_full_disk_is_an_error_and_the_next_record_begins_a_line_of_its_own(make: Make, opened_again: bool) -> None:
+def test_a_full_disk_is_an_error_and_the_next_record_begins_a_line_of_its_own(
+    make: Make, opened_again: bool
+) -> None:
     run = make(FIRST)
     with files_at_most(len(content(run)) + 50), pytest.raises(OSError, match="too large"):
         run.append(SECOND)
@@ -234,14 +242,25 @@ def named(results: Path, *names: str) -> None:
 
 
 def test_the_latest_is_the_newest_by_name_wherever_it_lies(tmp_path: Path) -> None:
-    named(tmp_path, "20250102-000000-smoke-raw", "20250101-235959-smoke-raw", "reference/machine/20240101-000000-bench-raw")
+    named(
+        tmp_path,
+        "20250102-000000-smoke-raw",
+        "20250101-235959-smoke-raw",
+        "reference/machine/20240101-000000-bench-raw",
+    )
     assert store.find(tmp_path, "latest").name == "20250102-000000-smoke-raw"
     named(tmp_path, "reference/machine/20260101-000000-bench-raw")
-    assert store.find(tmp_path, "latest") == tmp_path / "reference/machine/20260101-000000-bench-raw"
+    assert (
+        store.find(tmp_path, "latest") == tmp_path / "reference/machine/20260101-000000-bench-raw"
+    )
 
 
 def test_of_two_runs_of_one_second_the_later_one_is_the_latest(tmp_path: Path) -> None:
-    names = ["20250101-000000-smoke-raw", "20250101-000000-smoke-raw-2", "20250101-000000-bench-raw"]
+    names = [
+        "20250101-000000-smoke-raw",
+        "20250101-000000-smoke-raw-2",
+        "20250101-000000-bench-raw",
+    ]
     named(tmp_path, *names)
     for age, name in enumerate(reversed(names)):
         os.utime(tmp_path / name, (1e9 + age, 1e9 + age))
@@ -258,7 +277,10 @@ def test_a_run_is_found_by_name_or_by_path(tmp_path: Path) -> None:
 
 def test_a_run_is_found_by_path_where_there_are_no_others(tmp_path: Path) -> None:
     named(tmp_path, "elsewhere/three")
-    assert store.find(tmp_path / "results", str(tmp_path / "elsewhere/three")) == tmp_path / "elsewhere/three"
+    assert (
+        store.find(tmp_path / "results", str(tmp_path / "elsewhere/three"))
+        == tmp_path / "elsewhere/three"
+    )
 
 
 def test_an_unknown_run_gets_the_nearest_name_and_those_there_are(tmp_path: Path) -> None:
@@ -273,7 +295,10 @@ def test_an_unknown_run_gets_the_nearest_name_and_those_there_are(tmp_path: Path
 
 def test_of_many_runs_the_newest_are_named(tmp_path: Path) -> None:
     named(tmp_path, *(f"20250101-0000{number:02}-smoke-raw" for number in range(33)))
-    with pytest.raises(UsageError, match=r"\(known: 20250101-000003-smoke-raw, .*, 20250101-000032-smoke-raw and 3 more\)$"):
+    with pytest.raises(
+        UsageError,
+        match=r"\(known: 20250101-000003-smoke-raw, .*, 20250101-000032-smoke-raw and 3 more\)$",
+    ):
         store.find(tmp_path, "none-such")
 
 
@@ -307,7 +332,9 @@ def test_a_second_driver_in_another_process_is_kept_out(make: Make) -> None:
     program = "import sys; from pathlib import Path; from harness.driver.store import Run; Run(Path(sys.argv[1])).lock()"
     argv = [sys.executable, "-c", program, str(run.folder)]
     kept_out = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
-    assert kept_out.stderr.splitlines()[-1].endswith(f"run {run.name} is being measured by another process")
+    assert kept_out.stderr.splitlines()[-1].endswith(
+        f"run {run.name} is being measured by another process"
+    )
 
 
 def test_a_locked_run_can_be_looked_at(make: Make) -> None:
@@ -319,22 +346,36 @@ def test_a_locked_run_can_be_looked_at(make: Make) -> None:
 def test_plan_and_manifest_come_back_as_they_were(tmp_path: Path, here: Manifest) -> None:
     plan = [
         planned("direct", samples=3, repeats=2, processes=4),
-        planned("double", options={"fault": "none", "slowdown": 1.5}, world=2, launcher="mpirun", expected_failure="^Mis.*ä"),
+        planned(
+            "double",
+            options={"fault": "none", "slowdown": 1.5},
+            world=2,
+            launcher="mpirun",
+            expected_failure="^Mis.*ä",
+        ),
     ]
     machine = replace(here, gpus=("a GPU", "another"), hypervisor=None)
     made = store.create(tmp_path, "smoke", ["ckptbench", "run", "smoke"], plan, machine)
     run = reopened(made)
     assert run.plan == plan
     assert [item.case.id for item in run.plan] == [item.case.id for item in plan]
-    assert [entry["id"] for entry in run.header["cases"]] == [item.case.id for item in plan], "by which records name their cases"
+    assert [entry["id"] for entry in run.header["cases"]] == [item.case.id for item in plan], (
+        "by which records name their cases"
+    )
     assert run.manifest == machine
     assert (run.header["suite"], run.header["command"]) == ("smoke", ["ckptbench", "run", "smoke"])
 
 
-def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaults(make: Make, here: Manifest) -> None:
-    said = store.Settings(summary_above=8, mpirun="/opt/mpi/bin/mpirun", timeout_s=60.0, site="/etc/site.toml")
+def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaults(
+    make: Make, here: Manifest
+) -> None:
+    said = store.Settings(
+        summary_above=8, mpirun="/opt/mpi/bin/mpirun", timeout_s=60.0, site="/etc/site.toml"
+    )
     run = make()
-    assert store.create(run.folder.parent, "smoke", [], run.plan, here, settings=said).settings == said
+    assert (
+        store.create(run.folder.parent, "smoke", [], run.plan, here, settings=said).settings == said
+    )
     assert run.settings == store.Settings()
     header = run.header
     del header["settings"]
@@ -343,7 +384,10 @@ def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaul
 
 
 def test_a_run_is_named_after_its_time_suite_and_frameworks(tmp_path: Path, here: Manifest) -> None:
-    frameworks = [replace(planned(), case=replace(planned().case, framework=name)) for name in ("raw", "jax", "raw")]
+    frameworks = [
+        replace(planned(), case=replace(planned().case, framework=name))
+        for name in ("raw", "jax", "raw")
+    ]
     run = store.create(tmp_path, "bench", [], frameworks, here)
     assert re.fullmatch(r"\d{8}-\d{6}-bench-jax\+raw", run.name)
 

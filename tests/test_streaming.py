@@ -50,10 +50,13 @@ def random(size_bytes: int) -> Bytes:
 
 
 @pytest.mark.parametrize(
-    "size_bytes", [0, 1, 1000, *(LARGE_BYTES + more for more in (-1, 0, 1, 63, 64, 65)), 20 * LARGE_BYTES + 13]
+    "size_bytes",
+    [0, 1, 1000, *(LARGE_BYTES + more for more in (-1, 0, 1, 63, 64, 65)), 20 * LARGE_BYTES + 13],
 )
 @pytest.mark.parametrize("skip_bytes", [0, 1, 16, 63, 64, 100])
-def test_a_copy_has_all_bytes_and_touches_none_beside_them(size_bytes: int, skip_bytes: int) -> None:
+def test_a_copy_has_all_bytes_and_touches_none_beside_them(
+    size_bytes: int, skip_bytes: int
+) -> None:
     source = random(size_bytes + 3)[3:]
     memory = bytes_of(aligned_buffer(size_bytes + 2 * MARGIN_BYTES))
     end = skip_bytes + size_bytes
@@ -93,7 +96,9 @@ def test_what_does_not_lie_in_one_piece_is_copied() -> None:
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_where_nothing_can_be_compiled_copies_are_ordinary_ones(compiler: str, anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_can_be_compiled_copies_are_ordinary_ones(
+    compiler: str, anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(streaming, "_COMPILER", compiler)
     assert streaming.compiled() is None
     source, target = random(LARGE_BYTES), np.zeros(LARGE_BYTES, np.uint8)
@@ -104,21 +109,32 @@ def test_where_nothing_can_be_compiled_copies_are_ordinary_ones(compiler: str, a
 def test_where_there_can_be_no_file_in_memory_copies_are_ordinary_ones(
     anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: SimpleNamespace(memfd_create=lambda *_: -1))
+    monkeypatch.setattr(
+        ctypes, "CDLL", lambda *_, **__: SimpleNamespace(memfd_create=lambda *_: -1)
+    )
     assert streaming.compiled() is None
     assert "memfd_create" in caplog.text
 
 
-@pytest.mark.skipif(not shutil.which("cc") or platform.machine() != "x86_64", reason="nothing can be compiled here")
+@pytest.mark.skipif(
+    not shutil.which("cc") or platform.machine() != "x86_64", reason="nothing can be compiled here"
+)
 def test_the_loop_is_compiled(anew: None) -> None:
     assert streaming.compiled() is not None
 
 
-def test_snapshots_and_loads_copy_large_tensors_so_and_what_goes_through_a_ring_not(scratch: Path, used: list[int]) -> None:
-    specs = [Spec("weights/large", "uint8", (WEIGHTS_BYTES,)), Spec("weights/small", "uint8", (100,))]
+def test_snapshots_and_loads_copy_large_tensors_so_and_what_goes_through_a_ring_not(
+    scratch: Path, used: list[int]
+) -> None:
+    specs = [
+        Spec("weights/large", "uint8", (WEIGHTS_BYTES,)),
+        Spec("weights/small", "uint8", (100,)),
+    ]
     state = {spec.name: random(spec.size_bytes) for spec in specs}
     for name, ring_bytes, expected in (("arena", None, WEIGHTS_BYTES), ("ring", 1 << 20, 0)):
-        engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()], ring_bytes)
+        engine = Engine(
+            Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()], ring_bytes
+        )
         engine.prepare(specs)
         used.clear()
         engine.save(state, scratch / f"streaming-{name}", 1).finished()

@@ -43,10 +43,15 @@ samples = 2
 """
 
 
-def _framework(folder: Path, name: str, methods: dict[str, str], head: str = HEAD) -> FrameworkEntry:
+def _framework(
+    folder: Path, name: str, methods: dict[str, str], head: str = HEAD
+) -> FrameworkEntry:
     path = folder / name / "adapter.toml"
     path.parent.mkdir(parents=True)
-    path.write_text(head + "".join(METHOD.format(name=method, traits=traits) for method, traits in methods.items()))
+    path.write_text(
+        head
+        + "".join(METHOD.format(name=method, traits=traits) for method, traits in methods.items())
+    )
     return catalog.read(path)
 
 
@@ -78,7 +83,12 @@ def _sweeps(*sweeps: dict[str, Any]) -> str:
     }
     tables = [{**defaults, **sweep} for sweep in sweeps]
     lines = [
-        "\n".join(["[[sweep]]", *(f"{key} = {_toml(value)}" for key, value in table.items() if value is not None)])
+        "\n".join(
+            [
+                "[[sweep]]",
+                *(f"{key} = {_toml(value)}" for key, value in table.items() if value is not None),
+            ]
+        )
         for table in tables
     ]
     return "\n".join(["description = 'a test'", *lines])
@@ -95,21 +105,45 @@ def _methods(planned: list[PlannedCase]) -> list[str]:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('preset = "small"', 'pre_set = "small"', r"sweep\.0: unknown key 'pre_set'; did you mean 'preset'\?"),
+        (
+            'preset = "small"',
+            'pre_set = "small"',
+            r"sweep\.0: unknown key 'pre_set'; did you mean 'preset'\?",
+        ),
         ("[[sweep]]", "[[sweeps]]", r"unknown key 'sweeps'; did you mean 'sweep'\?"),
-        ('"llm-slice"', '"llm_slice"', r"sweep\.0: unknown workload 'llm_slice'; did you mean 'llm-slice'\?"),
-        ('"small"', '["small", "smal"]', r"sweep\.0: unknown preset 'smal' of workload llm-slice; did you mean 'small'\?"),
-        ('"float32"', '["float32", "float23"]', r"sweep\.0: unknown precision 'float23'; did you mean 'float32'\?"),
+        (
+            '"llm-slice"',
+            '"llm_slice"',
+            r"sweep\.0: unknown workload 'llm_slice'; did you mean 'llm-slice'\?",
+        ),
+        (
+            '"small"',
+            '["small", "smal"]',
+            r"sweep\.0: unknown preset 'smal' of workload llm-slice; did you mean 'small'\?",
+        ),
+        (
+            '"float32"',
+            '["float32", "float23"]',
+            r"sweep\.0: unknown precision 'float23'; did you mean 'float32'\?",
+        ),
         ("samples = 2", "samples = 0", r"sweep\.0\.samples: .*greater than or equal to 1, not 0"),
         ("samples = 2", 'samples = "2"', r"sweep\.0\.samples: .*not '2'"),
-        ("samples = 2", "", r"sweep\.0: a sweep of experiment cost says how many samples each process takes"),
+        (
+            "samples = 2",
+            "",
+            r"sweep\.0: a sweep of experiment cost says how many samples each process takes",
+        ),
         ("samples = 2", 'experiment = "size"', r"sweep\.0\.experiment: .*'cost', 'sizes', "),
         (
             "samples = 2",
             'samples = 2\nexperiment = "sizes"',
             r"sweep\.0: experiment sizes takes no samples: samples has no meaning",
         ),
-        ("samples = 2", 'experiment = "parity"', r"sweep\.0: a sweep of experiment parity measures no methods, and one is named"),
+        (
+            "samples = 2",
+            'experiment = "parity"',
+            r"sweep\.0: a sweep of experiment parity measures no methods, and one is named",
+        ),
         ('method = "all"', "", r"sweep\.0: a sweep of experiment cost names no method"),
         ("samples = 2", "samples = 2\nworld = [1, 0]", r"sweep\.0\.world\.1: .*not 0"),
         ("samples = 2", "samples = 2\nworld = true", r"sweep\.0\.world\.0: .*not True"),
@@ -120,7 +154,9 @@ def _methods(planned: list[PlannedCase]) -> list[str]:
         ('description = "a test"', "", "description: field required"),
     ],
 )
-def test_a_broken_suite_names_file_and_key(tmp_path: Path, old: str, new: str, expected: str) -> None:
+def test_a_broken_suite_names_file_and_key(
+    tmp_path: Path, old: str, new: str, expected: str
+) -> None:
     with pytest.raises(UsageError, match=expected) as caught:
         _suite(tmp_path, SWEEP.replace(old, new, 1))
     assert str(tmp_path / "test.toml") in str(caught.value)
@@ -132,14 +168,40 @@ def test_an_unknown_suite_is_named(tmp_path: Path) -> None:
         suite.load("smok", tmp_path)
 
 
-def test_a_case_carries_what_its_method_and_sweep_declare(tmp_path: Path, toy: FrameworkEntry) -> None:
-    text = _sweeps({"method": "slow", "dropout": 0.25, "samples": 5, "warmups": 0, "repeats": 7, "processes": 3})
+def test_a_case_carries_what_its_method_and_sweep_declare(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
+    text = _sweeps(
+        {
+            "method": "slow",
+            "dropout": 0.25,
+            "samples": 5,
+            "warmups": 0,
+            "repeats": 7,
+            "processes": 3,
+        }
+    )
     [item] = suite.plan(_suite(tmp_path, text), [toy])
     case = item.case
     assert (case.framework, case.framework_path) == ("toy", "adapters.toy.framework:Toy")
-    assert (case.method, case.method_path, case.options) == ("slow", "adapters.toy.slow:slow", {"crc": True})
-    assert (case.workload, case.preset, case.precision, case.dropout) == ("llm-slice", "small", "float32", 0.25)
-    assert (case.covers, case.rank_local, case.device, case.world, case.launcher) == ("full", True, "cpu", 1, "local")
+    assert (case.method, case.method_path, case.options) == (
+        "slow",
+        "adapters.toy.slow:slow",
+        {"crc": True},
+    )
+    assert (case.workload, case.preset, case.precision, case.dropout) == (
+        "llm-slice",
+        "small",
+        "float32",
+        0.25,
+    )
+    assert (case.covers, case.rank_local, case.device, case.world, case.launcher) == (
+        "full",
+        True,
+        "cpu",
+        1,
+        "local",
+    )
     assert (item.samples, item.warmups, item.repeats, item.processes) == (5, 0, 7, 3)
     assert (item.own_process, item.expected_failure) == (False, None)
 
@@ -148,7 +210,10 @@ def test_lists_multiply_out(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": ["plain", "quick"], "world": [1, 2], "dropout": [0, 0.1]})
     planned = suite.plan(_suite(tmp_path, text), [toy])
     assert len({item.case.id for item in planned}) == len(planned) == 8
-    assert {(item.case.world, item.case.launcher) for item in planned} == {(1, "local"), (2, "mpirun")}
+    assert {(item.case.world, item.case.launcher) for item in planned} == {
+        (1, "local"),
+        (2, "mpirun"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -170,14 +235,28 @@ def test_traits_mean_methods_but_never_test_doubles(
 def test_a_case_of_two_sweeps_is_planned_once(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": "plain", "samples": 4}, {"method": "all", "samples": 2})
     planned = suite.plan(_suite(tmp_path, text), [toy])
-    assert [(item.case.method, item.samples) for item in planned] == [("plain", 4), ("quick", 2), ("slow", 2)]
+    assert [(item.case.method, item.samples) for item in planned] == [
+        ("plain", 4),
+        ("quick", 2),
+        ("slow", 2),
+    ]
 
 
 def test_a_precision_that_one_of_several_workloads_lacks_is_left_out(
     tmp_path: Path, toy: FrameworkEntry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite, "precisions", lambda name: ("float32", "bf16-mixed") if name == "llm-slice" else ("float32",))
-    text = _sweeps({"workload": ["llm-slice", "resnet50"], "precision": ["float32", "bf16-mixed"], "method": "plain"})
+    monkeypatch.setattr(
+        suite,
+        "precisions",
+        lambda name: ("float32", "bf16-mixed") if name == "llm-slice" else ("float32",),
+    )
+    text = _sweeps(
+        {
+            "workload": ["llm-slice", "resnet50"],
+            "precision": ["float32", "bf16-mixed"],
+            "method": "plain",
+        }
+    )
     cases = [item.case for item in suite.plan(_suite(tmp_path, text), [toy])]
     assert [(case.workload, case.precision) for case in cases] == [
         ("llm-slice", "float32"),
@@ -186,19 +265,30 @@ def test_a_precision_that_one_of_several_workloads_lacks_is_left_out(
     ]
 
 
-def test_a_workload_without_any_of_the_precisions_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "precisions", lambda name: ("bf16-mixed",) if name == "llm-slice" else ("float32",))
+def test_a_workload_without_any_of_the_precisions_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        suite, "precisions", lambda name: ("bf16-mixed",) if name == "llm-slice" else ("float32",)
+    )
     with pytest.raises(UsageError, match="unknown precision 'bf16-mixed' of workload resnet50"):
-        _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "precision": "bf16-mixed"}))
+        _suite(
+            tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "precision": "bf16-mixed"})
+        )
 
 
 def test_workloads_narrow(tmp_path: Path, toy: FrameworkEntry) -> None:
     suite_ = _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "method": "plain"}))
     [item] = suite.plan(suite_, [toy], workloads=["resnet50"])
     assert item.case.workload == "resnet50"
-    with pytest.raises(UsageError, match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)"):
+    with pytest.raises(
+        UsageError,
+        match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)",
+    ):
         suite.plan(suite_, [toy], workloads=["candle-mlp"])
-    with pytest.raises(UsageError, match=r"unknown workload 'resnet-50'; did you mean 'resnet50'\?"):
+    with pytest.raises(
+        UsageError, match=r"unknown workload 'resnet-50'; did you mean 'resnet50'\?"
+    ):
         suite.plan(suite_, [toy], workloads=["resnet-50"])
 
 
@@ -214,7 +304,9 @@ def test_a_method_that_no_sweep_lists_is_added(tmp_path: Path, toy: FrameworkEnt
     assert _methods(suite.plan(suite_, [toy], methods=["fast"])) == ["quick"]
 
 
-def test_a_method_of_one_framework_is_left_out_of_the_others(tmp_path: Path, toy: FrameworkEntry) -> None:
+def test_a_method_of_one_framework_is_left_out_of_the_others(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
     other = _framework(tmp_path / "adapters", "other", {"npz": "default = true"})
     planned = suite.plan(_suite(tmp_path, _sweeps({})), [toy, other], methods=["npz"])
     assert [(item.case.framework, item.case.method) for item in planned] == [("other", "npz")]
@@ -236,19 +328,34 @@ def test_worlds_replace_the_suites(tmp_path: Path, toy: FrameworkEntry) -> None:
         ({"launcher": "mpiexec"}, r"unknown launcher 'mpiexec'.*\(known: local, mpirun, slurm\)"),
         ({"worlds": [1, 0]}, "a world has at least 1 rank, not 0"),
         ({"launcher": "local", "worlds": [2]}, "launcher 'local' starts one process"),
-        ({"options": {"crx": False}}, r"unknown option 'crx' of the selected methods; did you mean 'crc'\?"),
-        ({"options": {"codec": "zip"}, "methods": ["slow"]}, "unknown option 'codec' of the selected methods"),
-        ({"options": {"crc": "off"}}, "option 'crc' of method 'plain' takes a bool such as true, not 'off'"),
+        (
+            {"options": {"crx": False}},
+            r"unknown option 'crx' of the selected methods; did you mean 'crc'\?",
+        ),
+        (
+            {"options": {"codec": "zip"}, "methods": ["slow"]},
+            "unknown option 'codec' of the selected methods",
+        ),
+        (
+            {"options": {"crc": "off"}},
+            "option 'crc' of method 'plain' takes a bool such as true, not 'off'",
+        ),
         ({"options": {"crc": 0}}, "option 'crc' of method 'plain' takes a bool"),
     ],
 )
-def test_a_wrong_wish_is_refused(tmp_path: Path, toy: FrameworkEntry, wishes: dict[str, Any], expected: str) -> None:
+def test_a_wrong_wish_is_refused(
+    tmp_path: Path, toy: FrameworkEntry, wishes: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(UsageError, match=expected):
         suite.plan(_suite(tmp_path, SWEEP), [toy], **wishes)
 
 
-def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(tmp_path: Path, toy: FrameworkEntry) -> None:
-    with pytest.raises(UsageError, match="unknown method 'plane' in frameworks toy, .*did you mean 'plain'"):
+def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
+    with pytest.raises(
+        UsageError, match="unknown method 'plane' in frameworks toy, .*did you mean 'plain'"
+    ):
         suite.plan(_suite(tmp_path, _sweeps({"method": "plane"})), [toy])
 
 
@@ -258,7 +365,9 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
         suite.plan(_suite(tmp_path, _sweeps({"method": "fast"})), [plain])
 
 
-def test_options_show_in_the_name_of_the_methods_that_have_them(tmp_path: Path, toy: FrameworkEntry) -> None:
+def test_options_show_in_the_name_of_the_methods_that_have_them(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
     planned = suite.plan(_suite(tmp_path, SWEEP), [toy], options={"level": 2, "crc": False})
     assert _methods(planned) == ["plain[crc=false,level=2.0]", "quick", "slow[crc=false]"]
     assert planned[0].case.options == {"crc": False, "level": 2.0, "codec": "none"}
@@ -279,32 +388,56 @@ def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
 def test_the_suites_of_this_repository_plan(name: str) -> None:
     planned = suite.plan(suite.load(name), list(catalog.frameworks().values()))
     experiments = {item.case.experiment for item in planned}
-    several = {"resume": {"resume", "rerun"}, "gate": {"cost", "train"}, "train-ranks": {"cost", "train"}}
+    several = {
+        "resume": {"resume", "rerun"},
+        "gate": {"cost", "train"},
+        "train-ranks": {"cost", "train"},
+    }
     assert experiments == several.get(name, {name} if name in EXPERIMENTS else {"cost"})
     if name in ("smoke", "bench", "full"):
         assert {item.case.workload for item in planned} == set(workloads.names())
-        slow = {(entry.name, name) for entry in catalog.frameworks().values() for name, made in entry.methods.items() if made.slow}
+        slow = {
+            (entry.name, name)
+            for entry in catalog.frameworks().values()
+            for name, made in entry.methods.items()
+            if made.slow
+        }
         sampled = [item for item in planned if (item.case.framework, item.case.method) not in slow]
         assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
 
 
 def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:
-    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "packed": "slow = true"})
+    framework = _framework(
+        tmp_path / "adapters", "toy", {"plain": "default = true", "packed": "slow = true"}
+    )
     slow = {"slow_samples": 2, "slow_processes": 1}
     sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, **slow}))
-    counts = {item.case.method: (item.samples, item.processes) for item in suite.plan(sweeps, [framework])}
+    counts = {
+        item.case.method: (item.samples, item.processes) for item in suite.plan(sweeps, [framework])
+    }
     assert counts == {"plain": (3, 2), "packed": (2, 1)}
 
 
-def test_a_slow_method_takes_fewer_samples_and_nothing_twice(tmp_path: Path, toy: FrameworkEntry) -> None:
-    plain, quick, slow = suite.plan(_suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy])
-    assert [(item.samples, item.warmups, item.repeats) for item in (plain, quick, slow)] == [(3, 1, 2), (1, 0, 0), (3, 1, 2)]
+def test_a_slow_method_takes_fewer_samples_and_nothing_twice(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
+    plain, quick, slow = suite.plan(
+        _suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy]
+    )
+    assert [(item.samples, item.warmups, item.repeats) for item in (plain, quick, slow)] == [
+        (3, 1, 2),
+        (1, 0, 0),
+        (3, 1, 2),
+    ]
 
 
 def test_a_failure_is_expected_where_it_is_declared(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"precision": ["float32", "bf16-mixed"], "method": "quick"})
     planned = suite.plan(_suite(tmp_path, text), [toy])
-    assert [(item.case.precision, item.expected_failure) for item in planned] == [("float32", "boom"), ("bf16-mixed", None)]
+    assert [(item.case.precision, item.expected_failure) for item in planned] == [
+        ("float32", "boom"),
+        ("bf16-mixed", None),
+    ]
 
 
 PARITY = """
@@ -317,24 +450,35 @@ precision = "float32"
 """
 
 
-def test_an_experiment_without_methods_has_one_case_for_each_state(tmp_path: Path, toy: FrameworkEntry) -> None:
+def test_an_experiment_without_methods_has_one_case_for_each_state(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
     planned = suite.plan(_suite(tmp_path, PARITY), [toy])
     assert [(item.case.experiment, item.case.workload, item.case.method) for item in planned] == [
         ("parity", "llm-slice", ""),
         ("parity", "candle-mlp", ""),
     ]
     assert {item.processes for item in planned} == {1}
-    with pytest.raises(UsageError, match="suite test has nothing to run for framework toy with these workloads and methods"):
+    with pytest.raises(
+        UsageError,
+        match="suite test has nothing to run for framework toy with these workloads and methods",
+    ):
         suite.plan(_suite(tmp_path, PARITY), [toy], methods=["plain"])
 
 
-def test_the_sizes_experiment_has_its_own_number_of_processes(tmp_path: Path, toy: FrameworkEntry) -> None:
+def test_the_sizes_experiment_has_its_own_number_of_processes(
+    tmp_path: Path, toy: FrameworkEntry
+) -> None:
     text = SWEEP.replace("samples = 2", 'experiment = "sizes"')
     assert {item.processes for item in suite.plan(_suite(tmp_path, text), [toy])} == {2}
 
 
 def test_a_method_is_measured_where_it_has_something_to_say(tmp_path: Path) -> None:
-    methods = {"whole": "default = true", "pair": "min_world = 2", "trap": 'experiments = ["resume"]'}
+    methods = {
+        "whole": "default = true",
+        "pair": "min_world = 2",
+        "trap": 'experiments = ["resume"]',
+    }
     framework = _framework(tmp_path / "adapters", "toy", methods)
     cost = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2]}))
     assert [(item.case.method, item.case.world) for item in suite.plan(cost, [framework])] == [
@@ -356,35 +500,60 @@ def test_a_suite_may_name_what_another_framework_has(tmp_path: Path, toy: Framew
 def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
     strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
     framework = _framework(
-        tmp_path / "adapters", "toy", {"plain": "default = true", "parts": "takes_shards = true"}, HEAD + strategies
+        tmp_path / "adapters",
+        "toy",
+        {"plain": "default = true", "parts": "takes_shards = true"},
+        HEAD + strategies,
     )
-    both = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2], "strategy": ["default", "sharded"]}))
-    planned = [(item.case.method, item.case.world, item.case.strategy) for item in suite.plan(both, [framework])]
-    assert planned == [("plain", 1, ""), ("parts", 1, ""), ("plain", 2, "one"), ("parts", 2, "one"), ("parts", 2, "parts")]
+    both = _suite(
+        tmp_path, _sweeps({"method": "all", "world": [1, 2], "strategy": ["default", "sharded"]})
+    )
+    planned = [
+        (item.case.method, item.case.world, item.case.strategy)
+        for item in suite.plan(both, [framework])
+    ]
+    assert planned == [
+        ("plain", 1, ""),
+        ("parts", 1, ""),
+        ("plain", 2, "one"),
+        ("parts", 2, "one"),
+        ("parts", 2, "parts"),
+    ]
     named = suite.plan(both, [framework], methods=["plain"], worlds=[2], strategies=["parts"])
     assert [(item.case.method, item.case.strategy) for item in named] == [("plain", "parts")]
     assert "no rank holds the whole" in named[0].unsupported, "the user's word gets an answer"
-    with pytest.raises(UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"):
+    with pytest.raises(
+        UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"
+    ):
         suite.plan(both, [framework], strategies=["part"])
 
 
-def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(tmp_path: Path) -> None:
+def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
+    tmp_path: Path,
+) -> None:
     strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
     methods = {"plain": "default = true", "each": "every_rank = true\ntakes_shards = true"}
     framework = _framework(tmp_path / "adapters", "toy", methods, HEAD + strategies)
-    sweeps = _suite(tmp_path, _sweeps({"method": "all", "world": [4], "strategy": ["default", "sharded"]}))
+    sweeps = _suite(
+        tmp_path, _sweeps({"method": "all", "world": [4], "strategy": ["default", "sharded"]})
+    )
     plan = suite.plan(sweeps, [framework])
     copies = {(item.case.method, item.case.strategy): item.copies for item in plan}
     assert copies == {("plain", "one"): 1, ("each", "one"): 4, ("each", "parts"): 1}
     of_one, of_each, _ = (needed_disk_bytes([item]) for item in plan)
-    assert of_each - of_one > 3 * state_bytes(plan[0].case), "a directory that is too small for it is refused"
+    assert of_each - of_one > 3 * state_bytes(plan[0].case), (
+        "a directory that is too small for it is refused"
+    )
 
 
 def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntry) -> None:
     for changes, message in (
         ({"every": 3}, "every has a meaning in experiment train alone"),
         ({"experiment": "train"}, "a sweep of experiment train says every"),
-        ({"experiment": "reshard", "method": "plain", "samples": None}, "a sweep of experiment reshard says load_world"),
+        (
+            {"experiment": "reshard", "method": "plain", "samples": None},
+            "a sweep of experiment reshard says load_world",
+        ),
         ({"workload": "resnet50", "weak": True}, "does not grow with the world"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -394,16 +563,30 @@ def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntr
 def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_path: Path) -> None:
     broken = "[[methods.plain.expected_failures]]\nreason = 'no infinity'\n"
     framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true\n" + broken})
-    text = _sweeps({"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": 1})
+    text = _sweeps(
+        {"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": 1}
+    )
     (planned,) = suite.plan(_suite(tmp_path, text), [framework])
     assert (planned.unsupported, planned.expected_failure) == ("", "no infinity")
 
 
 def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -> None:
-    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true", "any": "reshards = true"})
-    text = _sweeps({"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": [1, 4]})
+    framework = _framework(
+        tmp_path / "adapters", "toy", {"plain": "default = true", "any": "reshards = true"}
+    )
+    text = _sweeps(
+        {
+            "experiment": "reshard",
+            "method": "all",
+            "samples": None,
+            "world": 2,
+            "load_world": [1, 4],
+        }
+    )
     planned = suite.plan(_suite(tmp_path, text), [framework])
-    assert [(item.case.method, item.case.load_world, bool(item.unsupported)) for item in planned] == [
+    assert [
+        (item.case.method, item.case.load_world, bool(item.unsupported)) for item in planned
+    ] == [
         ("plain", 1, True),
         ("any", 1, False),
         ("plain", 4, True),

@@ -50,10 +50,21 @@ def strace() -> None:
 def trace(strace: None, tmp_path: Path) -> Trace:
     """Runs a program between the marks `begin` and `finished`, after which `late` follows, and judges it."""
 
-    def run(save: str, then: str = "", late: str = "", setup: str = "", root: Path | None = None) -> SystemCalls:
+    def run(
+        save: str, then: str = "", late: str = "", setup: str = "", root: Path | None = None
+    ) -> SystemCalls:
         root = root or tmp_path / "scratch"
         root.mkdir(exist_ok=True)
-        parts = [PRELUDE, setup, "mark('begin')", save, "mark('returned')", then, "mark('finished')", late]
+        parts = [
+            PRELUDE,
+            setup,
+            "mark('begin')",
+            save,
+            "mark('returned')",
+            then,
+            "mark('finished')",
+            late,
+        ]
         program = "\n".join(textwrap.dedent(part) for part in parts)
         log = tmp_path / "log"
         argv = [*syscalls.command(log), sys.executable, "-c", program, str(root)]
@@ -74,13 +85,22 @@ def test_a_plain_write_is_never_safe(trace: Trace) -> None:
     seen = trace("write(at('model.pt'))")
     assert verdicts(seen) == ("never", "never")
     assert seen.reason == "model.pt was written and never flushed"
-    assert (seen.writes, seen.write_bytes, seen.files, seen.fsyncs, seen.late_writes) == (1, 1000, 1, 0, 0)
+    assert (seen.writes, seen.write_bytes, seen.files, seen.fsyncs, seen.late_writes) == (
+        1,
+        1000,
+        1,
+        0,
+        0,
+    )
 
 
 def test_a_flushed_file_has_safe_data_but_no_safe_name(trace: Trace) -> None:
     seen = trace("write(at('model.pt'), flush=True)")
     assert verdicts(seen) == ("never", "at return")
-    assert seen.reason == "data is flushed, but the creation of model.pt is not: its directory is never flushed afterwards"
+    assert (
+        seen.reason
+        == "data is flushed, but the creation of model.pt is not: its directory is never flushed afterwards"
+    )
 
 
 def test_file_and_directory_flushed(trace: Trace) -> None:
@@ -93,12 +113,18 @@ def test_a_rename_needs_its_directory(trace: Trace) -> None:
     rename = "write(at('tmp'), flush=True); flush(root); os.rename(at('tmp'), at('model.pt'))"
     seen = trace(rename)
     assert verdicts(seen) == ("never", "at return")
-    assert seen.reason == "data is flushed, but the rename of model.pt is not: its directory is never flushed afterwards"
+    assert (
+        seen.reason
+        == "data is flushed, but the rename of model.pt is not: its directory is never flushed afterwards"
+    )
     assert (seen.renames, seen.files) == (1, 1)
 
 
 def test_a_rename_with_its_directory_flushed(trace: Trace) -> None:
-    assert verdicts(trace("write(at('tmp'), flush=True); os.replace(at('tmp'), at('m')); flush(root)")) == ("at return",) * 2
+    assert (
+        verdicts(trace("write(at('tmp'), flush=True); os.replace(at('tmp'), at('m')); flush(root)"))
+        == ("at return",) * 2
+    )
 
 
 def test_a_renamed_file_keeps_its_unflushed_data(trace: Trace) -> None:
@@ -175,12 +201,21 @@ def test_a_descriptor_shared_with_a_child(trace: Trace) -> None:
 
 
 def test_work_after_return_is_safe_at_finished(trace: Trace) -> None:
-    assert verdicts(trace("write(at('m'))", then="flush(at('m')); flush(root)")) == ("at finished", "at finished")
-    assert verdicts(trace("pass", then="write(at('n'), flush=True); flush(root)")) == ("at finished", "at finished")
+    assert verdicts(trace("write(at('m'))", then="flush(at('m')); flush(root)")) == (
+        "at finished",
+        "at finished",
+    )
+    assert verdicts(trace("pass", then="write(at('n'), flush=True); flush(root)")) == (
+        "at finished",
+        "at finished",
+    )
 
 
 def test_data_at_return_but_names_at_finished(trace: Trace) -> None:
-    assert verdicts(trace("write(at('m'), flush=True)", then="flush(root)")) == ("at finished", "at return")
+    assert verdicts(trace("write(at('m'), flush=True)", then="flush(root)")) == (
+        "at finished",
+        "at return",
+    )
 
 
 def test_a_flush_before_the_last_write_is_none(trace: Trace) -> None:
@@ -191,9 +226,14 @@ def test_a_flush_before_the_last_write_is_none(trace: Trace) -> None:
     assert seen.reason == "m was written and not flushed again afterwards"
 
 
-@pytest.mark.parametrize("change", ["os.ftruncate(fd, 10)", "os.posix_fallocate(fd, 0, 9000)", "os.truncate(at('m'), 10)"])
+@pytest.mark.parametrize(
+    "change",
+    ["os.ftruncate(fd, 10)", "os.posix_fallocate(fd, 0, 9000)", "os.truncate(at('m'), 10)"],
+)
 def test_a_resize_is_a_write(trace: Trace, change: str) -> None:
-    seen = trace(f"fd = os.open(at('m'), os.O_CREAT | os.O_RDWR); os.write(fd, b'x'); os.fsync(fd); {change}; flush(root)")
+    seen = trace(
+        f"fd = os.open(at('m'), os.O_CREAT | os.O_RDWR); os.write(fd, b'x'); os.fsync(fd); {change}; flush(root)"
+    )
     assert seen.reason == "m was resized and not flushed again afterwards"
 
 
@@ -204,13 +244,18 @@ def test_a_flush_after_finished_comes_too_late(trace: Trace) -> None:
 
 
 def test_late_writes_are_reported_apart(trace: Trace) -> None:
-    seen = trace("write(at('m'), flush=True); flush(root)", late="write(at('late')); write(at('m'))")
+    seen = trace(
+        "write(at('m'), flush=True); flush(root)", late="write(at('late')); write(at('m'))"
+    )
     assert verdicts(seen) == ("at return", "at return")
     assert (seen.writes, seen.late_writes, seen.files) == (1, 2, 1)
 
 
 def test_the_next_save_is_not_late_work(trace: Trace) -> None:
-    seen = trace("write(at('m'))", late="mark('begin'); write(at('other')); mark('returned'); mark('finished')")
+    seen = trace(
+        "write(at('m'))",
+        late="mark('begin'); write(at('other')); mark('returned'); mark('finished')",
+    )
     assert (seen.late_writes, seen.files) == (0, 1)
 
 
@@ -275,17 +320,27 @@ def test_direct_switched_on_and_off(trace: Trace) -> None:
 
 
 def test_other_unsafe_names_are_counted(trace: Trace) -> None:
-    assert trace("[write(at(n), flush=True) for n in 'ab']").reason.endswith(" (the same goes for 1 other name)")
-    assert trace("[write(at(n), flush=True) for n in 'cde']").reason.endswith(" (the same goes for 2 other names)")
+    assert trace("[write(at(n), flush=True) for n in 'ab']").reason.endswith(
+        " (the same goes for 1 other name)"
+    )
+    assert trace("[write(at(n), flush=True) for n in 'cde']").reason.endswith(
+        " (the same goes for 2 other names)"
+    )
 
 
 @pytest.mark.parametrize("flag", ["os.O_SYNC", "os.O_DSYNC"])
 def test_synchronous_descriptors(trace: Trace, flag: str) -> None:
-    assert verdicts(trace(f"write(at('m'), flags={flag}); flush(root)")) == ("at return", "at return")
+    assert verdicts(trace(f"write(at('m'), flags={flag}); flush(root)")) == (
+        "at return",
+        "at return",
+    )
 
 
 def test_a_synchronous_write_flushes_itself_alone(trace: Trace) -> None:
-    assert verdicts(trace("write(at('m')); write(at('m'), flags=os.O_DSYNC); flush(root)")) == ("never", "never")
+    assert verdicts(trace("write(at('m')); write(at('m'), flags=os.O_DSYNC); flush(root)")) == (
+        "never",
+        "never",
+    )
 
 
 def test_a_synchronous_write_call(trace: Trace) -> None:
@@ -322,7 +377,11 @@ def test_its_flush_is_seen_too(trace: Trace) -> None:
 
 def test_a_replaced_file_does_not_count(trace: Trace) -> None:
     assert (
-        verdicts(trace("write(at('m')); write(at('t'), flush=True); os.replace(at('t'), at('m')); flush(root)"))
+        verdicts(
+            trace(
+                "write(at('m')); write(at('t'), flush=True); os.replace(at('t'), at('m')); flush(root)"
+            )
+        )
         == ("at return",) * 2
     )
 
@@ -350,10 +409,15 @@ def test_temporary_files_flushed_after_the_link(trace: Trace) -> None:
 
 
 def test_every_new_directory_needs_its_parent(trace: Trace) -> None:
-    save = "os.makedirs(at('a/b')); write(at('a/b/m'), flush=True); flush(at('a/b')); flush(at('a')); "
+    save = (
+        "os.makedirs(at('a/b')); write(at('a/b/m'), flush=True); flush(at('a/b')); flush(at('a')); "
+    )
     seen = trace(save)
     assert verdicts(seen) == ("never", "at return")
-    assert seen.reason == "data is flushed, but the creation of a is not: its directory is never flushed afterwards"
+    assert (
+        seen.reason
+        == "data is flushed, but the creation of a is not: its directory is never flushed afterwards"
+    )
 
 
 def test_nested_directories_flushed(trace: Trace) -> None:
@@ -411,7 +475,12 @@ def test_copies_inside_the_kernel(trace: Trace) -> None:
     """
     seen = trace(save)
     assert seen.reason == "n was written and not flushed again afterwards"
-    assert (seen.writes, seen.write_min_bytes, seen.write_median_bytes, seen.write_max_bytes) == (3, 500, 1000, 1000)
+    assert (seen.writes, seen.write_min_bytes, seen.write_median_bytes, seen.write_max_bytes) == (
+        3,
+        500,
+        1000,
+        1000,
+    )
 
 
 def test_nothing_written_is_not_safe(trace: Trace) -> None:
@@ -429,7 +498,12 @@ def test_files_elsewhere_do_not_count(trace: Trace, tmp_path: Path) -> None:
 
 def judge(tmp_path: Path, *lines: str) -> SystemCalls:
     """Judge a log whose lines below /s are given; a line of one word is the mark of that instant."""
-    marked = [line if " " in line else f'7 access("/ckptbench/mark/{CASE}/{line}", F_OK) = -1 ENOENT (None)' for line in lines]
+    marked = [
+        line
+        if " " in line
+        else f'7 access("/ckptbench/mark/{CASE}/{line}", F_OK) = -1 ENOENT (None)'
+        for line in lines
+    ]
     log = tmp_path / "log"
     log.write_text("\n".join(marked) + "\n")
     return syscalls.Log(log).analyse(CASE, Path("/s"))
@@ -447,7 +521,11 @@ def test_the_shortest_safe_log(tmp_path: Path) -> None:
 
 
 def test_a_resumed_call_is_read_whole(tmp_path: Path) -> None:
-    lines = ['7 write(3</s/m>, ""..., 9 <unfinished ...>', "8 fsync(5</x> <unfinished ...>", "7 <... write resumed>) = 9"]
+    lines = [
+        '7 write(3</s/m>, ""..., 9 <unfinished ...>',
+        "8 fsync(5</x> <unfinished ...>",
+        "7 <... write resumed>) = 9",
+    ]
     seen = judge(tmp_path, "begin", CREATE, *lines, "8 <... fsync resumed>) = 0", *SAFE)
     assert verdicts(seen) == ("at return", "at return")
     assert seen.write_bytes == 9
@@ -458,28 +536,61 @@ def test_a_flush_does_not_cover_a_write_that_overlaps_it(tmp_path: Path) -> None
     flush = ["7 fsync(3</s/m> <unfinished ...>", "7 <... fsync resumed>) = 0"]
     end = (FSYNC_ROOT, "returned", "finished")
     assert judge(tmp_path, "begin", CREATE, enter, *flush, leave, *end).data_durability == "never"
-    assert judge(tmp_path, "begin", CREATE, enter, flush[0], leave, flush[1], *end).data_durability == "never"
-    assert judge(tmp_path, "begin", CREATE, flush[0], enter, leave, flush[1], *end).data_durability == "never"
-    assert judge(tmp_path, "begin", CREATE, enter, leave, *flush, *end).data_durability == "at return"
+    assert (
+        judge(tmp_path, "begin", CREATE, enter, flush[0], leave, flush[1], *end).data_durability
+        == "never"
+    )
+    assert (
+        judge(tmp_path, "begin", CREATE, flush[0], enter, leave, flush[1], *end).data_durability
+        == "never"
+    )
+    assert (
+        judge(tmp_path, "begin", CREATE, enter, leave, *flush, *end).data_durability == "at return"
+    )
 
 
 def test_a_flush_counts_from_its_return(tmp_path: Path) -> None:
-    lines = ["8 fsync(3</s/m> <unfinished ...>", "returned", "8 <... fsync resumed>) = 0", FSYNC_ROOT, "finished"]
-    assert verdicts(judge(tmp_path, "begin", CREATE, WRITE, *lines)) == ("at finished", "at finished")
-    late = ["8 fsync(3</s/m> <unfinished ...>", "returned", FSYNC_ROOT, "finished", "8 <... fsync resumed>) = 0"]
+    lines = [
+        "8 fsync(3</s/m> <unfinished ...>",
+        "returned",
+        "8 <... fsync resumed>) = 0",
+        FSYNC_ROOT,
+        "finished",
+    ]
+    assert verdicts(judge(tmp_path, "begin", CREATE, WRITE, *lines)) == (
+        "at finished",
+        "at finished",
+    )
+    late = [
+        "8 fsync(3</s/m> <unfinished ...>",
+        "returned",
+        FSYNC_ROOT,
+        "finished",
+        "8 <... fsync resumed>) = 0",
+    ]
     assert verdicts(judge(tmp_path, "begin", CREATE, WRITE, *late)) == ("never", "never")
 
 
 def test_a_write_in_flight_at_finished(tmp_path: Path) -> None:
     write = '8 write(3</s/m>, ""..., 9 <unfinished ...>'
-    assert judge(tmp_path, "begin", CREATE, WRITE, FSYNC, FSYNC_ROOT, write, "returned", "finished").data_durability == "never"
+    assert (
+        judge(
+            tmp_path, "begin", CREATE, WRITE, FSYNC, FSYNC_ROOT, write, "returned", "finished"
+        ).data_durability
+        == "never"
+    )
     killed = '8 write(3</s/m>, ""..., 9 <unfinished ...>) = ?'
     assert judge(tmp_path, "begin", CREATE, WRITE, killed, *SAFE).data_durability == "never"
 
 
 def test_failed_calls_do_nothing(tmp_path: Path) -> None:
     failed = "7 fsync(3</s/m>) = -1 EIO (Input/output error)"
-    assert judge(tmp_path, "begin", CREATE, WRITE, failed, FSYNC_ROOT, "returned", "finished").data_durability == "never"
+    assert (
+        judge(
+            tmp_path, "begin", CREATE, WRITE, failed, FSYNC_ROOT, "returned", "finished"
+        ).data_durability
+        == "never"
+    )
     refused = "7 io_uring_setup(8, {flags=0}) = -1 EPERM (Operation not permitted)"
     assert judge(tmp_path, "begin", CREATE, WRITE, refused, *SAFE).durability == "at return"
 
@@ -513,7 +624,14 @@ def test_a_polled_ring_hides_writes_from_its_set_up_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["7 <... write resumed>) = 9", "7 write(3</s/m>, 9", "7 wri", '7 write(3, ""..., 9) = 9', '7 unlink("m") = 0']
+    "line",
+    [
+        "7 <... write resumed>) = 9",
+        "7 write(3</s/m>, 9",
+        "7 wri",
+        '7 write(3, ""..., 9) = 9',
+        '7 unlink("m") = 0',
+    ],
 )
 def test_unreadable_lines(tmp_path: Path, line: str) -> None:
     save = [line.replace("AT_FDCWD</>", "AT_FDCWD") for line in (CREATE, WRITE)]
@@ -525,20 +643,30 @@ def test_unreadable_lines(tmp_path: Path, line: str) -> None:
 
 def test_missing_marks(tmp_path: Path) -> None:
     seen = judge(tmp_path, "begin", CREATE, WRITE, FSYNC, "returned")
-    assert (seen.durability, seen.reason) == ("unknown", f"the log has no mark 'finished' of case {CASE}")
+    assert (seen.durability, seen.reason) == (
+        "unknown",
+        f"the log has no mark 'finished' of case {CASE}",
+    )
 
 
 def test_rename_exchange(tmp_path: Path) -> None:
     other = [line.replace("/s/m", "/s/n") for line in (CREATE, WRITE)]
     swap = '7 renameat2(AT_FDCWD</>, "/s/m", AT_FDCWD</>, "/s/n", RENAME_EXCHANGE) = 0'
-    seen = judge(tmp_path, "begin", CREATE, WRITE, FSYNC, *other, swap, FSYNC_ROOT, "returned", "finished")
+    seen = judge(
+        tmp_path, "begin", CREATE, WRITE, FSYNC, *other, swap, FSYNC_ROOT, "returned", "finished"
+    )
     assert (seen.reason, seen.files) == ("m was written and never flushed", 2)
 
 
 def test_old_spelling_of_deleted(tmp_path: Path) -> None:
     gone = ['7 unlink("/s/m") = 0', '7 write(3</s/m (deleted)>, ""..., 9) = 9']
     other = [line.replace("/s/m", "/s/n") for line in (CREATE, WRITE, FSYNC)]
-    assert judge(tmp_path, "begin", CREATE, *gone, *other, FSYNC_ROOT, "returned", "finished").durability == "at return"
+    assert (
+        judge(
+            tmp_path, "begin", CREATE, *gone, *other, FSYNC_ROOT, "returned", "finished"
+        ).durability
+        == "at return"
+    )
 
 
 # Marks and availability

@@ -27,7 +27,12 @@ def exactly(value: float) -> Estimate:
     return Estimate(value, value, value)
 
 
-def row(method: str = "one", durable: tuple[float, ...] = (1.0, 1.1, 0.9), stall: float = 0.5, **changes: Any) -> Row:
+def row(
+    method: str = "one",
+    durable: tuple[float, ...] = (1.0, 1.1, 0.9),
+    stall: float = 0.5,
+    **changes: Any,
+) -> Row:
     """A good row with these durable times, from two processes."""
     samples = Samples(np.array(durable), np.arange(len(durable)) % 2)
     found = Row(
@@ -65,7 +70,16 @@ def row(method: str = "one", durable: tuple[float, ...] = (1.0, 1.1, 0.9), stall
     return replace(found, **changes)
 
 
-FAILED = row("bad", status="failed", phase="verify", reason="wrong", verified=False, stall_s=None, durable_s=None, load_s=None)
+FAILED = row(
+    "bad",
+    status="failed",
+    phase="verify",
+    reason="wrong",
+    verified=False,
+    stall_s=None,
+    durable_s=None,
+    load_s=None,
+)
 FAILED = replace(FAILED, durable_samples=None, write_efficiency=None, samples=0, processes=0)
 
 
@@ -151,7 +165,9 @@ def test_how_long_opening_took_is_a_column_where_the_run_says_so() -> None:
 
 def test_disturbed_samples_that_count_are_told() -> None:
     assert cells(row(durable=(1.0, 1.1, 1.2, 1.3), used_disturbed=3))["n"] == "4 (3~)"
-    assert "They count (~ behind their number) where a row has too few others." in notes(row(used_disturbed=1))
+    assert "They count (~ behind their number) where a row has too few others." in notes(
+        row(used_disturbed=1)
+    )
     assert "~" not in notes(row(disturbed=1))
 
 
@@ -161,13 +177,20 @@ def test_a_load_that_was_not_cold_says_so() -> None:
 
 
 def test_a_share_above_the_ceiling_is_marked() -> None:
-    assert cells(row(write_efficiency=Estimate(1.2, 1.1, 1.3)))["share of ceiling"] == "1.20 [1.10–1.30]*"
-    assert not cells(row(write_efficiency=Estimate(1.2, 0.9, 1.3)))["share of ceiling"].endswith("*")
+    assert (
+        cells(row(write_efficiency=Estimate(1.2, 1.1, 1.3)))["share of ceiling"]
+        == "1.20 [1.10–1.30]*"
+    )
+    assert not cells(row(write_efficiency=Estimate(1.2, 0.9, 1.3)))["share of ceiling"].endswith(
+        "*"
+    )
 
 
 def test_a_line_without_numbers_has_dashes_and_its_status() -> None:
     line = cells(replace(FAILED, state_bytes=None, file_bytes=None))
-    assert [line[name] for name in ("stall", "durable", "share of ceiling", "cold load", "bytes")] == ["–"] * 5
+    assert [
+        line[name] for name in ("stall", "durable", "share of ceiling", "cold load", "bytes")
+    ] == ["–"] * 5
     assert line["verified"] == "failed"
 
 
@@ -231,7 +254,11 @@ def test_json_is_an_object_a_row() -> None:
     found = [row("a"), replace(FAILED, reason=AWKWARD)]
     read = json.loads(tables.to_json(found))
     assert read == [one.to_json() for one in found]
-    assert (read[0]["durable_s"], read[1]["durable_s"], read[1]["reason"]) == (pytest.approx(1.0), None, AWKWARD)
+    assert (read[0]["durable_s"], read[1]["durable_s"], read[1]["reason"]) == (
+        pytest.approx(1.0),
+        None,
+        AWKWARD,
+    )
 
 
 def single(value: float) -> Estimate:
@@ -252,10 +279,15 @@ def test_a_single_sample_above_the_ceiling_puts_nothing_in_doubt() -> None:
 
 
 @pytest.mark.parametrize(("default", "other"), [((4.0,), (1.0, 1.1)), ((4.0, 4.1), (1.0,))])
-def test_a_single_sample_is_not_held_against_the_default(default: tuple[float, ...], other: tuple[float, ...]) -> None:
+def test_a_single_sample_is_not_held_against_the_default(
+    default: tuple[float, ...], other: tuple[float, ...]
+) -> None:
     found = [row("slow", default, default=True), row("fast", other)]
     assert summary.compared_with_default(found[1], found) is None
-    assert re.match(r"fast makes a verified full checkpoint durable fastest, in 1.0\d s\. ", summary.meaning(found))
+    assert re.match(
+        r"fast makes a verified full checkpoint durable fastest, in 1.0\d s\. ",
+        summary.meaning(found),
+    )
 
 
 def test_no_rows_are_an_empty_list() -> None:
@@ -269,7 +301,10 @@ def test_no_rows_are_an_empty_list() -> None:
 def test_the_fastest_is_named_with_how_much_faster_than_the_default_it_is() -> None:
     found = [row("slow", (4.0, 4.1, 3.9, 4.0), default=True), row("fast", (1.0, 1.02, 0.98, 1.0))]
     text = summary.meaning(found)
-    match = re.search(r"^fast makes a verified full checkpoint durable fastest, in 1.00 s: (.+) times \((.+) to (.+)\) as", text)
+    match = re.search(
+        r"^fast makes a verified full checkpoint durable fastest, in 1.00 s: (.+) times \((.+) to (.+)\) as",
+        text,
+    )
     assert match, text
     value, low, high = (float(number) for number in match.groups())
     assert low <= value <= high
@@ -278,7 +313,9 @@ def test_the_fastest_is_named_with_how_much_faster_than_the_default_it_is() -> N
 
 def test_the_default_may_be_the_fastest() -> None:
     text = summary.meaning([row("slow", (4.0, 4.1)), row("fast", (1.0, 1.0), default=True)])
-    assert text.startswith("fast makes a verified full checkpoint durable fastest, in 1.00 s, and it is the default. ")
+    assert text.startswith(
+        "fast makes a verified full checkpoint durable fastest, in 1.00 s, and it is the default. "
+    )
 
 
 def test_a_difference_within_the_interval_is_none() -> None:
@@ -294,12 +331,19 @@ def test_without_a_default_nothing_is_compared_with_it() -> None:
 
 def test_a_method_that_covers_less_is_not_the_fastest_full_checkpoint() -> None:
     found = [row("partial", (0.1,), covers="weights"), row("whole", (1.0,))]
-    assert summary.meaning(found).startswith("whole makes a verified full checkpoint durable fastest")
-    assert summary.meaning(found[:1]).startswith("partial makes a verified weights checkpoint durable fastest")
+    assert summary.meaning(found).startswith(
+        "whole makes a verified full checkpoint durable fastest"
+    )
+    assert summary.meaning(found[:1]).startswith(
+        "partial makes a verified weights checkpoint durable fastest"
+    )
 
 
 def test_a_default_that_is_faster_because_it_covers_less_is_not_called_equal() -> None:
-    found = [row("partial", (0.1, 0.11, 0.1), covers="weights", default=True), row("whole", (1.0, 1.1, 1.0))]
+    found = [
+        row("partial", (0.1, 0.11, 0.1), covers="weights", default=True),
+        row("whole", (1.0, 1.1, 1.0)),
+    ]
     text = summary.meaning(found)
     assert "cannot be told" not in text
     assert "the default, partial, is faster and covers less (weights)." in text
@@ -312,20 +356,34 @@ def test_a_method_that_is_not_verified_is_never_named() -> None:
 
 def test_the_least_stall_may_be_anothers() -> None:
     found = [row("fast", (1.0,), stall=0.9), row("asynchronous", (2.0,), stall=0.01)]
-    assert "Training stands still least with asynchronous: 10.0 ms a checkpoint." in summary.meaning(found)
+    assert (
+        "Training stands still least with asynchronous: 10.0 ms a checkpoint."
+        in summary.meaning(found)
+    )
 
 
 def test_methods_that_never_flush_are_named() -> None:
     never = {"durability": "never", "data_durability": "never"}
     text = summary.meaning([row("a", **never), row("b", **never), row("c", **never), row("d")])
-    assert "After a power loss nothing that a, b and c wrote is certain: not all of it is flushed." in text
+    assert (
+        "After a power loss nothing that a, b and c wrote is certain: not all of it is flushed."
+        in text
+    )
 
 
 @pytest.mark.parametrize(
-    ("methods", "said"), [(["a"], "a flushes the data but not every file name."), (["a", "b"], "a and b flush the data but")]
+    ("methods", "said"),
+    [
+        (["a"], "a flushes the data but not every file name."),
+        (["a", "b"], "a and b flush the data but"),
+    ],
 )
-def test_methods_that_flush_data_but_not_names_are_told_apart(methods: list[str], said: str) -> None:
-    text = summary.meaning([row(method, durability="never", data_durability="at return") for method in methods])
+def test_methods_that_flush_data_but_not_names_are_told_apart(
+    methods: list[str], said: str
+) -> None:
+    text = summary.meaning(
+        [row(method, durability="never", data_durability="at return") for method in methods]
+    )
     assert said in text
     assert "nothing that" not in text
 
@@ -348,7 +406,9 @@ def test_without_a_verified_checkpoint_there_is_no_winner(found: list[Row]) -> N
 
 def test_a_comparison_is_wider_among_more_methods() -> None:
     generator = np.random.default_rng(1)
-    default, other, third = (row(str(i), tuple(1 + 0.1 * generator.random(8)), default=i == 0) for i in range(3))
+    default, other, third = (
+        row(str(i), tuple(1 + 0.1 * generator.random(8)), default=i == 0) for i in range(3)
+    )
     alone = summary.compared_with_default(other, [default, other])
     among = summary.compared_with_default(other, [default, other, *[third] * 10])
     assert alone is not None
@@ -368,16 +428,26 @@ def test_a_default_of_another_framework_is_not_compared_with() -> None:
 def both(**changes: Any) -> list[Row]:
     """The same two methods in two frameworks, the second one's faster."""
     slow = [row("save", (4.0, 4.1), default=True), row("deepfreeze", (3.0, 3.1))]
-    fast = [replace(one, framework="jax") for one in (row("save", (2.0, 2.1), default=True), row("deepfreeze", (0.1, 0.11), 0.01))]
+    fast = [
+        replace(one, framework="jax")
+        for one in (row("save", (2.0, 2.1), default=True), row("deepfreeze", (0.1, 0.11), 0.01))
+    ]
     return [replace(one, **changes) for one in (*slow, *fast)]
 
 
 def test_of_several_frameworks_every_method_is_named_with_its_own() -> None:
     text = summary.meaning(both())
-    assert text.startswith("jax deepfreeze makes a verified full checkpoint durable fastest, in 105 ms: ")
-    assert "as fast as jax's default. Training stands still least with jax deepfreeze: 10.0 ms" in text
+    assert text.startswith(
+        "jax deepfreeze makes a verified full checkpoint durable fastest, in 105 ms: "
+    )
+    assert (
+        "as fast as jax's default. Training stands still least with jax deepfreeze: 10.0 ms" in text
+    )
     never = summary.meaning(both(durability="never", data_durability="never"))
-    assert "nothing that raw save, raw deepfreeze, jax save and jax deepfreeze wrote is certain" in never
+    assert (
+        "nothing that raw save, raw deepfreeze, jax save and jax deepfreeze wrote is certain"
+        in never
+    )
     names = summary.meaning(both(durability="never", data_durability="at return"))
     assert "raw save, raw deepfreeze, jax save and jax deepfreeze flush the data" in names
     failed = summary.meaning([*both(), replace(FAILED, framework="jax")])
@@ -387,20 +457,29 @@ def test_of_several_frameworks_every_method_is_named_with_its_own() -> None:
 def test_the_default_of_several_is_named_as_its_frameworks() -> None:
     found = both()
     assert "in 2.05 s, and it is jax's default." in summary.meaning([found[0], found[2]])
-    found = [row("partial", (0.1, 0.11, 0.1), covers="weights", default=True), row("whole", (1.0, 1.1, 1.0))]
+    found = [
+        row("partial", (0.1, 0.11, 0.1), covers="weights", default=True),
+        row("whole", (1.0, 1.1, 1.0)),
+    ]
     said = summary.meaning([*found, row("slow", (9.0, 9.1), framework="jax")])
     assert "raw's default, partial, is faster and covers less (weights)." in said
 
 
 def test_one_good_framework_is_named_too_where_the_table_has_another() -> None:
-    assert summary.meaning([row(), replace(FAILED, framework="jax")]).startswith("raw one makes a verified")
+    assert summary.meaning([row(), replace(FAILED, framework="jax")]).startswith(
+        "raw one makes a verified"
+    )
 
 
 def test_whose_ceiling_is_in_doubt_is_said() -> None:
-    assert "* raw save, raw deepfreeze, jax save and" in notes(*both(write_efficiency=Estimate(1.2, 1.1, 1.3)))
+    assert "* raw save, raw deepfreeze, jax save and" in notes(
+        *both(write_efficiency=Estimate(1.2, 1.1, 1.3))
+    )
 
 
-def test_a_reason_is_said_of_a_framework_where_a_table_has_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reason_is_said_of_a_framework_where_a_table_has_several(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = [reported.item("buffered", framework=framework) for framework in ("raw", "jax")]
     found = [records.failure(item.case.id, reason=f"{item.case.framework} broke") for item in plan]
     show(store.Run(reported.store_run(tmp_path, plan, found)), "table")
@@ -421,8 +500,14 @@ def notes(*found: Row, records_: Measured = NOTHING) -> str:
 
 def test_the_samples_and_the_disturbed_ones_are_counted() -> None:
     said = notes(row("a", disturbed=2), row("b", (1.0,), disturbed=1), FAILED)
-    assert "Medians of 4 saves, up to 2 processes a method, 95 % bootstrap intervals clustered by process" in said
-    assert "3 samples stood between ceilings that differed by more than 10 % and were tagged disturbed." in said
+    assert (
+        "Medians of 4 saves, up to 2 processes a method, 95 % bootstrap intervals clustered by process"
+        in said
+    )
+    assert (
+        "3 samples stood between ceilings that differed by more than 10 % and were tagged disturbed."
+        in said
+    )
 
 
 def test_good_circumstances_need_no_warning() -> None:
@@ -431,11 +516,15 @@ def test_good_circumstances_need_no_warning() -> None:
 
 
 def test_ceilings_through_the_page_cache_are_named() -> None:
-    assert "takes no direct I/O: ceilings went through the page cache" in notes(row("a"), row("b", ceiling_direct=False))
+    assert "takes no direct I/O: ceilings went through the page cache" in notes(
+        row("a"), row("b", ceiling_direct=False)
+    )
     assert "direct I/O" not in notes(row("a"), FAILED)
 
 
-@pytest.mark.parametrize(("backing", "said"), [("unknown", True), ("backed", False), ("physical", False)])
+@pytest.mark.parametrize(
+    ("backing", "said"), [("unknown", True), ("backed", False), ("physical", False)]
+)
 def test_memory_that_may_not_have_been_backed_is_named(backing: str, said: bool) -> None:
     assert ("Memory backing could not be shown" in notes(row(backing=backing))) is said
 
@@ -448,5 +537,10 @@ def test_methods_that_beat_their_ceiling_are_named() -> None:
 
 def test_the_harness_says_what_it_costs_itself() -> None:
     overhead = [record for record in records.one_of_each() if record.kind == "overhead"]
-    said = notes(row(), records_=measured([replace(overhead[0], empty_save_ns=(9_000, 1_000, 2_000)), *overhead[1:]], {}))
+    said = notes(
+        row(),
+        records_=measured(
+            [replace(overhead[0], empty_save_ns=(9_000, 1_000, 2_000)), *overhead[1:]], {}
+        ),
+    )
     assert "The harness itself: 2.0 us a save, 90 MiB of memory." in said

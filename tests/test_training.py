@@ -37,14 +37,22 @@ def test_overhead_is_what_a_block_takes_beyond_those_around_it() -> None:
     assert found.overhead_s.value == pytest.approx(0.05)
     assert found.overhead_share is not None
     assert found.overhead_share.value == pytest.approx(0.25)
-    values = [found.stall_s, found.slowdown_s, found.back_pressure_s, found.unflushed_s, found.step_s]
+    values = [
+        found.stall_s,
+        found.slowdown_s,
+        found.back_pressure_s,
+        found.unflushed_s,
+        found.step_s,
+    ]
     assert [value.value for value in values if value] == pytest.approx([0.05, 0.0, 0.0, 0.025, 0.1])
     assert found.stall_copies is not None
     assert found.stall_copies.value == pytest.approx(0.05 / 0.005), "in copies of the state"
 
 
 def test_steps_that_are_slower_and_waits_are_told_apart() -> None:
-    slow = records.training(block_ns=700_000_000, finished_ns=(100_000_000, 0), step_ns=(125_000_000,) * 4)
+    slow = records.training(
+        block_ns=700_000_000, finished_ns=(100_000_000, 0), step_ns=(125_000_000,) * 4
+    )
     found = row([records.state(), slow, records.verified()])
     values = [found.stall_s, found.slowdown_s, found.back_pressure_s]
     assert [value.value for value in values if value] == pytest.approx([0.05, 0.05, 0.05])
@@ -55,25 +63,51 @@ def test_steps_that_are_slower_and_waits_are_told_apart() -> None:
 def test_a_block_that_a_rank_has_not_reported_gives_no_number() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     assert row([records.training(), records.verified()], two).status == "skipped"
-    both = [records.training(), records.training(rank=1, block_ns=600_000_000), records.verified(), records.verified(rank=1)]
+    both = [
+        records.training(),
+        records.training(rank=1, block_ns=600_000_000),
+        records.verified(),
+        records.verified(rank=1),
+    ]
     found = row(both, two)
     assert found.overhead_s is not None
-    assert found.overhead_s.value == pytest.approx(0.1), "the longer of two blocks that stalled alike"
+    assert found.overhead_s.value == pytest.approx(0.1), (
+        "the longer of two blocks that stalled alike"
+    )
 
 
 def test_the_parts_are_of_one_rank_and_add_up() -> None:
     two = replace(CASE, world=2, launcher="mpirun")
     writer = records.training(block_ns=500_000_000)
-    waiter = records.training(rank=1, block_ns=500_000_001, save_ns=(0, 0), staged_ns=(0, 0), step_ns=(125_000_000,) * 4, sync_ns=0)
+    waiter = records.training(
+        rank=1,
+        block_ns=500_000_001,
+        save_ns=(0, 0),
+        staged_ns=(0, 0),
+        step_ns=(125_000_000,) * 4,
+        sync_ns=0,
+    )
     found = row([writer, waiter, records.verified(), records.verified(rank=1)], two)
-    parts = [found.overhead_s, found.stall_s, found.slowdown_s, found.back_pressure_s, found.unflushed_s]
+    parts = [
+        found.overhead_s,
+        found.stall_s,
+        found.slowdown_s,
+        found.back_pressure_s,
+        found.unflushed_s,
+    ]
     assert [part.value for part in parts if part] == pytest.approx([0.05, 0.05, 0.0, 0.0, 0.025])
     summary = row([summed_up([writer, waiter]), records.verified(ranks=2)], two)
-    assert (summary.overhead_s, summary.stall_s, summary.unflushed_s) == (found.overhead_s, found.stall_s, found.unflushed_s)
+    assert (summary.overhead_s, summary.stall_s, summary.unflushed_s) == (
+        found.overhead_s,
+        found.stall_s,
+        found.unflushed_s,
+    )
 
 
 def test_training_may_come_out_faster_with_a_checkpoint() -> None:
-    blocks = [records.training(index=index, block_ns=(399 + index) * 1_000_000) for index in range(3)]
+    blocks = [
+        records.training(index=index, block_ns=(399 + index) * 1_000_000) for index in range(3)
+    ]
     found = row([*blocks, records.verified()], samples=3)
     assert found.overhead_s is not None
     assert found.overhead_s.low < 0 < found.overhead_s.high
@@ -82,12 +116,20 @@ def test_training_may_come_out_faster_with_a_checkpoint() -> None:
 def test_blocks_alternate_and_the_last_checkpoint_is_verified(measure: Measure) -> None:
     found = measure([timed(planned("buffered")), timed(planned("npz"))])
     assert [row.status for row in found.rows] == ["ok", "ok"], [row.reason for row in found.rows]
-    assert [(record.checkpoints, len(record.step_ns), len(record.plain_step_ns)) for record in found.records("training")] == [
-        (2, 4, 8)
-    ] * 6
+    assert [
+        (record.checkpoints, len(record.step_ns), len(record.plain_step_ns))
+        for record in found.records("training")
+    ] == [(2, 4, 8)] * 6
     for record in found.records("training"):
-        waits = sum(record.save_ns) + sum(record.staged_ns) + sum(record.finished_ns) + sum(record.step_ns)
-        assert 0.9 * record.block_ns < waits <= record.block_ns, "nothing in the block goes unaccounted for"
+        waits = (
+            sum(record.save_ns)
+            + sum(record.staged_ns)
+            + sum(record.finished_ns)
+            + sum(record.step_ns)
+        )
+        assert 0.9 * record.block_ns < waits <= record.block_ns, (
+            "nothing in the block goes unaccounted for"
+        )
     assert len(found.records("load")) == 2, "one load each, which proves what was written"
     assert not list(found.scratch.rglob("*"))
 
@@ -102,7 +144,10 @@ def test_ranks_train_and_save_together(measure: Measure) -> None:
     assert found.stall_s.value > 0
 
 
-@pytest.mark.parametrize(("fault", "reason"), [("alias", "leaves differ"), ("background-error", "background"), ("raises", "Error")])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("alias", "leaves differ"), ("background-error", "background"), ("raises", "Error")],
+)
 def test_wrong_bytes_yield_no_overhead(measure: Measure, fault: str, reason: str) -> None:
     found = measure([timed(faulty(fault)), timed(planned("buffered"))])
     bad, good = found.rows
@@ -113,5 +158,7 @@ def test_wrong_bytes_yield_no_overhead(measure: Measure, fault: str, reason: str
 
 
 def test_a_method_that_needs_a_process_of_its_own_has_one_for_every_interval() -> None:
-    plan = [timed(planned(own_process=True), every) for every in (4, 1)] + [timed(planned(), every) for every in (4, 1)]
+    plan = [timed(planned(own_process=True), every) for every in (4, 1)] + [
+        timed(planned(), every) for every in (4, 1)
+    ]
     assert [len(unit.items) for unit in group(plan)] == [1, 1, 2]

@@ -101,7 +101,10 @@ def test_memory_of_children_and_of_their_children_is_counted(start: Start) -> No
     start(HUNGRY)
     nested = f"subprocess.run([sys.executable, '-c', \"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()\"])"
     parent = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess, sys; {nested}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", f"import subprocess, sys; {nested}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "ready\n"
@@ -128,7 +131,9 @@ def test_children_that_have_ended_count_no_longer(start: Start) -> None:
 def test_the_workers_own_helper_is_not_counted(start: Start) -> None:
     child = start("pass")
     argv = [sys.executable, "-m", "harness.worker.backing"]
-    helper = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    helper = subprocess.Popen(
+        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert helper.stdin is not None
     assert helper.stdout is not None
     helper.stdin.write("4096\n")
@@ -172,7 +177,9 @@ def test_what_is_written_is_counted(cold: Path) -> None:
     assert usage.since(begin).written_bytes >= 4 * MIB
 
 
-def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(start: Start, cold: Path) -> None:
+def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(
+    start: Start, cold: Path
+) -> None:
     begin = usage.begin()
     child = start("open(sys.argv[1], 'rb').read()", str(cold))
     living = usage.since(begin).read_bytes

@@ -22,7 +22,13 @@ FULL, WEIGHTS = Coverage.FULL, Coverage.WEIGHTS
 EVERYWHERE = Replicated()
 
 
-def leaf(name: str, values: object = 1.0, dtype: str = "float32", role: Role = Role.WEIGHT, where: Placement = EVERYWHERE) -> Leaf:
+def leaf(
+    name: str,
+    values: object = 1.0,
+    dtype: str = "float32",
+    role: Role = Role.WEIGHT,
+    where: Placement = EVERYWHERE,
+) -> Leaf:
     array = np.atleast_1d(np.asarray(values, dtype=dtype))
     return Leaf(name, role, dtype, array.shape, memoryview(array.tobytes()), where)
 
@@ -61,8 +67,15 @@ ALONE = Scope(FULL, rank_local=True, world=1)
 
 
 def test_a_digest_says_what_the_leaf_is() -> None:
-    found = verify.digests([leaf("a", np.zeros((2, 3)), "float64", Role.OPTIMIZER), leaf("b", where=RankLocal())])
-    assert (found["a"].dtype, found["a"].shape, found["a"].role, found["a"].bytes) == ("float64", (2, 3), "optimizer", 48)
+    found = verify.digests(
+        [leaf("a", np.zeros((2, 3)), "float64", Role.OPTIMIZER), leaf("b", where=RankLocal())]
+    )
+    assert (found["a"].dtype, found["a"].shape, found["a"].role, found["a"].bytes) == (
+        "float64",
+        (2, 3),
+        "optimizer",
+        48,
+    )
     assert [found[name].rank_local for name in "ab"] == [False, True]
 
 
@@ -96,7 +109,9 @@ def test_one_bit_of_a_large_leaf_changes_its_digest(position: int) -> None:
 def test_parts_of_a_large_leaf_that_changed_places_are_seen() -> None:
     parts = [bytes([number]) * (8 * MIB) for number in range(2)]
     found = {
-        verify.digests([Leaf("a", Role.WEIGHT, "uint8", (16 * MIB,), memoryview(b"".join(order)))])["a"].sha256
+        verify.digests([Leaf("a", Role.WEIGHT, "uint8", (16 * MIB,), memoryview(b"".join(order)))])[
+            "a"
+        ].sha256
         for order in (parts, parts[::-1])
     }
     assert len(found) == 2
@@ -117,7 +132,9 @@ def test_a_leaf_may_be_empty() -> None:
 
 
 def test_digests_come_back_from_their_file(tmp_path: Path) -> None:
-    found = SAVED | verify.digests([leaf("scalar", np.float32(1)), leaf("deep/ä", np.zeros((2, 0, 3)), "int64")])
+    found = SAVED | verify.digests(
+        [leaf("scalar", np.float32(1)), leaf("deep/ä", np.zeros((2, 0, 3)), "int64")]
+    )
     verify.write_digests(tmp_path / "digests.json", found)
     assert verify.read_digests(tmp_path / "digests.json") == found
     assert complaint(verify.read_digests(tmp_path / "digests.json"), found, ALONE) == ""
@@ -131,19 +148,25 @@ def test_a_target_that_differs_everywhere_can_prove_something() -> None:
 
 
 def test_a_leaf_that_has_the_saved_value_before_the_load_is_named() -> None:
-    with pytest.raises(Mismatch, match="^cannot be verified: weights/b, rng/a had the saved value before the load$"):
+    with pytest.raises(
+        Mismatch, match="^cannot be verified: weights/b, rng/a had the saved value before the load$"
+    ):
         verify.check_all_differ(SAVED, mixed(SAVED, OTHER, ["weights/b", "rng/a"]))
 
 
 def test_a_target_of_another_structure_is_no_target() -> None:
     with pytest.raises(Mismatch, match="^leaves are missing: rng/a$"):
-        verify.check_all_differ(SAVED, {name: digest for name, digest in OTHER.items() if name != "rng/a"})
+        verify.check_all_differ(
+            SAVED, {name: digest for name, digest in OTHER.items() if name != "rng/a"}
+        )
     with pytest.raises(Mismatch, match="^leaves appeared: weights/z$"):
         verify.check_all_differ(SAVED, OTHER | verify.digests([leaf("weights/z")]))
 
 
 def test_an_empty_shard_is_neither_equal_before_a_load_nor_restored_by_it() -> None:
-    nothing = leaf("optimizer/empty", np.zeros((0, 3)), role=Role.OPTIMIZER, where=Shard((9, 3), (9, 0)))
+    nothing = leaf(
+        "optimizer/empty", np.zeros((0, 3)), role=Role.OPTIMIZER, where=Shard((9, 3), (9, 0))
+    )
     saved, other = verify.digests([*state(1.0), nothing]), verify.digests([*state(2.0), nothing])
     verify.check_all_differ(saved, other)
     assert complaint(saved, verify.digests([*state(1.0), nothing]), ALONE) == ""
@@ -160,13 +183,21 @@ def test_a_state_that_is_all_as_it_was_saved_is_right() -> None:
 
 def test_leaves_that_differ_are_counted_and_named() -> None:
     loaded = mixed(SAVED, OTHER, ["weights/a", "optimizer/a", "buffers/a"])
-    assert complaint(SAVED, loaded, ALONE) == "2 of 5 leaves differ from the saved state: weights/b, rng/a"
+    assert (
+        complaint(SAVED, loaded, ALONE)
+        == "2 of 5 leaves differ from the saved state: weights/b, rng/a"
+    )
 
 
 @pytest.mark.parametrize(("count", "rest"), [(4, ""), (5, " and 1 more"), (9, " and 5 more")])
 def test_of_many_leaves_four_are_named(count: int, rest: str) -> None:
-    saved, loaded = (verify.digests(leaf(f"w{number}", value) for number in range(count)) for value in (1.0, 2.0))
-    assert complaint(saved, loaded, ALONE) == f"{count} of {count} leaves differ from the saved state: w0, w1, w2, w3{rest}"
+    saved, loaded = (
+        verify.digests(leaf(f"w{number}", value) for number in range(count)) for value in (1.0, 2.0)
+    )
+    assert (
+        complaint(saved, loaded, ALONE)
+        == f"{count} of {count} leaves differ from the saved state: w0, w1, w2, w3{rest}"
+    )
 
 
 @pytest.mark.parametrize("change", [{"dtype": "int32"}, {"shape": (1, 1)}])
@@ -190,20 +221,30 @@ def test_leaves_that_vanished_or_appeared_are_named() -> None:
         (FULL, list(SAVED)),
     ],
 )
-def test_a_method_restores_what_it_covers_and_nothing_else(covers: Coverage, restored: list[str]) -> None:
+def test_a_method_restores_what_it_covers_and_nothing_else(
+    covers: Coverage, restored: list[str]
+) -> None:
     scope = Scope(covers, rank_local=True, world=1)
     assert complaint(SAVED, mixed(SAVED, OTHER, restored), scope) == ""
-    assert re.search(r"^1 of 5 leaves differ .*: weights/a$", complaint(SAVED, mixed(SAVED, OTHER, restored[1:]), scope))
+    assert re.search(
+        r"^1 of 5 leaves differ .*: weights/a$",
+        complaint(SAVED, mixed(SAVED, OTHER, restored[1:]), scope),
+    )
 
 
 def test_a_leaf_outside_the_coverage_that_came_back_is_a_wrong_declaration() -> None:
     scope = Scope(WEIGHTS, rank_local=True, world=1)
-    assert complaint(SAVED, SAVED, scope) == "the method declares 'weights' but restored more: optimizer/a, rng/a"
+    assert (
+        complaint(SAVED, SAVED, scope)
+        == "the method declares 'weights' but restored more: optimizer/a, rng/a"
+    )
 
 
 def test_what_differs_is_told_before_what_came_back_too_much() -> None:
     scope = Scope(WEIGHTS, rank_local=True, world=1)
-    assert complaint(SAVED, mixed(SAVED, OTHER, ["rng/a", "weights/a", "buffers/a"]), scope).startswith("1 of 5 leaves differ")
+    assert complaint(
+        SAVED, mixed(SAVED, OTHER, ["rng/a", "weights/a", "buffers/a"]), scope
+    ).startswith("1 of 5 leaves differ")
 
 
 # Two ranks, each with leaves of its own
@@ -242,7 +283,9 @@ def test_only_covered_leaves_have_a_view() -> None:
     loaded = mixed(SAVED, OTHER, ["weights/a", "weights/b", "buffers/a"])
     assert verify.own_views(SAVED, loaded, weights) == {"buffers/a": True}
     said = "the method declares 'weights' but restored more: rng/a"
-    assert complaint(SAVED, mixed(SAVED, OTHER, ["weights/a", "weights/b", "rng/a"]), weights) == said
+    assert (
+        complaint(SAVED, mixed(SAVED, OTHER, ["weights/a", "weights/b", "rng/a"]), weights) == said
+    )
 
 
 @pytest.mark.parametrize("scope", [EVERY_RANKS, ALONE, Scope(FULL, rank_local=False, world=1)])

@@ -14,7 +14,9 @@ from conftest import ROOT
 from harness.cli.app import app
 
 WORKFLOW = ROOT / ".github" / "workflows" / "checkpoint-overhead.yml"
-MEASURE = re.compile(r"- name: Measure base and head in turn\n +working-directory: head\n +run: \|\n((?: {10}.*\n)+)")
+MEASURE = re.compile(
+    r"- name: Measure base and head in turn\n +working-directory: head\n +run: \|\n((?: {10}.*\n)+)"
+)
 CKPTBENCH = ".venvs/harness/bin/ckptbench"
 
 
@@ -35,7 +37,9 @@ def test_what_cannot_be_compared_is_a_warning_and_a_regression_an_error(
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o755)
-    done = subprocess.run(["bash", "-e", "-c", script()], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-e", "-c", script()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, "::warning" in done.stdout) == (step, warns)
 
 
@@ -44,4 +48,9 @@ def test_its_command_is_one_that_the_harness_takes() -> None:
     assert command is not None
     name, words = command[1], command[2].split()
     found = typer.main.get_command(app).commands[name].make_context(name, words).params  # type: ignore[attr-defined]
-    assert (found["suite_name"], found["framework"], found["a"], found["b"]) == ("gate", ["raw"], ["../base"], ["."])
+    assert (found["suite_name"], found["framework"], found["a"], found["b"]) == (
+        "gate",
+        ["raw"],
+        ["../base"],
+        ["."],
+    )

@@ -21,12 +21,18 @@ def small(request: pytest.FixtureRequest) -> Workload:
     return workloads.load(request.param, "small")
 
 
-@pytest.mark.parametrize(("name", "count"), [("resnet50", 25_557_032), ("candle-mlp", 244_397_083), ("llm-slice", 220_213_248)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("resnet50", 25_557_032), ("candle-mlp", 244_397_083), ("llm-slice", 220_213_248)],
+)
 def test_full_scale_has_exactly_the_parameters_of_the_original(name: str, count: int) -> None:
     assert workloads.load(name, "full").parameter_count == count
 
 
-@pytest.mark.parametrize(("name", "low", "high"), [("resnet50", 45, 60), ("candle-mlp", 170, 190), ("llm-slice", 150, 200)])
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [("resnet50", 45, 60), ("candle-mlp", 170, 190), ("llm-slice", 150, 200)],
+)
 def test_middle_scale_in_megabytes(name: str, low: int, high: int) -> None:
     assert low <= workloads.load(name, "middle").state_bytes / 1e6 <= high
 
@@ -45,7 +51,9 @@ def test_resnet_has_the_batch_norm_statistics_of_the_original() -> None:
 
 
 @pytest.mark.parametrize(("name", "preset", "precision"), EVERY)
-def test_canonical_names_are_unique_and_tell_the_role(name: str, preset: str, precision: str) -> None:
+def test_canonical_names_are_unique_and_tell_the_role(
+    name: str, preset: str, precision: str
+) -> None:
     specs = workloads.load(name, preset, precision).leaf_specs()
     prefixes = {Role.WEIGHT: "weights/", Role.BUFFER: "buffers/", Role.OPTIMIZER: "optimizer/"}
     assert len({spec.name for spec in specs}) == len(specs)
@@ -63,7 +71,9 @@ def test_initial_values_depend_on_seed_and_name_alone(small: Workload) -> None:
 
 def test_random_initial_values_differ_across_seeds_and_names(small: Workload) -> None:
     matrices = [variable for variable in small.parameters if len(variable.shape) > 1]
-    firsts = [small.initial(variable.name, seed).flat[0] for variable in matrices for seed in (1, 2)]
+    firsts = [
+        small.initial(variable.name, seed).flat[0] for variable in matrices for seed in (1, 2)
+    ]
     assert len(set(firsts)) == len(firsts)
 
 
@@ -97,15 +107,26 @@ def test_a_world_that_the_batch_does_not_suit_has_a_larger_one(small: Workload, 
     assert share >= small.least_share
     assert share * world >= small.batch_size
     whole = small.data.examples(0, 2 * share * world, 5)
-    assert np.array_equal(np.concatenate([part.inputs for part in parts]), whole.inputs), "no example twice, and none left out"
+    assert np.array_equal(np.concatenate([part.inputs for part in parts]), whole.inputs), (
+        "no example twice, and none left out"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("resnet", "small"), "unknown workload 'resnet': valid are resnet50, candle-mlp, llm-slice"),
-        (("resnet50", "huge"), "unknown preset of resnet50 'huge': valid are small, light, middle, full"),
-        (("resnet50", "small", "bf16-mixed"), "unknown precision of resnet50 'bf16-mixed': valid are float32"),
+        (
+            ("resnet", "small"),
+            "unknown workload 'resnet': valid are resnet50, candle-mlp, llm-slice",
+        ),
+        (
+            ("resnet50", "huge"),
+            "unknown preset of resnet50 'huge': valid are small, light, middle, full",
+        ),
+        (
+            ("resnet50", "small", "bf16-mixed"),
+            "unknown precision of resnet50 'bf16-mixed': valid are float32",
+        ),
         (("resnet50", "small", "float32", 1.0), "dropout must be at least 0 and below 1, not 1.0"),
     ],
 )

@@ -31,12 +31,20 @@ def test_ranks_meet_at_the_name_of_rank_0s_host(monkeypatch: pytest.MonkeyPatch)
 def test_loopback_is_for_ranks_of_one_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", unresolvable)
     assert world._reachable_address(on_one_host=True) == "127.0.0.1"
-    with pytest.raises(RuntimeError, match="does not resolve: ranks on other hosts cannot reach it"):
+    with pytest.raises(
+        RuntimeError, match="does not resolve: ranks on other hosts cannot reach it"
+    ):
         world._reachable_address(on_one_host=False)
 
 
 def test_every_rank_of_a_node_needs_a_gpu_of_its_own() -> None:
-    places = [Place(4 + local_rank, 8, "cuda", Path(), DirectIo(True, 0, 0), local_rank=local_rank) for local_rank in range(3)]
+    places = [
+        Place(4 + local_rank, 8, "cuda", Path(), DirectIo(True, 0, 0), local_rank=local_rank)
+        for local_rank in range(3)
+    ]
     assert [own_gpu(place, gpus=2) for place in places[:2]] == [0, 1]
-    with pytest.raises(RuntimeError, match="rank 6 needs a GPU of its own, and is number 3 on a node that shows it 2"):
+    with pytest.raises(
+        RuntimeError,
+        match="rank 6 needs a GPU of its own, and is number 3 on a node that shows it 2",
+    ):
         own_gpu(places[2], gpus=2)

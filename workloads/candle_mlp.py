@@ -59,4 +59,5 @@ def _model(widths: tuple[int, ...], dropout: float) -> Layer:
 
 
 def _dense(inputs: int, outputs: int) -> Dense:
-    return Dense(inputs, outputs, Normal(math.sqrt(2.0 / (inputs + outputs))))  # Glorot and Bengio 2010
+    # Glorot and Bengio 2010
+    return Dense(inputs, outputs, Normal(math.sqrt(2.0 / (inputs + outputs))))

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 DIGITS_FILE = Path(__file__).parent / "data" / "digits.npz"
-DIGIT_SCALE = 4  # 8 x 8 pixels become 32 x 32, the smallest image that a network with five halvings takes
+# 8 x 8 pixels become 32 x 32, the smallest image that a network with five halvings takes
+DIGIT_SCALE = 4
 FACTOR_SEED = 1  # the loadings belong to the distribution, not to a run
 TEXT_TOKENS = 256  # one for each value of a byte
 
@@ -38,8 +39,9 @@ class Data(Protocol):
 class Digits:
     """Handwritten digits (data/README.md) between -1 and 1 with normal noise, in an order shuffled anew for every epoch.
 
-    Inputs: float32 (count, 3, 32, 32), the channels alike but for the noise. Targets: int32 (count,) between 0 and 9. Without noise
-    the enlarged pixels tie in every maximum of a pool, and the last bit of a sum decides which of them gets the gradient.
+    Inputs: float32 (count, 3, 32, 32), the channels alike but for the noise. Targets: int32
+    (count,) between 0 and 9. Without noise the enlarged pixels tie in every maximum of a pool, and
+    the last bit of a sum decides which of them gets the gradient.
     """
 
     noise: float = 0.2
@@ -51,7 +53,12 @@ class Digits:
         rows = np.array([_shuffled(len(labels), seed, number) for number in numbers])
         large = images[rows].repeat(DIGIT_SCALE, axis=1).repeat(DIGIT_SCALE, axis=2)
         shape = (3, *large.shape[1:])
-        noise = np.stack([np.random.default_rng((seed, number)).standard_normal(shape, dtype=np.float32) for number in numbers])
+        noise = np.stack(
+            [
+                np.random.default_rng((seed, number)).standard_normal(shape, dtype=np.float32)
+                for number in numbers
+            ]
+        )
         return Batch(large[:, np.newaxis] + np.float32(self.noise) * noise, labels[rows])
 
 
@@ -73,7 +80,9 @@ class Expression:
 
     def _vector(self, seed: int, number: int) -> Array:
         random = np.random.default_rng((seed, number))
-        signal = random.standard_normal(self.factors, dtype=np.float32) @ _loadings(self.factors, self.genes)
+        signal = random.standard_normal(self.factors, dtype=np.float32) @ _loadings(
+            self.factors, self.genes
+        )
         signal += self.noise * random.standard_normal(self.genes, dtype=np.float32)
         return np.asarray(1.0 / (1.0 + np.exp(-signal)), dtype=np.float32)
 
@@ -82,8 +91,8 @@ class Expression:
 class LibraryText:
     """Windows of the Python standard library's text as bytes, at random places; the target of a byte is the next one.
 
-    Inputs and targets: int32 (count, sequence) between 0 and 255. The text is that of the running interpreter's top-level
-    modules, so two Python versions have different data.
+    Inputs and targets: int32 (count, sequence) between 0 and 255. The text is that of the running
+    interpreter's top-level modules, so two Python versions have different data.
     """
 
     sequence: int

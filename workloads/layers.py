@@ -1,8 +1,9 @@
 """The neutral vocabulary of architectures, translated once per framework.
 
-A layer fixes what frameworks default differently: epsilon, momentum, layout and initial values. Canonical layouts: a dense
-kernel is (out, in), a convolution kernel (out, in, height, width), images are (batch, channels, height, width) and sequences
-(batch, position, feature). Names of parameters and buffers join the names of the layers around them with dots.
+A layer fixes what frameworks default differently: epsilon, momentum, layout and initial values.
+Canonical layouts: a dense kernel is (out, in), a convolution kernel (out, in, height, width),
+images are (batch, channels, height, width) and sequences (batch, position, feature). Names of
+parameters and buffers join the names of the layers around them with dots.
 """
 
 from __future__ import annotations
@@ -103,7 +104,10 @@ class Sequential(Layer):
 
 @dataclass(frozen=True)
 class Dense(Layer):
-    """`x @ weight.T + bias` over the last axis; the weight is (out, in). The bias starts at zero."""
+    """`x @ weight.T + bias` over the last axis; the weight is (out, in).
+
+    The bias starts at zero.
+    """
 
     inputs: int
     outputs: int
@@ -131,14 +135,19 @@ class Convolution(Layer):
     def own_parameters(self) -> tuple[Variable, ...]:
         """The kernel (out, in, height, width), first normal with variance 2 / fan-out (He et al. 2015)."""
         deviation = math.sqrt(2.0 / (self.outputs * self.kernel**2))
-        return (Variable("weight", (self.outputs, self.inputs, self.kernel, self.kernel), Normal(deviation)),)
+        return (
+            Variable(
+                "weight", (self.outputs, self.inputs, self.kernel, self.kernel), Normal(deviation)
+            ),
+        )
 
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
     """Normalization of each channel over batch, height and width (Ioffe and Szegedy 2015).
 
-    `momentum` is the weight of the *new* batch: running = (1 - momentum) * running + momentum * batch.
+    `momentum` is the weight of the *new* batch: running = (1 - momentum) * running + momentum *
+    batch.
     """
 
     features: int
@@ -149,12 +158,16 @@ class BatchNorm(Layer):
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
         """The scale and the shift."""
-        return Variable("weight", (self.features,), Constant(self.scale)), Variable("bias", (self.features,), ZEROS)
+        return Variable("weight", (self.features,), Constant(self.scale)), Variable(
+            "bias", (self.features,), ZEROS
+        )
 
     @property
     def own_buffers(self) -> tuple[Variable, ...]:
         """The running statistics."""
-        return Variable("running_mean", (self.features,), ZEROS), Variable("running_var", (self.features,), ONES)
+        return Variable("running_mean", (self.features,), ZEROS), Variable(
+            "running_var", (self.features,), ONES
+        )
 
 
 @dataclass(frozen=True)
@@ -208,8 +221,8 @@ class RmsNorm(Layer):
     def own_parameters(self) -> tuple[Variable, ...]:
         """The scale, first around one.
 
-        Not at one: bfloat16 rounds the first small steps away from there, so states of different seeds would share these
-        weights, and a load that leaves them out would go unseen.
+        Not at one: bfloat16 rounds the first small steps away from there, so states of different
+        seeds would share these weights, and a load that leaves them out would go unseen.
         """
         return (Variable("weight", (self.features,), Uniform(0.9, 1.1)),)
 
@@ -218,9 +231,9 @@ class RmsNorm(Layer):
 class Attention(Layer):
     """Causal grouped-query attention with rotary positions (Ainslie et al. 2023, Su et al. 2021), without biases.
 
-    Query head h reads key-value head h // (heads // kv_heads). The rotation pairs feature i of a head with feature
-    i + head_features / 2, by the angle position * theta ** (-2 i / head_features). Scores are scaled by
-    1 / sqrt(head_features).
+    Query head h reads key-value head h // (heads // kv_heads). The rotation pairs feature i of a
+    head with feature i + head_features / 2, by the angle position * theta ** (-2 i /
+    head_features). Scores are scaled by 1 / sqrt(head_features).
     """
 
     features: int

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from workloads.datasets import TEXT_TOKENS, LibraryText
-from workloads.layers import Attention, Dense, Dropout, Embedding, Layer, Normal, Residual, RmsNorm, Sequential, SwiGlu
+from workloads.layers import (
+    Attention,
+    Dense,
+    Dropout,
+    Embedding,
+    Layer,
+    Normal,
+    Residual,
+    RmsNorm,
+    Sequential,
+    SwiGlu,
+)
 from workloads.optimizers import Adam
 from workloads.workload import BF16_MIXED, FLOAT32, Workload
 
@@ -29,9 +40,27 @@ class Shape:
 
 
 PRESETS = {
-    "small": Shape(layers=2, width=64, heads=4, kv_heads=2, feed_forward=224, sequence=32, learning_rate=1e-3),
-    "middle": Shape(layers=1, width=1024, heads=8, kv_heads=2, feed_forward=3584, sequence=32, learning_rate=1e-4),
-    "full": Shape(layers=1, width=4096, heads=32, kv_heads=8, feed_forward=14_336, sequence=32, learning_rate=2e-5),
+    "small": Shape(
+        layers=2, width=64, heads=4, kv_heads=2, feed_forward=224, sequence=32, learning_rate=1e-3
+    ),
+    "middle": Shape(
+        layers=1,
+        width=1024,
+        heads=8,
+        kv_heads=2,
+        feed_forward=3584,
+        sequence=32,
+        learning_rate=1e-4,
+    ),
+    "full": Shape(
+        layers=1,
+        width=4096,
+        heads=32,
+        kv_heads=8,
+        feed_forward=14_336,
+        sequence=32,
+        learning_rate=2e-5,
+    ),
 }
 
 
@@ -75,4 +104,6 @@ def _decoder_layer(shape: Shape, dropout: float) -> Layer:
 
 
 def _branch(layer: Layer, width: int, dropout: float) -> Layer:
-    return Residual(Sequential((("norm", RmsNorm(width)), ("layer", layer), ("dropout", Dropout(dropout)))))
+    return Residual(
+        Sequential((("norm", RmsNorm(width)), ("layer", layer), ("dropout", Dropout(dropout))))
+    )

@@ -22,7 +22,9 @@ class Definition:
 DEFINITIONS = {
     resnet50.NAME: Definition(tuple(resnet50.PRESETS), resnet50.PRECISIONS, resnet50.make),
     candle_mlp.NAME: Definition(tuple(candle_mlp.PRESETS), candle_mlp.PRECISIONS, candle_mlp.make),
-    llm_slice.NAME: Definition(tuple(llm_slice.PRESETS), llm_slice.PRECISIONS, llm_slice.make, llm_slice.make),
+    llm_slice.NAME: Definition(
+        tuple(llm_slice.PRESETS), llm_slice.PRECISIONS, llm_slice.make, llm_slice.make
+    ),
 }
 
 
@@ -41,7 +43,9 @@ def precisions(name: str) -> tuple[str, ...]:
     return _definition(name).precisions
 
 
-def load(name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1, scale: int = 1) -> Workload:
+def load(
+    name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1, scale: int = 1
+) -> Workload:
     """Return a workload, `scale` times as large where it can be; `ValueError` names what there is where a name is unknown."""
     definition = _definition(name)
     _check(f"preset of {name}", preset, definition.presets)
@@ -52,7 +56,9 @@ def load(name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1,
         return definition.make(preset, precision, dropout)
     if definition.make_scaled is None:
         scalable = ", ".join(known for known, other in DEFINITIONS.items() if other.make_scaled)
-        raise ValueError(f"workload {name} has one size for every number of ranks; those that grow: {scalable}")
+        raise ValueError(
+            f"workload {name} has one size for every number of ranks; those that grow: {scalable}"
+        )
     return definition.make_scaled(preset, precision, dropout, scale)
 
 

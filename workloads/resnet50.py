@@ -1,8 +1,8 @@
 """ResNet-50 (He et al. 2016) in the form of torchvision ("v1.5": a bottleneck halves the image in its 3 x 3 convolution).
 
-The last norm of every bottleneck starts at scale 0, so that it starts as the identity (Goyal et al. 2017, section 5.1).
-Otherwise the first ten steps turn a difference in the last bits of the weights into one in the second digit of the loss: no two
-frameworks would have a loss curve in common.
+The last norm of every bottleneck starts at scale 0, so that it starts as the identity (Goyal et al.
+2017, section 5.1). Otherwise the first ten steps turn a difference in the last bits of the weights
+into one in the second digit of the loss: no two frameworks would have a loss curve in common.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def make(preset: str, precision: str, dropout: float) -> Workload:
         loss="cross-entropy",
         batch_size=16,
         data=Digits(),
-        least_share=2,  # the last stage has one pixel an example, and batch norm needs two values of a channel
+        # the last stage has one pixel an example, and batch norm needs two values of a channel
+        least_share=2,
     )
 
 
@@ -95,8 +96,12 @@ def _stage(shape: Shape, number: int) -> Layer:
     inner = shape.width * 2**number
     inputs = shape.width if number == 0 else inner // 2 * EXPANSION
     first = _bottleneck(inputs, inner, stride=1 if number == 0 else 2)
-    others = [_bottleneck(inner * EXPANSION, inner, stride=1) for _ in range(shape.depths[number] - 1)]
-    return Sequential(tuple((f"block{place}", block) for place, block in enumerate([first, *others])))
+    others = [
+        _bottleneck(inner * EXPANSION, inner, stride=1) for _ in range(shape.depths[number] - 1)
+    ]
+    return Sequential(
+        tuple((f"block{place}", block) for place, block in enumerate([first, *others]))
+    )
 
 
 def _bottleneck(inputs: int, inner: int, stride: int) -> Layer:
@@ -113,8 +118,15 @@ def _bottleneck(inputs: int, inner: int, stride: int) -> Layer:
             ("norm3", BatchNorm(outputs, scale=0.0)),
         )
     )
-    return Residual(body, None if inputs == outputs else _projection(inputs, outputs, stride), after=Relu())
+    return Residual(
+        body, None if inputs == outputs else _projection(inputs, outputs, stride), after=Relu()
+    )
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> Layer:
-    return Sequential((("convolution", Convolution(inputs, outputs, kernel=1, stride=stride)), ("norm", BatchNorm(outputs))))
+    return Sequential(
+        (
+            ("convolution", Convolution(inputs, outputs, kernel=1, stride=stride)),
+            ("norm", BatchNorm(outputs)),
+        )
+    )

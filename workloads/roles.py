@@ -32,7 +32,10 @@ def role_of(name: str) -> Role:
 
 @dataclass(frozen=True)
 class LeafSpec:
-    """One tensor that every framework's state has. `dtype` is the numpy name, or "bfloat16", which numpy lacks."""
+    """One tensor that every framework's state has.
+
+    `dtype` is the numpy name, or "bfloat16", which numpy lacks.
+    """
 
     name: str
     role: Role

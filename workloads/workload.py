@@ -28,7 +28,10 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 @dataclass(frozen=True)
 class Workload:
-    """What to train. The loss is a mean over all its elements: predictions, or classes at every position."""
+    """What to train.
+
+    The loss is a mean over all its elements: predictions, or classes at every position.
+    """
 
     name: str
     preset: str
@@ -37,7 +40,8 @@ class Workload:
     model: Layer
     optimizer: Optimizer
     loss: Loss
-    batch_size: int  # examples in a step over all ranks, as long as each of them has its least share
+    # examples in a step over all ranks, as long as each of them has its least share
+    batch_size: int
     data: Data
     least_share: int = 1  # examples that every rank has to have in a step
 
@@ -71,14 +75,18 @@ class Workload:
         return sum(ITEM_BYTES[spec.dtype] * math.prod(spec.shape) for spec in self.leaf_specs())
 
     def initial(self, name: str, seed: int) -> NDArray[np.float32]:
-        """Return the first values of a parameter or buffer. Every name has a random stream of its own for every seed."""
+        """Return the first values of a parameter or buffer.
+
+        Every name has a random stream of its own for every seed.
+        """
         variable = self._variables[name]
         match variable.initial:
             case Constant(value):
                 return np.full(variable.shape, value, dtype=np.float32)
             case Normal(deviation):
                 values = _generator(seed, name).standard_normal(variable.shape, dtype=np.float32)
-                values *= deviation  # in place: a second array of a large tensor would double the peak
+                # in place: a second array of a large tensor would double the peak
+                values *= deviation
                 return values
             case Uniform(low, high):
                 values = _generator(seed, name).random(variable.shape, dtype=np.float32)
@@ -89,10 +97,11 @@ class Workload:
     def batch(self, step: int, rank: int, world: int, seed: int = DATA_SEED) -> Batch:
         """Return a rank's part of a step's data: its contiguous share of one batch for all ranks, a pure function.
 
-        All shares are equal. Where the ranks cannot divide the batch into such, or are too many for it, it is larger.
+        All shares are equal. Where the ranks cannot divide the batch into such, or are too many for
+        it, it is larger.
 
-        `seed` is the order of the data. A state built from any seed keeps the default, so that after a load into it training
-        goes on with the batches that the saved state would have had.
+        `seed` is the order of the data. A state built from any seed keeps the default, so that
+        after a load into it training goes on with the batches that the saved state would have had.
         """
         share = max(self.least_share, -(-self.batch_size // world))
         return self.data.examples((step * world + rank) * share, share, seed)
@@ -109,10 +118,13 @@ class Workload:
             yield LeafSpec(f"buffers/{variable.name}", Role.BUFFER, "float32", variable.shape)
         for slot in (("master",) if self.master_weights else ()) + self.optimizer.slots:
             for variable in self.parameters:
-                yield LeafSpec(f"optimizer/{slot}/{variable.name}", Role.OPTIMIZER, "float32", variable.shape)
+                yield LeafSpec(
+                    f"optimizer/{slot}/{variable.name}", Role.OPTIMIZER, "float32", variable.shape
+                )
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    digest = hashlib.sha256(name.encode()).digest()  # Python's own hash differs from process to process
+    # Python's own hash differs from process to process
+    digest = hashlib.sha256(name.encode()).digest()
     words: list[Any] = [seed, *np.frombuffer(digest[:16], dtype="<u4").tolist()]
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words)))

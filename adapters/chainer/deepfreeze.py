@@ -29,14 +29,17 @@ class DeepFreeze(DeepFreezeMethod[State]):
         place = self.nearest(path)
         self.engine.expect(place)
         arrays = state.arrays()
-        self.engine.load(place, self.tensors, {name: self._memory(array) for name, array in arrays.items()})
+        self.engine.load(
+            place, self.tensors, {name: self._memory(array) for name, array in arrays.items()}
+        )
         for name, parameter in parameters(state.model).items():
             parameter.update_rule.t = int(arrays[f"optimizer/step/{name}"])
         state.optimizer.t = int(arrays["optimizer/step"])
         state.step = int(arrays["position/step"])
 
     def _memory(self, array: Array) -> Memory:
-        data = array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size
+        # flat first: an array without dimensions cannot change its item size
+        data = array.reshape(-1).view(np.uint8)
         if isinstance(data, np.ndarray):
             return data
         assert self.device is not None

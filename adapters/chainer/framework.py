@@ -61,7 +61,9 @@ class Chainer(Framework[State]):
         for name, array in state.arrays().items():
             role = role_of(name)
             host = cuda.to_cpu(array)
-            yield Leaf(name, role, host.dtype.name, host.shape, _bytes(host).data, self._placement(role))
+            yield Leaf(
+                name, role, host.dtype.name, host.shape, _bytes(host).data, self._placement(role)
+            )
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         """Give the named leaves these values, arrays in place."""
@@ -74,7 +76,9 @@ class Chainer(Framework[State]):
 
     def copy_to_host(self, state: State) -> int:
         """Copy what is on the GPU through one pinned buffer, and return the bytes."""
-        on_device = [_bytes(array) for array in state.arrays().values() if not isinstance(array, np.ndarray)]
+        on_device = [
+            _bytes(array) for array in state.arrays().values() if not isinstance(array, np.ndarray)
+        ]
         for array in on_device:
             for start in range(0, array.size, PINNED_BYTES):
                 part = array[start : start + PINNED_BYTES]
@@ -95,25 +99,39 @@ class Chainer(Framework[State]):
         try:
             cuda.check_cuda_available()
             cuda.cupy.cuda.runtime.getDeviceCount()
-        except Exception as error:  # a missing CuPy, or CuPy's own error for a missing driver or device
+        except (
+            Exception
+        ) as error:  # a missing CuPy, or CuPy's own error for a missing driver or device
             return f"Chainer {chainer.__version__} finds no CUDA device: {' '.join(str(error).split())}"
         return None
 
     @functools.cached_property
     def device(self) -> chainer.device.Device:
-        """Where states lie. Chosen for the first one: without CuPy there is none to choose, which `unsupported` has to say."""
+        """Where states lie.
+
+        Chosen for the first one: without CuPy there is none to choose, which `unsupported` has to
+        say.
+        """
         if self.place.device != "cuda":
             return chainer.get_device("@numpy")
-        device = chainer.get_device(f"@cupy:{own_gpu(self.place, cuda.cupy.cuda.runtime.getDeviceCount())}")
+        device = chainer.get_device(
+            f"@cupy:{own_gpu(self.place, cuda.cupy.cuda.runtime.getDeviceCount())}"
+        )
         device.use()
         return device
 
     @functools.cached_property
     def _pinned(self) -> NDArray[np.uint8]:
-        return np.frombuffer(cuda.cupy.cuda.alloc_pinned_memory(PINNED_BYTES), dtype=np.uint8, count=PINNED_BYTES)
+        return np.frombuffer(
+            cuda.cupy.cuda.alloc_pinned_memory(PINNED_BYTES), dtype=np.uint8, count=PINNED_BYTES
+        )
 
     def _placement(self, role: Role) -> Placement:
-        return RankLocal() if role in (Role.BUFFER, Role.RNG) and self.place.world > 1 else Replicated()
+        return (
+            RankLocal()
+            if role in (Role.BUFFER, Role.RNG) and self.place.world > 1
+            else Replicated()
+        )
 
 
 def _loss(workload: Workload, outputs: Variable, targets: Array) -> Variable:
@@ -123,4 +141,5 @@ def _loss(workload: Workload, outputs: Variable, targets: Array) -> Variable:
 
 
 def _bytes(array: Array) -> Any:
-    return array.reshape(-1).view(np.uint8)  # flat first: an array without dimensions cannot change its item size
+    # flat first: an array without dimensions cannot change its item size
+    return array.reshape(-1).view(np.uint8)

@@ -13,7 +13,10 @@ from adapters.formats import hdf5
 
 
 class Hdf5(Method[State]):
-    """Option: `gzip`, the level; 0 for contiguous datasets without a filter. Chainer's default is 4."""
+    """Option: `gzip`, the level; 0 for contiguous datasets without a filter.
+
+    Chainer's default is 4.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
         """Write one file."""

@@ -1,4 +1,7 @@
-"""The neutral vocabulary as Chainer links and functions. Links lie under their canonical names, arrays under Chainer's own."""
+"""The neutral vocabulary as Chainer links and functions.
+
+Links lie under their canonical names, arrays under Chainer's own.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,23 @@ def translate(layer: Layer) -> Forward:
         case layers.Sequential(children):
             return Sequential([(name, translate(child)) for name, child in children])
         case layers.Residual(body, shortcut, after):
-            return Residual(translate(body), _translate_optional(shortcut), _translate_optional(after))
+            return Residual(
+                translate(body), _translate_optional(shortcut), _translate_optional(after)
+            )
         case layers.Dense(inputs, outputs, _, bias):
             return Dense(inputs, outputs, nobias=not bias, initialW=_leave)
         case layers.Convolution(inputs, outputs, kernel, stride, padding):
-            return L.Convolution2D(inputs, outputs, kernel, stride, padding, nobias=True, initialW=_leave)
+            return L.Convolution2D(
+                inputs, outputs, kernel, stride, padding, nobias=True, initialW=_leave
+            )
         case layers.BatchNorm(features, epsilon, momentum):
             return L.BatchNormalization(features, decay=1 - momentum, eps=epsilon)
         case layers.Relu():
             return F.relu
         case layers.MaxPool(kernel, stride, padding):
-            return functools.partial(F.max_pooling_2d, ksize=kernel, stride=stride, pad=padding, cover_all=False)
+            return functools.partial(
+                F.max_pooling_2d, ksize=kernel, stride=stride, pad=padding, cover_all=False
+            )
         case layers.GlobalAveragePool():
             return functools.partial(F.mean, axis=(2, 3))
         case layers.Dropout(rate):
@@ -65,7 +74,10 @@ def buffers(model: Link) -> Iterator[tuple[str, Link, str]]:
     """Yield canonical name, link and attribute of every buffer."""
     for path, link in model.namedlinks():
         if isinstance(link, L.BatchNormalization):
-            yield from ((_canonical(f"{path}/{attribute}", BUFFERS), link, attribute) for attribute in BUFFERS)
+            yield from (
+                (_canonical(f"{path}/{attribute}", BUFFERS), link, attribute)
+                for attribute in BUFFERS
+            )
 
 
 def _canonical(path: str, names: dict[str, str]) -> str:
@@ -123,7 +135,10 @@ class Dense(L.Linear):
 
 
 def dropout(x: Variable, rate: float) -> Variable:
-    """See `layers.Dropout`. Asked for its mask, Chainer draws from CuPy's generator; cuDNN's own one cannot be set."""
+    """See `layers.Dropout`.
+
+    Asked for its mask, Chainer draws from CuPy's generator; cuDNN's own one cannot be set.
+    """
     return F.dropout(x, rate, return_mask=True)[0]
 
 
@@ -132,7 +147,11 @@ class Embedding(L.EmbedID):
 
     def forward(self, tokens: Array) -> Variable:
         """(..., token) -> (..., feature)."""
-        return super().forward(tokens) if isinstance(tokens, np.ndarray) else embed_by_product(tokens, self.W)
+        return (
+            super().forward(tokens)
+            if isinstance(tokens, np.ndarray)
+            else embed_by_product(tokens, self.W)
+        )
 
 
 def embed_by_product(tokens: Array, table: Parameter) -> Variable:
@@ -177,7 +196,10 @@ class Attention(Chain):
         return x.reshape(*x.shape[:2], -1, self.head_features).transpose(0, 2, 1, 3)
 
     def _mix(self, query: Variable, key: Variable, value: Variable) -> Variable:
-        """Return the values weighted by causal attention. Heads that share key and value lie along one axis with the positions."""
+        """Return the values weighted by causal attention.
+
+        Heads that share key and value lie along one axis with the positions.
+        """
         batch, heads, positions, features = query.shape
         grouped = (batch, self.kv_heads, -1)
         scores = F.matmul(query.reshape(*grouped, features), key, transb=True) / math.sqrt(features)
@@ -213,7 +235,9 @@ class SwiGlu(Chain):
         return self.down(gate * F.sigmoid(gate) * self.up(x))
 
 
-def new_model(layer: Layer, first_values: Callable[[str], Any], device: chainer.device.Device) -> Link:
+def new_model(
+    layer: Layer, first_values: Callable[[str], Any], device: chainer.device.Device
+) -> Link:
     """Return the layer's link on the device with the first values that every canonical name is given."""
     model = translate(layer)
     assert isinstance(model, Link)

@@ -1,6 +1,7 @@
 """chainermn.extensions.multi_node_snapshot: Chainer's snapshot, by one rank of every set of ranks that are taken for replicas.
 
-The extension asks its trainer for nothing but the folder, both to save and to find the latest snapshot again.
+The extension asks its trainer for nothing but the folder, both to save and to find the latest
+snapshot again.
 """
 
 from __future__ import annotations
@@ -40,11 +41,16 @@ class OneRank:
 
 
 class MultiNodeSnapshot(Method[State]):
-    """As shipped: all ranks are one set of replicas. Rank 0 writes its view, and sends it to the others after a load."""
+    """As shipped: all ranks are one set of replicas.
+
+    Rank 0 writes its view, and sends it to the others after a load.
+    """
 
     def open(self, state: State) -> None:
         """Make the communicator by which the ranks exchange what one of them has loaded."""
-        self._communicator = chainermn.create_communicator("naive") if self.place.world > 1 else OneRank()
+        self._communicator = (
+            chainermn.create_communicator("naive") if self.place.world > 1 else OneRank()
+        )
 
     def save(self, state: State, path: Path) -> Pending:
         """Write a folder with a file of every set."""

@@ -57,6 +57,9 @@ class NpzShipped(Method[State]):
 def members(path: Path, file: str | None = None, above: str = "") -> Iterator[Entry]:
     """Yield the arrays of an archive by Chainer, which a snapshot is as well.
 
-    `file` is its path inside the checkpoint, where it is not all of it; `above` the path of what it holds inside the state.
+    `file` is its path inside the checkpoint, where it is not all of it; `above` the path of what it
+    holds inside the state.
     """
-    return archive.members(path, lambda member: entry_role(above + member.removesuffix(".npy")), file)
+    return archive.members(
+        path, lambda member: entry_role(above + member.removesuffix(".npy")), file
+    )

@@ -17,8 +17,8 @@ import workloads.optimizers
 class MomentumRule(MomentumSGDRule):
     """v = momentum * v + gradient; weight -= lr * v.
 
-    Chainer's own rule keeps -lr times this v. The weights are the same in exact arithmetic as long as the rate is, but the slot
-    would be another quantity than the one that the workload names.
+    Chainer's own rule keeps -lr times this v. The weights are the same in exact arithmetic as long
+    as the rate is, but the slot would be another quantity than the one that the workload names.
     """
 
     def update_core(self, param: Parameter) -> None:
@@ -41,8 +41,9 @@ class Momentum(chainer.optimizers.MomentumSGD):
 class Adam(chainer.optimizers.Adam):
     """Adam with epsilon beside the root of the *corrected* second moment.
 
-    Chainer adds it to the root of the uncorrected one, and corrects both with the learning rate. Scaling epsilon by the root of
-    the correction gives the workload's update; the slots are the same in both.
+    Chainer adds it to the root of the uncorrected one, and corrects both with the learning rate.
+    Scaling epsilon by the root of the correction gives the workload's update; the slots are the
+    same in both.
     """
 
     def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
@@ -65,7 +66,7 @@ def new_optimizer(definition: workloads.optimizers.Optimizer, model: Link) -> Gr
         case workloads.optimizers.Adam(learning_rate, beta1, beta2, epsilon):
             optimizer = Adam(learning_rate, beta1, beta2, epsilon).setup(model)
     for parameter in model.params():
-        # Chainer makes the slots in the first step. A state that has taken none must have them to be saved or loaded into; the
-        # public `init_state` fills a dictionary that only this makes.
+        # Chainer makes the slots in the first step. A state that has taken none must have them to
+        # be saved or loaded into; the public `init_state` fills a dictionary that only this makes.
         parameter.update_rule._init_states(parameter)
     return optimizer

@@ -1,6 +1,7 @@
 """The writers of Chainer's snapshot extension: the state serialized into a dictionary, written by a thread or a forked process.
 
-Chainer makes a new thread or process for every snapshot, and a temporary folder beside the file, which it then renames.
+Chainer makes a new thread or process for every snapshot, and a temporary folder beside the file,
+which it then renames.
 """
 
 from __future__ import annotations
@@ -73,8 +74,9 @@ class Snapshot(Pending):
 class SnapshotThread(Method[State]):
     """Options: `compression`, and `copy`, the remedy for what ThreadWriter does on a CPU.
 
-    The serialized dictionary holds the state's own arrays there, not copies, so without it the thread writes whatever the
-    training has made of them by then. On a GPU the dictionary is a copy already.
+    The serialized dictionary holds the state's own arrays there, not copies, so without it the
+    thread writes whatever the training has made of them by then. On a GPU the dictionary is a copy
+    already.
     """
 
     writer_class: type[ReportingWriter] = ReportingThread

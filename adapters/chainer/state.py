@@ -22,10 +22,18 @@ SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Cha
 class State:
     """Model, optimizer, random generator and position in the data; an object that Chainer's serializers take as it is.
 
-    Chainer draws from numpy's process-wide generator; the state keeps its value, so that several states do not share it.
+    Chainer draws from numpy's process-wide generator; the state keeps its value, so that several
+    states do not share it.
     """
 
-    def __init__(self, workload: Workload, seed: int, rank: int, device: chainer.device.Device, strategy: Strategy) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        seed: int,
+        rank: int,
+        device: chainer.device.Device,
+        strategy: Strategy,
+    ) -> None:
         self.workload = workload
         self.model = new_model(workload.model, lambda name: workload.initial(name, seed), device)
         self.optimizer = new_optimizer(workload.optimizer, self.model)
@@ -47,7 +55,10 @@ class State:
 
     def assign(self, leaves: Mapping[str, memoryview]) -> None:
         """Give the named arrays these bytes. Raises KeyError for an unknown name."""
-        arrays, counters = self.arrays(), {name: place for name, *place in self._counters(parameters(self.model))}
+        arrays, counters = (
+            self.arrays(),
+            {name: place for name, *place in self._counters(parameters(self.model))},
+        )
         for name, data in leaves.items():
             array = arrays[name]
             values = np.frombuffer(data, dtype=array.dtype).reshape(array.shape)
@@ -61,7 +72,8 @@ class State:
     def own_rng(self) -> Iterator[None]:
         """Run with the state's random generator and keep what it has become."""
         np.random.set_state(("MT19937", self.rng[:-1], int(self.rng[-1])))
-        if self.model.xp is not np:  # CuPy's generator cannot be saved: every step seeds it from the one that can
+        # CuPy's generator cannot be saved: every step seeds it from the one that can
+        if self.model.xp is not np:
             self.model.xp.random.seed(int(np.random.randint(1 << 32, dtype=np.uint32)))
         yield
         _, words, position, *_ = np.random.get_state()
@@ -74,14 +86,23 @@ class State:
             yield f"buffers/{name}", getattr(link, attribute)
         for slot in self.workload.optimizer.slots:
             yield from (
-                (f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]]) for name, parameter in trained.items()
+                (f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]])
+                for name, parameter in trained.items()
             )
         yield "rng/numpy", self.rng
-        yield from ((name, np.array(getattr(owner, attribute))) for name, owner, attribute in self._counters(trained))
+        yield from (
+            (name, np.array(getattr(owner, attribute)))
+            for name, owner, attribute in self._counters(trained)
+        )
 
-    def _counters(self, trained: Mapping[str, chainer.Parameter]) -> Iterator[tuple[str, object, str]]:
+    def _counters(
+        self, trained: Mapping[str, chainer.Parameter]
+    ) -> Iterator[tuple[str, object, str]]:
         """Yield canonical name, owner and attribute of every number of steps."""
-        yield from ((f"optimizer/step/{name}", parameter.update_rule, "t") for name, parameter in trained.items())
+        yield from (
+            (f"optimizer/step/{name}", parameter.update_rule, "t")
+            for name, parameter in trained.items()
+        )
         yield "optimizer/step", self.optimizer, "t"
         yield "position/step", self, "step"
 
@@ -94,10 +115,14 @@ def entry_role(path: str) -> Role | None:
     own = inside.rpartition("/")[2]
     if own in PARAMETERS:
         return Role.WEIGHT
-    return Role.BUFFER if own in BUFFERS else None  # None: the count of batches that only fine-tuning a norm's statistics uses
+    # None: the count of batches that only fine-tuning a norm's statistics uses
+    return Role.BUFFER if own in BUFFERS else None
 
 
 def _generator(seed: int, rank: int) -> NDArray[np.uint32]:
-    """Return the 624 words of a Mersenne twister and the position in them. Only uniforms are drawn: no normal is held back."""
+    """Return the 624 words of a Mersenne twister and the position in them.
+
+    Only uniforms are drawn: no normal is held back.
+    """
     state: Any = np.random.MT19937(np.random.SeedSequence((seed, rank))).state["state"]
     return np.append(state["key"], np.uint32(state["pos"]))

@@ -1,6 +1,7 @@
 """How the ranks train together: what takes an optimizer's step with the gradients of all of them.
 
-The names are those of adapter.toml. ChainerMN exchanges the gradients inside its optimizer's `update`.
+The names are those of adapter.toml. ChainerMN exchanges the gradients inside its optimizer's
+`update`.
 """
 
 from __future__ import annotations
@@ -57,11 +58,14 @@ class FlatMean:
 class ChainerMn(Strategy):
     """ChainerMN as its documentation has it: a communicator, and an optimizer around the optimizer.
 
-    Such an optimizer's first `update` finds a model that it has not seen, sends out rank 0's weights, and takes no step.
+    Such an optimizer's first `update` finds a model that it has not seen, sends out rank 0's
+    weights, and takes no step.
     """
 
     def __init__(self, device: str) -> None:
-        self._communicator = chainermn.create_communicator("pure_nccl" if device == "cuda" else "naive")
+        self._communicator = chainermn.create_communicator(
+            "pure_nccl" if device == "cuda" else "naive"
+        )
 
     def stepper(self, optimizer: GradientMethod) -> Stepper:
         """Return ChainerMN's optimizer, which will lose its first update."""
@@ -86,12 +90,17 @@ class ChainerMnRemedy(ChainerMn):
 
 
 def join(place: Place) -> Strategy:
-    """Return the place's strategy, on which all ranks have to call this together. Raises KeyError for an unknown one."""
+    """Return the place's strategy, on which all ranks have to call this together.
+
+    Raises KeyError for an unknown one.
+    """
     if place.world == 1:
         return Strategy()
     if place.strategy == "flat":
         return Flat()
-    return {"chainermn": ChainerMn, "chainermn-remedy": ChainerMnRemedy}[place.strategy](place.device)
+    return {"chainermn": ChainerMn, "chainermn-remedy": ChainerMnRemedy}[place.strategy](
+        place.device
+    )
 
 
 def _average_gradients(model: Link) -> None:

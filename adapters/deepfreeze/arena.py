@@ -47,7 +47,8 @@ class Arena:
         if len(self._memory) < needed_bytes:
             self.release()  # the old memory goes before the new one comes
             memory = aligned_buffer(needed_bytes)
-            bytes_of(memory)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first save's
+            # the first touch of a page is slow, and not to be the first save's
+            bytes_of(memory)[::ALIGNMENT] = 0
             self._make_reachable(memory)
             self._memory = memory
         return self._memory[:needed_bytes]
@@ -70,7 +71,8 @@ class Arena:
 class SharedArena(Arena):
     """Memory that is a file of a file system in memory: what it holds when the process dies, the next one can load.
 
-    The file is as good as one on the disk, but from the beginning of a save until its header is there again.
+    The file is as good as one on the disk, but from the beginning of a save until its header is
+    there again.
     """
 
     folder: Path
@@ -106,9 +108,9 @@ class SharedArena(Arena):
 def pinned(pin: Pin, memory: memoryview, owner: Any) -> Unpin:
     """Pin memory, and return what takes that back; it is taken back too when its owner is gone and has not done so.
 
-    Memory that is pinned when it is given back stays pinned for what comes to its place, which cannot be pinned then. A child
-    process gets none of it: to share its pages, the kernel would give them to the child and others to this process, beside the
-    device's back.
+    Memory that is pinned when it is given back stays pinned for what comes to its place, which
+    cannot be pinned then. A child process gets none of it: to share its pages, the kernel would
+    give them to the child and others to this process, beside the device's back.
     """
     memory.obj.madvise(mmap.MADV_DONTFORK)  # type: ignore[attr-defined]  # all of it is mapped
     unpin = weakref.finalize(owner, _let_go, pin(memory))
@@ -124,7 +126,10 @@ def _let_go(unpin: Unpin) -> None:
 
 
 def read_origin(file: Path) -> Origin:
-    """Return which save the memory of a file holds. FileNotFoundError or ValueError where nobody has said so."""
+    """Return which save the memory of a file holds.
+
+    FileNotFoundError or ValueError where nobody has said so.
+    """
     try:
         return Origin(**json.loads(file.with_suffix(ORIGIN_SUFFIX).read_text()))
     except TypeError as error:
@@ -135,7 +140,8 @@ def _mapped(path: Path, size_bytes: int) -> memoryview:
     whole_bytes = round_up(size_bytes)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, whole_bytes)  # where memory is full, an error here instead of a signal at the first touch
+        # where memory is full, an error here instead of a signal at the first touch
+        os.posix_fallocate(descriptor, 0, whole_bytes)
         mapping = mmap.mmap(descriptor, whole_bytes)
         os.ftruncate(descriptor, size_bytes)  # the rest of the last page stays mapped
         return memoryview(mapping)

@@ -1,6 +1,7 @@
 """How all ranks' files become one checkpoint: in a directory beside the target, which takes its name when all are durable.
 
-Ranks of several hosts meet through that directory alone, so that a background thread needs no communicator of its own.
+Ranks of several hosts meet through that directory alone, so that a background thread needs no
+communicator of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from adapters.directio import sync_directory
 PARTIAL_SUFFIX = ".partial"
 ABSENT_S = 600.0  # how long a rank that waits for others does so for one that has not begun to save
 BEAT_S = 5.0  # between two signs of life
-SILENT_S = 120.0  # without one a rank is dead: where nobody can see its process, and whoever still holds its lock
+# without one a rank is dead: where nobody can see its process, and whoever still holds its lock
+SILENT_S = 120.0
 _POLL_S = 0.001
 _LOOK_S = 0.5  # between two looks whether the others still live
 _NO_HOST = ""
@@ -45,7 +47,10 @@ class Commit:
         self.folder = partial_path(target, tag)
 
     def begin(self) -> None:
-        """Make the directory to write into. FileExistsError where the checkpoint is there already."""
+        """Make the directory to write into.
+
+        FileExistsError where the checkpoint is there already.
+        """
         if self.target.exists():
             raise FileExistsError(f"{self.target} exists")
         self.folder.mkdir(exist_ok=True)
@@ -88,11 +93,14 @@ class Mark(NamedTuple):
 
 
 class CommonCommit(Commit):
-    """The commit of several ranks. They meet in a directory of their own, and in it is that of the shares until it has its name.
+    """The commit of several ranks.
 
-    Rank 0 waits until all others have said how their shares went, and they wait for what rank 0 then says: all or none raise. A
-    rank that loses sight of the others meanwhile raises too and withdraws its share, which costs all of them the checkpoint, unless
-    rank 0 has taken the shares by then.
+    They meet in a directory of their own, and in it is that of the shares until it has its name.
+
+    Rank 0 waits until all others have said how their shares went, and they wait for what rank 0
+    then says: all or none raise. A rank that loses sight of the others meanwhile raises too and
+    withdraws its share, which costs all of them the checkpoint, unless rank 0 has taken the shares
+    by then.
     """
 
     def __init__(self, target: Path, tag: str, rank: int, world: int, index: Index) -> None:
@@ -107,10 +115,12 @@ class CommonCommit(Commit):
         self._lock: int | None = None
         self._heart = threading.Thread(target=self._beat, name="deepfreeze-heart", daemon=True)
         self._gone = threading.Event()
-        self._signs: dict[int, tuple[int, float]] = {}  # of the other ranks: the last one, and when this rank has first seen it
+        # of the other ranks: the last one, and when this rank has first seen it
+        self._signs: dict[int, tuple[int, float]] = {}
         self._looked_s = 0.0
         self._missed: set[int] = set()  # came, and were not there at the last look
-        self._absent = set(range(1, world) if rank == 0 else (0,))  # of those that this rank waits for
+        # of those that this rank waits for
+        self._absent = set(range(1, world) if rank == 0 else (0,))
         self._waiting_since = 0.0
 
     def begin(self) -> None:
@@ -129,11 +139,13 @@ class CommonCommit(Commit):
             self._say(_PUBLISHED)
         else:
             self._wait_until(self._has_published)
-        self._unlock()  # before the mark goes: some file systems keep an open file under another name
+        # before the mark goes: some file systems keep an open file under another name
+        self._unlock()
         if self._rank != 0:
             self._leave()
         else:
-            with contextlib.suppress(OSError):  # there, the last of the others has had to leave the directory
+            # there, the last of the others has had to leave the directory
+            with contextlib.suppress(OSError):
                 self._meeting.rmdir()
 
     def abandon(self) -> None:
@@ -152,11 +164,18 @@ class CommonCommit(Commit):
 
     def _publish_all(self) -> None:
         marks = self._marks()
-        failed = [rank for rank in range(self._world) if rank not in marks or not marks[rank].state.startswith(_DONE)]
+        failed = [
+            rank
+            for rank in range(self._world)
+            if rank not in marks or not marks[rank].state.startswith(_DONE)
+        ]
         if failed:
             raise CommitFailed(f"rank {failed[0]} could not write its share of {self.target}")
         self._take_shares()
-        seals = {file_name(rank, self._world): mark.state.removeprefix(_DONE) for rank, mark in sorted(marks.items())}
+        seals = {
+            file_name(rank, self._world): mark.state.removeprefix(_DONE)
+            for rank, mark in sorted(marks.items())
+        }
         with (self.folder / INDEX).open("wb") as file:
             file.write(self._index(seals))
             file.flush()
@@ -215,12 +234,17 @@ class CommonCommit(Commit):
                 return
 
     def _marks(self) -> dict[int, Mark]:
-        """Return what the ranks that have come say. CommitFailed where rank 0 has cleared up already."""
+        """Return what the ranks that have come say.
+
+        CommitFailed where rank 0 has cleared up already.
+        """
         try:
             names = os.listdir(self._meeting)
         except FileNotFoundError:
             raise self._cleared_up() from None
-        parts = (name.removeprefix("rank-").split(".") for name in names if name.startswith("rank-"))
+        parts = (
+            name.removeprefix("rank-").split(".") for name in names if name.startswith("rank-")
+        )
         return {int(rank): Mark(int(rank), host, state) for rank, host, state in parts}
 
     def _all_have_said(self) -> bool:
@@ -239,7 +263,8 @@ class CommonCommit(Commit):
 
     def _wait_until(self, reached: Callable[[], bool]) -> None:
         """Return when it has; CommitFailed when a rank has died on the way, or has not come in ABSENT_S."""
-        self._waiting_since = self._waiting_since or time.monotonic()  # also where `abandon` waits once more
+        # also where `abandon` waits once more
+        self._waiting_since = self._waiting_since or time.monotonic()
         look_s = time.monotonic() + _LOOK_S
         while not reached():
             if time.monotonic() > look_s:
@@ -260,13 +285,17 @@ class CommonCommit(Commit):
             raise CommitFailed(f"rank {min(left)} has left before {self.target} was complete")
         self._missed = left  # a mark that is being renamed may not be listed, once
         if self._absent and now_s - self._waiting_since > ABSENT_S:
-            raise CommitFailed(f"rank {min(self._absent)} has not begun to save {self.target} in {ABSENT_S:.0f} seconds")
+            raise CommitFailed(
+                f"rank {min(self._absent)} has not begun to save {self.target} in {ABSENT_S:.0f} seconds"
+            )
         for rank, mark in marks.items():
             is_awaited = not mark.has_said if self._rank == 0 else rank == 0 and not mark.has_ended
             if is_awaited and rank != self._rank and self._is_orphan(mark):
                 raise CommitFailed(f"rank {rank} ended before {self.target} was complete")
             if is_awaited and rank != self._rank and self._is_silent(mark):
-                raise CommitFailed(f"rank {rank} has given no sign of life in {SILENT_S:.0f} seconds: {self.target} is incomplete")
+                raise CommitFailed(
+                    f"rank {rank} has given no sign of life in {SILENT_S:.0f} seconds: {self.target} is incomplete"
+                )
 
     def _is_orphan(self, mark: Mark) -> bool:
         """Whether the process that made the mark, and held its lock, has ended."""
@@ -313,7 +342,10 @@ def partial_path(target: Path, tag: str) -> Path:
 
 
 def remove_partial(parent: Path, but: str) -> None:
-    """Remove what killed processes have left: everything but what is of the session `but`. No other job may be saving there."""
+    """Remove what killed processes have left: everything but what is of the session `but`.
+
+    No other job may be saving there.
+    """
     for folder in parent.glob(f".*{PARTIAL_SUFFIX}"):
         if f".{but}-" not in folder.name:
             shutil.rmtree(folder)

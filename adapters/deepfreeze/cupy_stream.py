@@ -35,7 +35,12 @@ class CupyStream(Device):
             start += array.nbytes
 
     def put(self, source: Bytes, tensor: Any) -> None:
-        self._begin(tensor.data.ptr, source.ctypes.data, tensor.nbytes, self._cuda.runtime.memcpyHostToDevice)
+        self._begin(
+            tensor.data.ptr,
+            source.ctypes.data,
+            tensor.nbytes,
+            self._cuda.runtime.memcpyHostToDevice,
+        )
 
     def mark(self) -> Wait:
         with self._gpu:
@@ -44,7 +49,9 @@ class CupyStream(Device):
 
     def _begin(self, destination: int, source: int, size_bytes: int, direction: int) -> None:
         with self._gpu:
-            self._cuda.runtime.memcpyAsync(destination, source, size_bytes, direction, self._stream.ptr)
+            self._cuda.runtime.memcpyAsync(
+                destination, source, size_bytes, direction, self._stream.ptr
+            )
 
 
 def _unpin(cuda: Any, gpu: Any, address: int) -> None:

@@ -28,7 +28,10 @@ _log = logging.getLogger("deepfreeze")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands among those that save together. `session` is the same on all and no other job's."""
+    """Where this process stands among those that save together.
+
+    `session` is the same on all and no other job's.
+    """
 
     rank: int
     world: int
@@ -36,14 +39,26 @@ class Ranks:
 
 
 class Save(Pending):
-    """A save in the background. What goes wrong there is raised by `finished`, or by the engine's next save: on all ranks alike."""
+    """A save in the background.
 
-    def __init__(self, snapshot: Snapshot, commit: Commit, io: DirectIo, step: int, on_whole: Callable[[], None]) -> None:
+    What goes wrong there is raised by `finished`, or by the engine's next save: on all ranks alike.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        commit: Commit,
+        io: DirectIo,
+        step: int,
+        on_whole: Callable[[], None],
+    ) -> None:
         """`on_whole` is called once the arena has everything but the header that seals it."""
         self._error: BaseException | None = None
         self._told: BaseException | None = None
         layout = snapshot.layout
-        frontier = Frontier(layout.data_start, layout.file_bytes, snapshot.block_bytes(io), len(snapshot.memory))
+        frontier = Frontier(
+            layout.data_start, layout.file_bytes, snapshot.block_bytes(io), len(snapshot.memory)
+        )
         self._snapshot = snapshot
         self._commit = commit
         self._writer = FileWriter(commit.folder / layout.file, snapshot.memory, frontier, io)
@@ -58,7 +73,8 @@ class Save(Pending):
     def start(self) -> None:
         """Copy what cannot wait, and leave the rest to the background.
 
-        An interrupt is raised at once; a save that the background has by then goes on. Whatever else goes wrong is told later.
+        An interrupt is raised at once; a save that the background has by then goes on. Whatever
+        else goes wrong is told later.
         """
         try:
             self._begun = True
@@ -77,7 +93,8 @@ class Save(Pending):
         """Return when all that training may change has been copied, which the waiting thread helps with. Raises no error."""
         if not self._begun:
             return
-        if self._error is None:  # a save that never began has left the arena to the checkpoint before
+        # a save that never began has left the arena to the checkpoint before
+        if self._error is None:
             try:
                 self._snapshot.help()
             except BaseException as error:
@@ -93,7 +110,10 @@ class Save(Pending):
             raise self._error
 
     def join(self) -> None:
-        """Return when the save has come to its end, whatever that is. One that an interrupt has kept from beginning has none."""
+        """Return when the save has come to its end, whatever that is.
+
+        One that an interrupt has kept from beginning has none.
+        """
         if self._begun:
             self._ended.wait()
 
@@ -119,7 +139,9 @@ class Save(Pending):
     def __del__(self) -> None:
         """Say what went wrong where nobody has asked."""
         if self._error is not self._told and self._error is not None:
-            _log.error("%s was not saved, and nobody has asked: %s", self._commit.target, self._error)
+            _log.error(
+                "%s was not saved, and nobody has asked: %s", self._commit.target, self._error
+            )
 
     @property
     def is_whole(self) -> bool:
@@ -129,7 +151,8 @@ class Save(Pending):
     def _begin(self) -> None:
         """Do what has to be done before `save` returns; what goes wrong is told like what goes wrong in the background.
 
-        The file is opened here: in the background, every system call would wait for the interpreter while others copy.
+        The file is opened here: in the background, every system call would wait for the interpreter
+        while others copy.
         """
         try:
             self._commit.begin()  # first: without it, the other ranks would not learn of an error
@@ -157,7 +180,9 @@ class Save(Pending):
     def _write(self) -> str:
         """Copy, checksum and write, overlapped; returns the digest of the file's header."""
         snapshot, writer = self._snapshot, self._writer
-        header, seal = snapshot.layout.header(self._step, snapshot.copy(writer.frontier, self._free.set))
+        header, seal = snapshot.layout.header(
+            self._step, snapshot.copy(writer.frontier, self._free.set)
+        )
         writer.drain()
         self._on_whole()
         snapshot.seal(header)
@@ -173,7 +198,10 @@ class Save(Pending):
 
 
 class Engine:
-    """Saves and loads states of the same shape over and over. Its memory is its arenas': a new save waits for the one before."""
+    """Saves and loads states of the same shape over and over.
+
+    Its memory is its arenas': a new save waits for the one before.
+    """
 
     def __init__(
         self,
@@ -187,8 +215,8 @@ class Engine:
     ) -> None:
         """`metadata` goes into every file's header; the arenas take turns, from the given one on, which is the same on all ranks.
 
-        With `ring_bytes` an arena is no larger, and the state must not change before a save is finished. `device` has what of
-        the state is not on the host.
+        With `ring_bytes` an arena is no larger, and the state must not change before a save is
+        finished. `device` has what of the state is not on the host.
         """
         streaming.compiled()  # now, and not in the first save
         self._ranks = ranks
@@ -200,11 +228,13 @@ class Engine:
         self._index: Index | None = None  # of several ranks' files, where this one writes it
         self._device = device
         self._reader = Reader(io, device)
-        self._first: tuple[Range, ...] = ()  # what a load of a file such as this engine writes reads first
+        # what a load of a file such as this engine writes reads first
+        self._first: tuple[Range, ...] = ()
         self._begun: Opened | None = None  # of a load that is still being prepared
         self._last: Save | None = None
         self._asked = 0  # how often for a save
-        self._turn = first_arena  # of the arenas: the one that does not hold the newest checkpoint in memory
+        # of the arenas: the one that does not hold the newest checkpoint in memory
+        self._turn = first_arena
         self.home = ""  # of the checkpoints, where they have one: memory is of the same
 
     @property
@@ -216,7 +246,11 @@ class Engine:
         """Save such tensors from now on, and have the memory for it."""
         self.join()
         plan = layout.lay_out(specs, self._ranks.rank, self._ranks.world, self._metadata)
-        self._index = layout.index(specs, self._ranks.world) if self._ranks.rank == 0 and self._ranks.world > 1 else None
+        self._index = (
+            layout.index(specs, self._ranks.world)
+            if self._ranks.rank == 0 and self._ranks.world > 1
+            else None
+        )
         self._layout = plan
         self._first = self._reader.first(found_in(plan)) if self._ranks.world == 1 else ()
         for arena in self._arenas:
@@ -225,8 +259,8 @@ class Engine:
     def save(self, sources: Mapping[str, Source], path: Path, step: int) -> Save:
         """Begin to save the prepared tensors under `path`, once the save before is finished; raises what that one has not told yet.
 
-        Of several ranks, some may have been told by then. They count on all to take part, so one that raises begins nevertheless:
-        the save is not to be repeated.
+        Of several ranks, some may have been told by then. They count on all to take part, so one
+        that raises begins nevertheless: the save is not to be repeated.
         """
         self.skip()
         error = self._forget()
@@ -238,7 +272,9 @@ class Engine:
         commit = self._commit(path)
         try:
             share = {entry.piece.spec.name: sources[entry.piece.spec.name] for entry in plan.placed}
-            snapshot = (Snapshot if self._ring_bytes is None else Stream)(plan, self._fitted(arena, plan), share, self._device)
+            snapshot = (Snapshot if self._ring_bytes is None else Stream)(
+                plan, self._fitted(arena, plan), share, self._device
+            )
         except Exception as own:
             self._tell_others(commit)
             raise own from error
@@ -261,8 +297,9 @@ class Engine:
     def expect(self, path: Path) -> None:
         """Begin to read what the load of `path` into targets that follows reads first, while the caller still prepares it.
 
-        That is known where a checkpoint is one file, laid out as this engine would do it: of any other, all is read later. The
-        header comes into the page cache first: asked for beside the large reads, it waited for two of them.
+        That is known where a checkpoint is one file, laid out as this engine would do it: of any
+        other, all is read later. The header comes into the page cache first: asked for beside the
+        large reads, it waited for two of them.
         """
         self._forget_begun()
         if self._first and self._layout is not None:
@@ -272,11 +309,13 @@ class Engine:
                     header.read(self._layout.data_start)
                 self._begun = self._reader.begin(file, self._first)
 
-    def load(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> dict[str, Bytes]:
+    def load(
+        self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]
+    ) -> dict[str, Bytes]:
         """Bring the tensors to their targets' memory, and return those without a target in new memory.
 
-        Raises Damaged for a checkpoint that is not what was written, and Unfitting for one of another state; what has been read
-        until then is in the targets.
+        Raises Damaged for a checkpoint that is not what was written, and Unfitting for one of
+        another state; what has been read until then is in the targets.
         """
         return dict(self.arriving(path, specs, targets))
 
@@ -290,15 +329,26 @@ class Engine:
         finally:
             self._forget_begun()
 
-    def _arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> Tensors:
+    def _arriving(
+        self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]
+    ) -> Tensors:
         if self._last is not None:
             self._last.staged()  # what is still to be copied must not be loaded over
         if self._device is not None:
             self._device.follow()
         is_arena = path in [arena.folder for arena in self._arenas]
         located = open_stored(path, is_arena).locate(specs, self._ranks.rank)
-        divided = {found.spec for _, entries in located for found in entries if found.stored.shape != found.spec.shape}
-        gathered = {spec.name: np.empty(spec.size_bytes, np.uint8) for spec in divided if spec.name not in targets}
+        divided = {
+            found.spec
+            for _, entries in located
+            for found in entries
+            if found.stored.shape != found.spec.shape
+        }
+        gathered = {
+            spec.name: np.empty(spec.size_bytes, np.uint8)
+            for spec in divided
+            if spec.name not in targets
+        }
         for file, entries in located:
             yield from self._reader.read(file, entries, {**targets, **gathered}, self._begun)
         yield from gathered.items()
@@ -342,7 +392,8 @@ class Engine:
     def _forget_begun(self) -> None:
         """Return when nothing is being read for a load."""
         if self._begun is not None:
-            self._begun.close()  # before it is forgotten: an interrupt here leaves it to the next call
+            # before it is forgotten: an interrupt here leaves it to the next call
+            self._begun.close()
             self._begun = None
 
     def _raise_beside(self, save: Save, error: BaseException) -> None:
@@ -370,7 +421,10 @@ class Engine:
         return f"{self._ranks.session}-{self._asked}"
 
     def _is_kept(self, save: Save) -> bool:
-        """Whether memory now holds the save. Several ranks go by what all know, or else their arenas would part."""
+        """Whether memory now holds the save.
+
+        Several ranks go by what all know, or else their arenas would part.
+        """
         return save.is_durable or (save.is_whole and self._ranks.world == 1)
 
     def _fitted(self, arena: Arena, plan: Layout) -> memoryview:

@@ -1,7 +1,7 @@
 """Who writes what, and where it lies in the file: replicated tensors dealt out over the ranks, each share laid out for direct I/O.
 
-A safetensors file is a length, a JSON header and the tensors' bytes without holes. Here the header is padded with spaces, so that
-the data start at a multiple of ALIGNMENT.
+A safetensors file is a length, a JSON header and the tensors' bytes without holes. Here the header
+is padded with spaces, so that the data start at a multiple of ALIGNMENT.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _ESCAPED_BLANK = "\\u0000"
 
 @dataclass(frozen=True)
 class Piece:
-    """A tensor as it is stored: whole, or some rows of it. `skip_bytes` of the tensor lie before."""
+    """A tensor as it is stored: whole, or some rows of it.
+
+    `skip_bytes` of the tensor lie before.
+    """
 
     name: str
     spec: Spec
@@ -71,13 +74,17 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Layout:
-    """One rank's file. Its bytes are header, then pieces without holes in the order in which they are copied."""
+    """One rank's file.
+
+    Its bytes are header, then pieces without holes in the order in which they are copied.
+    """
 
     file: str
     data_start: int
     file_bytes: int
     stretches: tuple[Stretch, ...]
-    fragments: tuple[str, ...]  # of the header's text; between them belong step, header digest and every piece's digest
+    # of the header's text; between them belong step, header digest and every piece's digest
+    fragments: tuple[str, ...]
 
     @property
     def placed(self) -> Iterator[Placed]:
@@ -118,24 +125,50 @@ def file_name(rank: int, world: int) -> str:
 
 
 def lay_out(specs: Sequence[Spec], rank: int, world: int, metadata: Mapping[str, str]) -> Layout:
-    """Return the layout of a rank's file. All ranks must give the same specs. ValueError for one that cannot be stored."""
+    """Return the layout of a rank's file.
+
+    All ranks must give the same specs. ValueError for one that cannot be stored.
+    """
     pieces = sorted(share(specs, rank, world), key=_file_order)
     stops = list(itertools.accumulate(piece.size_bytes for piece in pieces))
-    placed = [Placed(piece, stop - piece.size_bytes, stop) for piece, stop in zip(pieces, stops, strict=True)]
+    placed = [
+        Placed(piece, stop - piece.size_bytes, stop)
+        for piece, stop in zip(pieces, stops, strict=True)
+    ]
     fixed = {VERSION_KEY: str(FORMAT_VERSION), WORLD_KEY: str(world), **metadata}
-    blanks = {STEP_KEY: _BLANK, HEADER_KEY: _BLANK, **{DIGEST_PREFIX + piece.name: _BLANK for piece in pieces}}
-    header = {"__metadata__": fixed | blanks} | {entry.piece.name: _described(entry) for entry in placed}
+    blanks = {
+        STEP_KEY: _BLANK,
+        HEADER_KEY: _BLANK,
+        **{DIGEST_PREFIX + piece.name: _BLANK for piece in pieces},
+    }
+    header = {"__metadata__": fixed | blanks} | {
+        entry.piece.name: _described(entry) for entry in placed
+    }
     fragments = tuple(json.dumps(header, separators=(",", ":")).split(_ESCAPED_BLANK))
-    text_bytes = sum(map(len, fragments)) + _LONGEST_STEP + len(NO_DIGEST) * (len(pieces) + 1)  # json.dumps writes ASCII
+    # json.dumps writes ASCII
+    text_bytes = sum(map(len, fragments)) + _LONGEST_STEP + len(NO_DIGEST) * (len(pieces) + 1)
     start = round_up(8 + text_bytes, ALIGNMENT)
     moved = [Placed(entry.piece, start + entry.start, start + entry.stop) for entry in placed]
-    return Layout(file_name(rank, world), start, start + (stops[-1] if stops else 0), tuple(_stretches(moved)), fragments)
+    return Layout(
+        file_name(rank, world),
+        start,
+        start + (stops[-1] if stops else 0),
+        tuple(_stretches(moved)),
+        fragments,
+    )
 
 
 def index(specs: Sequence[Spec], world: int) -> Index:
-    """Return the customary index of all ranks' files. All ranks wait for the one that writes it, so it is made beforehand."""
+    """Return the customary index of all ranks' files.
+
+    All ranks wait for the one that writes it, so it is made beforehand.
+    """
     files = tuple(file_name(rank, world) for rank in range(world))
-    pieces = {piece.name: (piece, files[rank]) for rank in range(world) for piece in share(specs, rank, world)}
+    pieces = {
+        piece.name: (piece, files[rank])
+        for rank in range(world)
+        for piece in share(specs, rank, world)
+    }
     total_bytes = sum(piece.size_bytes for piece, _ in pieces.values())
     content = {
         "metadata": {"total_size": total_bytes, HEADER_KEY: dict.fromkeys(files, _BLANK)},
@@ -151,7 +184,11 @@ def share(specs: Sequence[Spec], rank: int, world: int) -> list[Piece]:
     if world == 1:
         return [_whole(spec, spec.name) for spec in specs]
     replicated = [spec for spec in specs if not spec.local and spec.size_bytes]
-    empty = [_whole(spec, spec.name) for spec in specs if not spec.local and not spec.size_bytes and rank == 0]
+    empty = [
+        _whole(spec, spec.name)
+        for spec in specs
+        if not spec.local and not spec.size_bytes and rank == 0
+    ]
     own = [_whole(spec, local_name(spec.name, rank)) for spec in specs if spec.local]
     cuts = _cuts(replicated, world)
     return [*empty, *_between(replicated, cuts[rank], cuts[rank + 1]), *own]
@@ -164,7 +201,9 @@ def local_name(name: str, rank: int) -> str:
 
 def _filled(fragments: Sequence[str], values: Sequence[str]) -> bytes:
     """The text that has the values between its fragments."""
-    return "".join(itertools.chain.from_iterable(zip(fragments, (*values, ""), strict=True))).encode()
+    return "".join(
+        itertools.chain.from_iterable(zip(fragments, (*values, ""), strict=True))
+    ).encode()
 
 
 def _check(spec: Spec) -> None:
@@ -185,7 +224,11 @@ def _cuts(specs: Sequence[Spec], world: int) -> list[int]:
         return (world + 1) * [0]
     total_bytes = stops[-1]
     wanted = [total_bytes * rank // world for rank in range(1, world)]
-    return [0, *(_cut(specs, stops, target, _SNAP * total_bytes / world) for target in wanted), total_bytes]
+    return [
+        0,
+        *(_cut(specs, stops, target, _SNAP * total_bytes / world) for target in wanted),
+        total_bytes,
+    ]
 
 
 def _cut(specs: Sequence[Spec], stops: Sequence[int], target: int, near_bytes: float) -> int:
@@ -214,13 +257,20 @@ def _between(specs: Sequence[Spec], first: int, last: int) -> Iterator[Piece]:
 
 def _rows(spec: Spec, first: int, last: int, row_bytes: int) -> Piece:
     shape = (last - first, *spec.shape[1:])
-    return Piece(f"{spec.name}@rows{first}-{last}", spec, shape, first * row_bytes, (last - first) * row_bytes)
+    return Piece(
+        f"{spec.name}@rows{first}-{last}",
+        spec,
+        shape,
+        first * row_bytes,
+        (last - first) * row_bytes,
+    )
 
 
 def _file_order(piece: Piece) -> tuple[int, int, int]:
     """In the order of copying, but for the few that `save` copies at once; each as round an address as can be had without holes.
 
-    Small ones come late: to look one up takes longer than to copy it, and by then the writers have enough to do.
+    Small ones come late: to look one up takes longer than to copy it, and by then the writers have
+    enough to do.
     """
     evenness = piece.size_bytes & -piece.size_bytes or ALIGNMENT
     return _GROUPS.index(piece.spec.changes), -min(evenness, ALIGNMENT), -piece.size_bytes
@@ -230,7 +280,10 @@ def _stretches(placed: Sequence[Placed]) -> Iterator[Stretch]:
     """Divide a file's pieces into stretches of at most TOGETHER_BYTES, but for larger pieces."""
     begun: list[Placed] = []
     for entry in placed:
-        if begun and (_changes(entry) is not _changes(begun[0]) or entry.stop - begun[0].start > TOGETHER_BYTES):
+        if begun and (
+            _changes(entry) is not _changes(begun[0])
+            or entry.stop - begun[0].start > TOGETHER_BYTES
+        ):
             yield Stretch(tuple(begun), _changes(begun[0]))
             begun = []
         begun.append(entry)

@@ -1,4 +1,7 @@
-"""The engine as a method of the contract. A framework's own method says where its tensors' memory is, and takes them back."""
+"""The engine as a method of the contract.
+
+A framework's own method says where its tensors' memory is, and takes them back.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,10 @@ StateT = TypeVar("StateT")
 class DeepFreezeMethod(Method[StateT]):
     """The engine behind the contract, for one framework.
 
-    Options: `synchronous` makes `save` return when the checkpoint is durable. `memory` names a folder of a file system in memory:
-    the arenas, `arenas` in number, are then files in it and outlive the process. With `restore_from_memory` that folder is the
-    place's own, and loads take the checkpoint from there.
+    Options: `synchronous` makes `save` return when the checkpoint is durable. `memory` names a
+    folder of a file system in memory: the arenas, `arenas` in number, are then files in it and
+    outlive the process. With `restore_from_memory` that folder is the place's own, and loads take
+    the checkpoint from there.
     """
 
     metadata: ClassVar[Mapping[str, str]] = {}  # what the header says of this framework's tensors
@@ -40,11 +44,16 @@ class DeepFreezeMethod(Method[StateT]):
     def open(self, state: StateT) -> None:
         """Agree with the other ranks on a name for this session, and have the memory."""
         self.peers = Alone() if self.place.world == 1 else Together()
-        session, first_arena = self.peers.of_first(lambda: (secrets.token_hex(4), self._oldest_arena()))
+        session, first_arena = self.peers.of_first(
+            lambda: (secrets.token_hex(4), self._oldest_arena())
+        )
         ranks = Ranks(self.place.rank, self.place.world, session)
         ring_bytes = RING_BYTES if self.synchronous and not self.memory_folders() else None
         self.device = self.new_device()
-        io, arenas = few_and_large(self.place.io), self.arenas(self.device.pin if self.device is not None else None)
+        io, arenas = (
+            few_and_large(self.place.io),
+            self.arenas(self.device.pin if self.device is not None else None),
+        )
         self.engine = Engine(ranks, io, self.metadata, arenas, ring_bytes, first_arena, self.device)
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
@@ -79,10 +88,17 @@ class DeepFreezeMethod(Method[StateT]):
         """Return the folders whose files are the arenas, where they are files."""
         if self.options.get("restore_from_memory") and self.place.memory is None:
             raise RuntimeError("this machine gives no shared memory to restore from")
-        root = self.place.memory if self.options.get("restore_from_memory") else self.options.get("memory")
+        root = (
+            self.place.memory
+            if self.options.get("restore_from_memory")
+            else self.options.get("memory")
+        )
         if root is None:
             return []
-        return [Path(root) / f"{number}-of-{self.place.world}" for number in range(self.options.get("arenas", 1))]
+        return [
+            Path(root) / f"{number}-of-{self.place.world}"
+            for number in range(self.options.get("arenas", 1))
+        ]
 
     def nearest(self, path: Path) -> Path:
         """Return where a load takes the checkpoint of `path` from: memory, where that is what the options ask for."""
@@ -107,7 +123,10 @@ class DeepFreezeMethod(Method[StateT]):
         return int(state.step)  # type: ignore[attr-defined]  # every framework's state but raw's has one
 
     def _oldest_arena(self) -> int:
-        """Return which arena to save to first. Rank 0 asks before any rank has touched them: what it says then goes for all."""
+        """Return which arena to save to first.
+
+        Rank 0 asks before any rank has touched them: what it says then goes for all.
+        """
         steps = [_step_in(folder) for folder in self.memory_folders()]
         return steps.index(min(steps)) if steps else 0
 
@@ -116,10 +135,12 @@ class DeepFreezeMethod(Method[StateT]):
             save = self.engine.save(sources, path, step)
             save.finished()
         except Exception:
-            self.engine.join()  # also where what is told is of the save before, and the others count on this one
+            # also where what is told is of the save before, and the others count on this one
+            self.engine.join()
             raise
         except BaseException as interrupt:
-            self.engine.cancel(interrupt)  # the state may change now, and the background still reads it
+            # the state may change now, and the background still reads it
+            self.engine.cancel(interrupt)
             raise
         return save
 

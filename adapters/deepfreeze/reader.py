@@ -23,7 +23,8 @@ from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, Device, Memory, bring, bytes_of
 from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
-_AHEAD = 2  # blocks that are asked for, or are being brought to their place, beside those being read
+# blocks that are asked for, or are being brought to their place, beside those being read
+_AHEAD = 2
 _RING_BYTES = 48 << 20  # at most, of all blocks
 _SMALL_BYTES = 1 << 20  # of tensors that are many
 _LAST_BYTES = 2 << 20  # of the last block at most
@@ -44,7 +45,10 @@ class Block:
     coming: Future[None]
 
     def come(self) -> Block:
-        """Wait for it. Raises EOFError where the file ends early, and OSError where it cannot be read."""
+        """Wait for it.
+
+        Raises EOFError where the file ends early, and OSError where it cannot be read.
+        """
         self.coming.result()
         return self
 
@@ -73,7 +77,8 @@ class Opened:
     def take_early(self, part: Range, memory: memoryview) -> Future[None] | None:
         """Return the next of the early reads where it brings this part to this memory.
 
-        Else none is left, and none that still writes: the memory of all of them is about to be used.
+        Else none is left, and none that still writes: the memory of all of them is about to be
+        used.
         """
         if self.early and self.early[0].part == part and self.early[0].memory is memory:
             return self.early.popleft().coming
@@ -85,7 +90,8 @@ class Opened:
 
     def close(self) -> None:
         """Return when nothing is being read any more; again does nothing."""
-        self._pool.shutdown(cancel_futures=True)  # before the descriptor: its threads read from there
+        # before the descriptor: its threads read from there
+        self._pool.shutdown(cancel_futures=True)
         descriptor, self._descriptor = self._descriptor, _CLOSED
         if descriptor != _CLOSED:
             os.close(descriptor)
@@ -100,11 +106,16 @@ class Reader:
         self._device = device
         slots = io.depth + _AHEAD
         self._depth = io.depth
-        self._block_bytes = min(round_up(io.block_bytes), _RING_BYTES // slots // ALIGNMENT * ALIGNMENT)
+        self._block_bytes = min(
+            round_up(io.block_bytes), _RING_BYTES // slots // ALIGNMENT * ALIGNMENT
+        )
         self._ring = [aligned_buffer(self._block_bytes) for _ in range(slots)]
         for slot in self._ring:
-            bytes_of(slot)[::ALIGNMENT] = 0  # the first touch of a page is slow, and not to be the first load's
-        self._unpins = [pinned(device.pin, slot, self) for slot in self._ring] if device is not None else []
+            # the first touch of a page is slow, and not to be the first load's
+            bytes_of(slot)[::ALIGNMENT] = 0
+        self._unpins = (
+            [pinned(device.pin, slot, self) for slot in self._ring] if device is not None else []
+        )
 
     def close(self) -> None:
         """Let the device go of the ring. Nothing must be read any more; again does nothing."""
@@ -113,36 +124,54 @@ class Reader:
 
     def first(self, wanted: Sequence[Found]) -> tuple[Range, ...]:
         """Return which parts of a file are read first, as many as there is memory for, where these tensors of it are wanted."""
-        return tuple(part for _, part in islice(_plan(_in_order(wanted), self._block_bytes), len(self._ring)))
+        return tuple(
+            part for _, part in islice(_plan(_in_order(wanted), self._block_bytes), len(self._ring))
+        )
 
     def begin(self, path: Path, parts: Sequence[Range]) -> Opened:
-        """Begin to read parts of a file. `read` takes what is there of what it would read first, and reads all else."""
+        """Begin to read parts of a file.
+
+        `read` takes what is there of what it would read first, and reads all else.
+        """
         opened = Opened(path, self._direct, self._depth)
         try:
-            opened.early.extend(Early(part, slot, opened.read(part, slot)) for part, slot in zip(parts, self._ring, strict=False))
+            opened.early.extend(
+                Early(part, slot, opened.read(part, slot))
+                for part, slot in zip(parts, self._ring, strict=False)
+            )
         except BaseException:
             opened.close()  # nobody else has it yet
             raise
         return opened
 
     def read(
-        self, file: StoredFile, wanted: Sequence[Found], targets: Mapping[str, Memory], begun: Opened | None = None
+        self,
+        file: StoredFile,
+        wanted: Sequence[Found],
+        targets: Mapping[str, Memory],
+        begun: Opened | None = None,
     ) -> Tensors:
         """Bring the wanted tensors to their targets, and yield those that have none, in new memory, once they are there.
 
-        Small ones, of which there are many, are read first and given out between the large ones: what is done with them then falls
-        into the time of the reads, and never takes so long at a stretch that the reading threads wait for the interpreter.
-        `begun` is the same file, or one that nothing is wanted of any more. Raises Damaged where a checksum differs or the file
-        ends early, and OSError where it cannot be read. Who does not take everything has to close what is returned.
+        Small ones, of which there are many, are read first and given out between the large ones:
+        what is done with them then falls into the time of the reads, and never takes so long at a
+        stretch that the reading threads wait for the interpreter. `begun` is the same file, or one
+        that nothing is wanted of any more. Raises Damaged where a checksum differs or the file ends
+        early, and OSError where it cannot be read. Who does not take everything has to close what
+        is returned.
         """
         empty = [found.spec.name for found in wanted if not found.spec.size_bytes]
         yield from ((name, np.empty(0, np.uint8)) for name in empty if name not in targets)
         small, large = _in_order(wanted)
-        groups = [Group(found, targets, are_large=found is large) for found in (small, large) if found]
+        groups = [
+            Group(found, targets, are_large=found is large) for found in (small, large) if found
+        ]
         with closing(self._read(file, groups, begun)) as arrived:
             yield from _mixed(arrived, targets, at_once=len(small) // max(len(large), 1) + 1)
 
-    def _read(self, file: StoredFile, groups: Sequence[Group], begun: Opened | None) -> Generator[tuple[Group, Found], None, None]:
+    def _read(
+        self, file: StoredFile, groups: Sequence[Group], begun: Opened | None
+    ) -> Generator[tuple[Group, Found], None, None]:
         """Yield what has come and is what was saved."""
         if begun is not None and begun.path != file.path:
             begun.close()  # its threads write to the ring
@@ -156,7 +185,9 @@ class Reader:
         except EOFError as error:
             raise Damaged(f"{file.path}: {error}, in {_awaited(groups)}") from error
         except OSError as error:
-            raise OSError(error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)) from error
+            raise OSError(
+                error.errno, f"{error.strerror}, in {_awaited(groups)}", str(file.path)
+            ) from error
         finally:
             try:
                 with suppress(Exception):  # of a device that fails, which has been told
@@ -170,7 +201,10 @@ class Reader:
             self._device.mark()()
 
     def _read_ahead(self, opened: Opened, groups: Sequence[Group]) -> Generator[Block, None, None]:
-        """Yield the groups' blocks in order. A block's memory is read into again once the next one is asked for."""
+        """Yield the groups' blocks in order.
+
+        A block's memory is read into again once the next one is asked for.
+        """
         ahead: deque[Block] = deque()
         plan = _plan([group.entries for group in groups], self._block_bytes)
         for number, (group, part) in enumerate((groups[which], part) for which, part in plan):
@@ -187,10 +221,15 @@ class Reader:
 class Group:
     """Tensors of a file that are read one after the other, and new memory where some have no target."""
 
-    def __init__(self, entries: Sequence[Found], targets: Mapping[str, Memory], are_large: bool) -> None:
-        """Take the tensors in file order. The memory is as the file is, from the page on in which the first of them begins.
+    def __init__(
+        self, entries: Sequence[Found], targets: Mapping[str, Memory], are_large: bool
+    ) -> None:
+        """Take the tensors in file order.
 
-        Where it is for all of them, and they are large, blocks are read into it; else they are copied there from the ring.
+        The memory is as the file is, from the page on in which the first of them begins.
+
+        Where it is for all of them, and they are large, blocks are read into it; else they are
+        copied there from the ring.
         """
         is_fresh = any(found.spec.name not in targets for found in entries)
         self.is_direct = are_large and not any(found.spec.name in targets for found in entries)
@@ -203,7 +242,9 @@ class Group:
     def _target(self, found: Found, targets: Mapping[str, Memory]) -> Memory | None:
         """Return where a block's bytes are copied to, if they are."""
         if found.spec.name in targets:
-            return targets[found.spec.name][found.skip_bytes : found.skip_bytes + found.stored.stop - found.stored.start]
+            return targets[found.spec.name][
+                found.skip_bytes : found.skip_bytes + found.stored.stop - found.stored.start
+            ]
         return None if self.is_direct else self.memory(found.stored.start, found.stored.stop)
 
     def memory(self, start: int, stop: int) -> Bytes:
@@ -233,18 +274,27 @@ class _Arrival:
         start, stop = max(self.start, block.start), min(self.stop, block.stop)
         part = block.memory[start - block.start : stop - block.start]
         if self._target is not None:
-            bring(bytes_of(part), self._target[start - self.start : stop - self.start], on_host=streaming.copy)
+            bring(
+                bytes_of(part),
+                self._target[start - self.start : stop - self.start],
+                on_host=streaming.copy,
+            )
         self._hash.update(part)
         return stop == self.stop
 
     def check(self, file: StoredFile) -> None:
         """Raise Damaged unless the bytes are those that were saved."""
         if self._hash.hexdigest() != self._digest:
-            raise Damaged(f"{file.path}: the checksum of {self.found.stored.name} differs from that of the bytes that were saved")
+            raise Damaged(
+                f"{file.path}: the checksum of {self.found.stored.name} differs from that of the bytes that were saved"
+            )
 
 
 def _arrived(block: Block, file: StoredFile) -> Iterator[Found]:
-    """Take what a block has, and yield what is whole with it. Raises Damaged where that is not what was saved."""
+    """Take what a block has, and yield what is whole with it.
+
+    Raises Damaged where that is not what was saved.
+    """
     arrivals = block.group.arrivals
     while arrivals and arrivals[0].start < block.stop:
         if not arrivals[0].take(block):
@@ -259,7 +309,9 @@ def _awaited(groups: Sequence[Group]) -> str:
     return next(group.arrivals[0] for group in groups if group.arrivals).found.stored.name
 
 
-def _mixed(arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory], at_once: int) -> Iterator[tuple[str, Bytes]]:
+def _mixed(
+    arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory], at_once: int
+) -> Iterator[tuple[str, Bytes]]:
     """Yield what has no target: large tensors when they come, and behind each large one `at_once` of the small ones before."""
     waiting: deque[tuple[str, Bytes]] = deque()
     for group, found in arrived:
@@ -277,7 +329,9 @@ def _mixed(arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory]
 
 def _in_order(wanted: Iterable[Found]) -> tuple[list[Found], list[Found]]:
     """Return the small tensors that have bytes, and the large ones, each in file order."""
-    entries = sorted((found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start)
+    entries = sorted(
+        (found for found in wanted if found.spec.size_bytes), key=lambda found: found.stored.start
+    )
     small = [found for found in entries if found.spec.size_bytes < _SMALL_BYTES]
     return small, [found for found in entries if found.spec.size_bytes >= _SMALL_BYTES]
 
@@ -285,11 +339,17 @@ def _in_order(wanted: Iterable[Found]) -> tuple[list[Found], list[Found]]:
 def _plan(groups: Sequence[Sequence[Found]], block_bytes: int) -> Iterator[tuple[int, Range]]:
     """Yield what is to be read of a file for groups of its tensors, and for which of them, block by block.
 
-    The last ones are ever smaller: nothing is being read any more while the very last one is brought to its place.
+    The last ones are ever smaller: nothing is being read any more while the very last one is
+    brought to its place.
     """
-    plan = [(which, part) for which, entries in enumerate(groups) for part in _parts(entries, block_bytes)]
+    plan = [
+        (which, part)
+        for which, entries in enumerate(groups)
+        for part in _parts(entries, block_bytes)
+    ]
     if len(plan) > 1 and plan[-2][0] == plan[-1][0] and plan[-2][1][1] == plan[-1][1][0]:
-        plan[-2:] = [(plan[-1][0], (plan[-2][1][0], plan[-1][1][1]))]  # half of both is a block at most
+        # half of both is a block at most
+        plan[-2:] = [(plan[-1][0], (plan[-2][1][0], plan[-1][1][1]))]
     yield from plan[:-1]
     for which, part in plan[-1:]:
         yield from ((which, smaller) for smaller in _halved(part, min(_LAST_BYTES, block_bytes)))

@@ -13,7 +13,18 @@ import xxhash
 from adapters.base import DirectIo
 from adapters.deepfreeze import streaming
 from adapters.deepfreeze.layout import Layout, Piece, Placed, Stretch, digest
-from adapters.deepfreeze.tensor import Bytes, Changes, Device, Memory, Source, Wait, bytes_of, copy, copy_together, found
+from adapters.deepfreeze.tensor import (
+    Bytes,
+    Changes,
+    Device,
+    Memory,
+    Source,
+    Wait,
+    bytes_of,
+    copy,
+    copy_together,
+    found,
+)
 from adapters.deepfreeze.writer import Frontier
 from adapters.directio import ALIGNMENT
 
@@ -28,8 +39,16 @@ OnBegun = Callable[[list[Memory], int], None]
 class Snapshot:
     """A state on its way into an arena that has the layout of its file and keeps all of it."""
 
-    def __init__(self, layout: Layout, memory: memoryview, sources: dict[str, Source], device: Device | None = None) -> None:
-        """Take the sources of this rank's share. Each is gone once it is copied: a framework may copy what is still looked at.
+    def __init__(
+        self,
+        layout: Layout,
+        memory: memoryview,
+        sources: dict[str, Source],
+        device: Device | None = None,
+    ) -> None:
+        """Take the sources of this rank's share.
+
+        Each is gone once it is copied: a framework may copy what is still looked at.
 
         `device` has some of them, if any.
         """
@@ -87,7 +106,8 @@ class Snapshot:
     def give_up(self) -> None:
         """Let go of the sources, and return when nothing is being copied from a device, for whatever reason."""
         self.sources.clear()
-        with suppress(Exception):  # of a device that fails, which is why this is called, or comes second
+        # of a device that fails, which is why this is called, or comes second
+        with suppress(Exception):
             self._wait()
 
     def _wait(self) -> None:
@@ -114,7 +134,10 @@ class Snapshot:
         if len(stretch.placed) == 1:
             self._copy_one(stretch.placed[0], on_begun)
         else:
-            on_begun(self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop])), stretch.stop)
+            on_begun(
+                self._copy_small(stretch, bytes_of(self.memory[stretch.start : stretch.stop])),
+                stretch.stop,
+            )
 
     def _copy_small(self, stretch: Stretch, destination: Bytes) -> list[Memory]:
         """Begin to copy, and return from where."""
@@ -123,7 +146,9 @@ class Snapshot:
         return sources
 
     def _source(self, piece: Piece) -> Memory:
-        return found(self.sources.pop(piece.spec.name))[piece.skip_bytes : piece.skip_bytes + piece.size_bytes]
+        return found(self.sources.pop(piece.spec.name))[
+            piece.skip_bytes : piece.skip_bytes + piece.size_bytes
+        ]
 
     def _copy_one(self, entry: Placed, on_begun: OnBegun) -> None:
         """Copy a tensor, in parts that grow with what the writers have to do: large ones are copied twice as fast as small ones."""
@@ -140,7 +165,8 @@ class Snapshot:
 class Stream(Snapshot):
     """A state that nothing changes until it is written: it goes through a ring, small enough for the processor's caches.
 
-    From a device it comes part by part, each waited for and checksummed before the next: still faster than disks are.
+    From a device it comes part by part, each waited for and checksummed before the next: still
+    faster than disks are.
     """
 
     def block_bytes(self, io: DirectIo) -> int:
@@ -157,7 +183,9 @@ class Stream(Snapshot):
 
     def copy(self, frontier: Frontier, on_free: Callable[[], None]) -> list[str]:
         """Copy in file order as there is room, checksumming what the caches still have."""
-        digests = list(chain.from_iterable(self._pass(stretch, frontier) for stretch in self.layout.stretches))
+        digests = list(
+            chain.from_iterable(self._pass(stretch, frontier) for stretch in self.layout.stretches)
+        )
         frontier.advance(self.layout.file_bytes)
         on_free()
         return digests
@@ -165,13 +193,17 @@ class Stream(Snapshot):
     def _pass(self, stretch: Stretch, frontier: Frontier) -> list[str]:
         place = stretch.start % len(self.memory)
         room = self.memory[place : place + stretch.stop - stretch.start]
-        if len(stretch.placed) == 1 or len(room) < stretch.stop - stretch.start:  # the ring ends in between
+        # the ring ends in between
+        if len(stretch.placed) == 1 or len(room) < stretch.stop - stretch.start:
             return [self._pass_one(entry, frontier) for entry in stretch.placed]
         frontier.reserve(stretch.stop)
         sources = self._copy_small(stretch, bytes_of(room))
         self._wait()
         sources.clear()  # not before: a device may give their memory to others
-        digests = [digest(room[entry.start - stretch.start : entry.stop - stretch.start]) for entry in stretch.placed]
+        digests = [
+            digest(room[entry.start - stretch.start : entry.stop - stretch.start])
+            for entry in stretch.placed
+        ]
         frontier.advance(stretch.stop)
         return digests
 
@@ -193,7 +225,10 @@ class Stream(Snapshot):
 
 
 class _UnderWay:
-    """Copies that have begun. A device is always busy with some of them; those on the host are there at once."""
+    """Copies that have begun.
+
+    A device is always busy with some of them; those on the host are there at once.
+    """
 
     def __init__(self, device: Device | None, on_copied: Callable[[int], None]) -> None:
         self._device = device
@@ -203,7 +238,8 @@ class _UnderWay:
     def begun(self, sources: list[Memory], stop: int) -> None:
         """Have it said when everything is there that has begun until now, `stop` being the end of it in the file.
 
-        The sources are kept until then: a device may give their memory to others when nobody has them any more.
+        The sources are kept until then: a device may give their memory to others when nobody has
+        them any more.
         """
         if self._device is None:
             self._on_copied(stop)

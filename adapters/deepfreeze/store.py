@@ -38,14 +38,18 @@ class Restored:
 class Store(Generic[StateT]):
     """Saves into one directory under the name of the step, and restores the newest complete checkpoint.
 
-    The level in memory is the method's own arena, where that is shared memory (its option `memory`): it outlives the process, not
-    the machine, and counts only while no snapshot is being taken into it, and for the directory that its checkpoint was meant for.
-    On several hosts, where no memory holds every rank's file, it never counts. Who goes back by removing checkpoints removes the
-    folder in memory too, which holds the newest.
+    The level in memory is the method's own arena, where that is shared memory (its option
+    `memory`): it outlives the process, not the machine, and counts only while no snapshot is being
+    taken into it, and for the directory that its checkpoint was meant for. On several hosts, where
+    no memory holds every rank's file, it never counts. Who goes back by removing checkpoints
+    removes the folder in memory too, which holds the newest.
     """
 
     def __init__(self, method: DeepFreezeMethod[StateT], directory: Path, keep: int = 2) -> None:
-        """Take an opened method. What a killed process has left unfinished in the directory is removed."""
+        """Take an opened method.
+
+        What a killed process has left unfinished in the directory is removed.
+        """
         if keep < 1:
             raise ValueError(f"a store keeps at least one checkpoint, not {keep}")
         self._method = method
@@ -59,7 +63,8 @@ class Store(Generic[StateT]):
     def save(self, state: StateT) -> Pending:
         """Begin to save; raises what went wrong with the save before, where nobody has been told.
 
-        Of several ranks, one that raises that has begun nevertheless, for the others count on it: it is not to be repeated.
+        Of several ranks, one that raises that has begun nevertheless, for the others count on it:
+        it is not to be repeated.
         """
         self._method.engine.join()
         if self._last is not None:
@@ -80,7 +85,10 @@ class Store(Generic[StateT]):
         self.tell()
 
     def restore(self, state: StateT) -> Restored:
-        """Load the newest checkpoint that every rank finds whole. FileNotFoundError where there is none."""
+        """Load the newest checkpoint that every rank finds whole.
+
+        FileNotFoundError where there is none.
+        """
         peers = self._method.peers
         found, skipped = peers.of_first(self._newest_first)
         for level, step, path in found:
@@ -103,10 +111,14 @@ class Store(Generic[StateT]):
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints of the directory, the oldest first."""
-        return sorted((path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)), key=_age)
+        return sorted(
+            (path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)), key=_age
+        )
 
     def prune(self, newest: Path) -> None:
-        """Remove what is older than a checkpoint that is durable now, but for the last ones. What a restore skipped does not count.
+        """Remove what is older than a checkpoint that is durable now, but for the last ones.
+
+        What a restore skipped does not count.
 
         What goes wrong is told by `tell`: it costs no checkpoint, and rank 0 alone knows of it.
         """
@@ -125,7 +137,8 @@ class Store(Generic[StateT]):
 
     def _remove_before(self, newest: Path) -> None:
         """Remove old checkpoints. Each loses its name first: no half of it is ever seen."""
-        upto = [path for path in self.checkpoints() if _age(path) <= _age(newest)]  # one of a later step is of another training
+        # one of a later step is of another training
+        upto = [path for path in self.checkpoints() if _age(path) <= _age(newest)]
         kept = [path for path in upto if path not in self._skipped][-self._keep :]
         for path in upto:
             if path not in kept:
@@ -135,13 +148,17 @@ class Store(Generic[StateT]):
 
     def _newest_first(self) -> tuple[list[tuple[Level, int, Path]], list[str]]:
         """Return what there is to restore, and what is wrong with a memory whose step cannot be told."""
-        found: list[tuple[Level, int, Path]] = [("directory", _age(path)[0], path) for path in reversed(self.checkpoints())]
+        found: list[tuple[Level, int, Path]] = [
+            ("directory", _age(path)[0], path) for path in reversed(self.checkpoints())
+        ]
         skipped: list[str] = []
         for path in self._method.memory_folders():
             try:
                 stored = open_stored(path, is_arena=True)
                 if stored.origin is None or stored.origin.home != self._method.engine.home:
-                    raise Damaged(f"{path} holds a checkpoint of another directory than {self._directory}")
+                    raise Damaged(
+                        f"{path} holds a checkpoint of another directory than {self._directory}"
+                    )
                 found.append(("memory", stored.step, path))
             except FileNotFoundError:  # nothing was ever saved there
                 continue
@@ -171,7 +188,9 @@ class Store(Generic[StateT]):
     def _fresh_path(self, step: int) -> Path:
         """The step's own name, unless a damaged checkpoint has it, which stays until a newer one is durable."""
         taken = [_age(path)[1] for path in self.checkpoints() if _age(path)[0] == step]
-        return self._directory / (f"step-{step:010d}.{max(taken) + 1}" if taken else f"step-{step:010d}")
+        return self._directory / (
+            f"step-{step:010d}.{max(taken) + 1}" if taken else f"step-{step:010d}"
+        )
 
 
 class _StoredSave(Pending, Generic[StateT]):

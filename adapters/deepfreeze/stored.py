@@ -1,4 +1,7 @@
-"""What lies in a checkpoint: its files, and the tensors in each, as their headers say. Nothing is believed unchecked."""
+"""What lies in a checkpoint: its files, and the tensors in each, as their headers say.
+
+Nothing is believed unchecked.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ class Unfitting(Exception):
     """A checkpoint of another state: the message names the leaf."""
 
 
-class StoredTensor(NamedTuple):  # a dataclass takes three times as long to make, and nothing is read meanwhile
+# a dataclass takes three times as long to make, and nothing is read meanwhile
+class StoredTensor(NamedTuple):
     """A tensor of a file, at [start, stop) of its bytes."""
 
     name: str
@@ -82,9 +86,12 @@ class Stored:
         return self.files[0].step
 
     def locate(self, specs: Iterable[Spec], rank: int) -> list[tuple[StoredFile, list[Found]]]:
-        """Return what a rank has to read of each file, in file order. Raises Unfitting where a tensor is missing or another.
+        """Return what a rank has to read of each file, in file order.
 
-        Of leaves that each rank has of its own, a rank without one of its own in the checkpoint takes another's.
+        Raises Unfitting where a tensor is missing or another.
+
+        Of leaves that each rank has of its own, a rank without one of its own in the checkpoint
+        takes another's.
         """
         world = self.files[0].world
         wanted: dict[str, Spec] = {}
@@ -93,7 +100,11 @@ class Stored:
             local = local_name(spec.name, rank % world)
             wanted[local if local in names else spec.name] = spec
         located = [(file, list(_found(file, wanted))) for file in self.files]
-        _check_complete(wanted, [found for _, entries in located for found in entries], self.files[0].path.parent)
+        _check_complete(
+            wanted,
+            [found for _, entries in located for found in entries],
+            self.files[0].path.parent,
+        )
         return [(file, entries) for file, entries in located if entries]
 
 
@@ -102,7 +113,14 @@ def found_in(layout: Layout) -> list[Found]:
     return [
         Found(
             entry.piece.spec,
-            StoredTensor(entry.piece.name, entry.piece.spec.dtype, entry.piece.spec.shape, entry.start, entry.stop, ""),
+            StoredTensor(
+                entry.piece.name,
+                entry.piece.spec.dtype,
+                entry.piece.spec.shape,
+                entry.start,
+                entry.stop,
+                "",
+            ),
             0,
         )
         for entry in layout.placed
@@ -120,9 +138,15 @@ def open_stored(folder: Path, is_arena: bool = False) -> Stored:
         return replace(stored, origin=_common_origin(stored)) if is_arena else stored
     first = next(iter(sorted(folder.glob("model-00001-of-*.safetensors"))), None)
     if first is None:
-        raise FileNotFoundError(f"{folder} holds no checkpoint: there is neither {single.name} nor a first of several files")
+        raise FileNotFoundError(
+            f"{folder} holds no checkpoint: there is neither {single.name} nor a first of several files"
+        )
     world = int(first.stem.rpartition("-")[2])
-    missing = [name for name in (file_name(rank, world) for rank in range(world)) if not (folder / name).exists()]
+    missing = [
+        name
+        for name in (file_name(rank, world) for rank in range(world))
+        if not (folder / name).exists()
+    ]
     if missing:
         raise Damaged(f"{folder} lacks {missing[0]}")
     stored = Stored(tuple(read_header(folder / file_name(rank, world)) for rank in range(world)))
@@ -134,7 +158,10 @@ def open_stored(folder: Path, is_arena: bool = False) -> Stored:
 
 
 def read_header(path: Path) -> StoredFile:
-    """Return what a file's header says. Raises Damaged unless the header is whole and the file as long as it says."""
+    """Return what a file's header says.
+
+    Raises Damaged unless the header is whole and the file as long as it says.
+    """
     with path.open("rb") as file:
         size_bytes = file.seek(0, 2)
         file.seek(0)
@@ -153,9 +180,18 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     header: dict[str, Any] = json.loads(text)
     metadata = header.pop("__metadata__")
     if metadata[VERSION_KEY] != str(FORMAT_VERSION):
-        raise Damaged(f"{path} is of version {metadata[VERSION_KEY]} of the format, not {FORMAT_VERSION}")
+        raise Damaged(
+            f"{path} is of version {metadata[VERSION_KEY]} of the format, not {FORMAT_VERSION}"
+        )
     seal = metadata[HEADER_KEY]
-    if digest(text.replace(f'"{HEADER_KEY}":"{seal}"'.encode(), f'"{HEADER_KEY}":"{NO_DIGEST}"'.encode())) != seal:
+    if (
+        digest(
+            text.replace(
+                f'"{HEADER_KEY}":"{seal}"'.encode(), f'"{HEADER_KEY}":"{NO_DIGEST}"'.encode()
+            )
+        )
+        != seal
+    ):
         raise Damaged(f"{path} has a damaged header: its checksum differs")
     tensors = tuple(
         StoredTensor(
@@ -170,7 +206,9 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     )
     cut = next((tensor for tensor in tensors if tensor.stop > size_bytes), None)
     if cut is not None:
-        raise Damaged(f"{path} is cut off after {size_bytes} bytes: {cut.name} ends at byte {cut.stop}")
+        raise Damaged(
+            f"{path} is cut off after {size_bytes} bytes: {cut.name} ends at byte {cut.stop}"
+        )
     end = max((tensor.stop for tensor in tensors), default=8 + len(text))
     if size_bytes != end:
         raise Damaged(f"{path} has {size_bytes} bytes, and its last tensor ends at byte {end}")
@@ -182,11 +220,16 @@ def _check_together(stored: Stored) -> None:
     first = stored.files[0]
     for file in stored.files:
         if (file.step, file.world) != (first.step, len(stored.files)):
-            raise Damaged(f"{file.path} is of step {file.step} and {file.world} ranks, {first.path.name} of step {first.step}")
+            raise Damaged(
+                f"{file.path} is of step {file.step} and {file.world} ranks, {first.path.name} of step {first.step}"
+            )
 
 
 def _common_origin(stored: Stored) -> Origin:
-    """Return of which save the files in memory are. Raises Damaged where they are of several, or where one does not say."""
+    """Return of which save the files in memory are.
+
+    Raises Damaged where they are of several, or where one does not say.
+    """
     first = stored.files[0]
     try:
         origins = {read_origin(file.path): file.path for file in stored.files}
@@ -222,7 +265,10 @@ def _found(file: StoredFile, wanted: dict[str, Spec]) -> Iterable[Found]:
         spec = wanted[name]
         shape = (spec.shape[0], *tensor.shape[1:]) if rows and spec.shape else tensor.shape
         if (tensor.dtype, shape) != (spec.dtype, spec.shape):
-            stored, own = (f"{dtype}{list(sizes)}" for dtype, sizes in ((tensor.dtype, tensor.shape), (spec.dtype, spec.shape)))
+            stored, own = (
+                f"{dtype}{list(sizes)}"
+                for dtype, sizes in ((tensor.dtype, tensor.shape), (spec.dtype, spec.shape))
+            )
             raise Unfitting(f"{tensor.name} is {stored} in {file.path}, and {own} in the state")
         row_bytes = spec.size_bytes // spec.shape[0] if rows else 0
         yield Found(spec, tensor, int(rows["first"]) * row_bytes if rows else 0)
@@ -231,7 +277,9 @@ def _found(file: StoredFile, wanted: dict[str, Spec]) -> Iterable[Found]:
 def _check_complete(wanted: dict[str, Spec], found: list[Found], folder: Path) -> None:
     present: dict[str, int] = {}
     for entry in found:
-        present[entry.spec.name] = present.get(entry.spec.name, 0) + entry.stored.stop - entry.stored.start
+        present[entry.spec.name] = (
+            present.get(entry.spec.name, 0) + entry.stored.stop - entry.stored.start
+        )
     for spec in wanted.values():
         if present.get(spec.name) != spec.size_bytes:
             raise Unfitting(f"{spec.name} is not in {folder}, or only a part of it")

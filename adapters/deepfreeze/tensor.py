@@ -84,7 +84,9 @@ class Late:
 
 
 class Device(ABC):
-    """What holds tensors that are not in the host's memory. Its copies run one after the other, beside what it computes.
+    """What holds tensors that are not in the host's memory.
+
+    Its copies run one after the other, beside what it computes.
 
     Its tensors are flat, of bytes, and can be sliced. Any thread may ask.
     """
@@ -107,7 +109,10 @@ class Device(ABC):
 
     @abstractmethod
     def mark(self) -> Wait:
-        """Return what waits for all copies that have begun until now. It raises what went wrong with them."""
+        """Return what waits for all copies that have begun until now.
+
+        It raises what went wrong with them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,10 @@ def found(source: Source) -> Memory:
 
 
 def copy(source: Memory, destination: Bytes, on_host: HostCopy = np.copyto) -> None:
-    """Copy to memory of the same length, `on_host` where the source is there too. From a device the copy only begins here."""
+    """Copy to memory of the same length, `on_host` where the source is there too.
+
+    From a device the copy only begins here.
+    """
     if isinstance(source, Remote):
         source.device.fetch([source.tensor], destination)
     else:
@@ -145,21 +153,27 @@ def copy(source: Memory, destination: Bytes, on_host: HostCopy = np.copyto) -> N
 def copy_together(sources: Sequence[Memory], destination: Bytes) -> None:
     """Copy to where the sources lie one behind the other. From a device the copies only begin here.
 
-    Neighbours are copied by one call: of hundreds of small ones, each call takes longer than the copy.
+    Neighbours are copied by one call: of hundreds of small ones, each call takes longer than the
+    copy.
     """
     start = 0
     for kind, run in groupby(sources, type):
         together: list[Any] = list(run)
         stop = start + sum(map(len, together))
         if kind is Remote:
-            together[0].device.fetch([source.tensor for source in together], destination[start:stop])
+            together[0].device.fetch(
+                [source.tensor for source in together], destination[start:stop]
+            )
         else:
             np.concatenate(together, out=destination[start:stop])
         start = stop
 
 
 def bring(source: Bytes, target: Memory, on_host: HostCopy = np.copyto) -> None:
-    """Copy to a target of the same length, `on_host` where it is there. To a device the copy only begins here."""
+    """Copy to a target of the same length, `on_host` where it is there.
+
+    To a device the copy only begins here.
+    """
     if isinstance(target, Remote):
         target.device.put(source, target.tensor)
     else:
@@ -168,7 +182,13 @@ def bring(source: Bytes, target: Memory, on_host: HostCopy = np.copyto) -> None:
 
 def spec_of(leaf: Leaf, changes: Changes) -> Spec:
     """Return what the engine has to know of a leaf."""
-    return Spec(leaf.name, leaf.dtype, tuple(leaf.shape), changes, not isinstance(leaf.placement, Replicated))
+    return Spec(
+        leaf.name,
+        leaf.dtype,
+        tuple(leaf.shape),
+        changes,
+        not isinstance(leaf.placement, Replicated),
+    )
 
 
 def changed_by(role: Role) -> Changes:
@@ -188,4 +208,5 @@ def memory_at(address: int, size_bytes: int) -> Bytes:
 
 @lru_cache(maxsize=1024)
 def _array_of(size_bytes: int) -> type[ctypes.Array[ctypes.c_char]]:
-    return ctypes.c_char * size_bytes  # to make such a type takes longer than all else: a state has a few sizes and many tensors
+    # to make such a type takes longer than all else: a state has a few sizes and many tensors
+    return ctypes.c_char * size_bytes

@@ -17,7 +17,10 @@ class Frontier:
     """How far the file's bytes are in memory, which of them no writer has taken yet, and what room there is for more."""
 
     def __init__(self, start: int, stop: int, block_bytes: int, room_bytes: int) -> None:
-        """`start` is a multiple of ALIGNMENT; what lies behind `stop` fills up its last block. The room is used round and round."""
+        """`start` is a multiple of ALIGNMENT; what lies behind `stop` fills up its last block.
+
+        The room is used round and round.
+        """
         self._taken = start
         self._filled = start
         self._stop = stop
@@ -32,7 +35,12 @@ class Frontier:
         if stop <= self._room_bytes:
             return
         with self._changed:
-            self._changed.wait_for(lambda: self._abandoned or stop - min(self._writing, default=self._taken) <= self._room_bytes)
+            self._changed.wait_for(
+                lambda: (
+                    self._abandoned
+                    or stop - min(self._writing, default=self._taken) <= self._room_bytes
+                )
+            )
 
     def advance(self, filled: int) -> None:
         """Say that everything before `filled` is there."""
@@ -49,7 +57,11 @@ class Frontier:
     def take(self) -> tuple[int, int] | None:
         """Return (start, stop) of what to write next, as much as is there and at most a block; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._abandoned or self._taken >= self._stop or self._writable() > self._taken)
+            self._changed.wait_for(
+                lambda: (
+                    self._abandoned or self._taken >= self._stop or self._writable() > self._taken
+                )
+            )
             if self._abandoned or self._taken >= self._stop:
                 return None
             start = self._taken
@@ -81,7 +93,9 @@ class FileWriter:
         self.frontier = frontier
         self._errors: list[BaseException] = []
         count = max(io.depth, AT_ONCE)
-        self._threads = [threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)]
+        self._threads = [
+            threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)
+        ]
 
     def open(self) -> None:
         """Create the file and start to write; `close` gives back what this has got, also where an error has ended it."""

@@ -1,1 +1,4 @@
-"""What common file formats say of their own content; for the `entries` of methods. A reader needs its format's library alone."""
+"""What common file formats say of their own content; for the `entries` of methods.
+
+A reader needs its format's library alone.
+"""

@@ -13,17 +13,25 @@ from workloads import Role
 
 
 def datasets(
-    path: Path, role_of: Callable[[str], Role | None], file: str | None = None, content: IO[bytes] | None = None
+    path: Path,
+    role_of: Callable[[str], Role | None],
+    file: str | None = None,
+    content: IO[bytes] | None = None,
 ) -> Iterator[Entry]:
     """Yield the file's datasets under their full names.
 
-    `file` is the path inside the checkpoint, where this file is not all of it; `content` the bytes, where they lie in an archive.
+    `file` is the path inside the checkpoint, where this file is not all of it; `content` the bytes,
+    where they lie in an archive.
     """
     found: list[Entry] = []
 
     def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
-            found.append(Entry(file or path.name, name, role_of(name), item.id.get_storage_size(), item.nbytes))
+            found.append(
+                Entry(
+                    file or path.name, name, role_of(name), item.id.get_storage_size(), item.nbytes
+                )
+            )
 
     with h5py.File(content or path, "r") as opened:
         opened.visititems(visit)

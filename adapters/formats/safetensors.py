@@ -1,4 +1,7 @@
-"""safetensors files: a header that names every tensor, then the tensors' bytes. Standard library only."""
+"""safetensors files: a header that names every tensor, then the tensors' bytes.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,13 @@ from workloads import Role
 _METADATA = "__metadata__"
 
 
-def tensors(path: Path, role_of: Callable[[str], Role | None], file: str | None = None) -> Iterator[Entry]:
-    """Yield the file's tensors. `file` is its path inside the checkpoint, where it is not the whole checkpoint."""
+def tensors(
+    path: Path, role_of: Callable[[str], Role | None], file: str | None = None
+) -> Iterator[Entry]:
+    """Yield the file's tensors.
+
+    `file` is its path inside the checkpoint, where it is not the whole checkpoint.
+    """
     with path.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
         header = json.loads(content.read(length))

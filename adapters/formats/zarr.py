@@ -42,13 +42,19 @@ def chunks(values: Iterable[Value], role_of: Callable[[str], Role | None]) -> It
     A chunk that is not stored, being all fill value, has no entry.
     """
     found = list(values)
-    chunk_bytes = {_array(value.key): _chunk_bytes(value.read()) for value in found if is_description(value.key)}
+    chunk_bytes = {
+        _array(value.key): _chunk_bytes(value.read())
+        for value in found
+        if is_description(value.key)
+    }
     for value in found:
         array = _array(value.key)
         if is_description(value.key) or array not in chunk_bytes:
             yield Entry(value.file, value.key, None, value.stored_bytes, value.size_bytes)
         else:
-            yield Entry(value.file, value.key, role_of(array), value.stored_bytes, chunk_bytes[array])
+            yield Entry(
+                value.file, value.key, role_of(array), value.stored_bytes, chunk_bytes[array]
+            )
 
 
 def is_description(key: str) -> bool:

@@ -27,9 +27,10 @@ AT_ONCE = 16  # arrays that are put on the device together: one by one, each tak
 class DeepFreeze(DeepFreezeMethod[State]):
     """Arrays never change, so that the forward pass leaves the old ones as they are, and none is copied before `save` returns.
 
-    The optimizer's step is given the memory of the old weights and slots, to put the new ones there. It would copy those that
-    somebody still looks at, outside of any background: so the engine copies them, and has let go of all when `staged` returns.
-    A load takes the old arrays' memory too, as far as it is a CPU's.
+    The optimizer's step is given the memory of the old weights and slots, to put the new ones
+    there. It would copy those that somebody still looks at, outside of any background: so the
+    engine copies them, and has let go of all when `staged` returns. A load takes the old arrays'
+    memory too, as far as it is a CPU's.
     """
 
     framework: Jax
@@ -53,23 +54,32 @@ class DeepFreeze(DeepFreezeMethod[State]):
         arrays, loaded = state.tensors(), {}
         try:
             arrays |= (taken := self._recycling.take(arrays))
-            targets = {name: memory_of(array) for name, array in jax.block_until_ready(taken).items()}
+            targets = {
+                name: memory_of(array) for name, array in jax.block_until_ready(taken).items()
+            }
             with closing(self._arriving(place, targets)) as arriving:
                 for some in arriving:
                     loaded |= jax.device_put(some, self.framework.device)
             arrays |= loaded
         finally:
-            state.adopt_tensors(arrays)  # also where the load has failed: those that were taken are no more
+            # also where the load has failed: those that were taken are no more
+            state.adopt_tensors(arrays)
 
-    def _arriving(self, place: Path, targets: Mapping[str, Bytes]) -> Generator[dict[str, NDArray[Any]], None, None]:
+    def _arriving(
+        self, place: Path, targets: Mapping[str, Bytes]
+    ) -> Generator[dict[str, NDArray[Any]], None, None]:
         """Load, and yield what has no target, some at a time."""
         specs = {spec.name: (jnp.dtype(spec.dtype), spec.shape) for spec in self.tensors}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             while some := dict(islice(arriving, AT_ONCE)):
-                yield {name: data.view(specs[name][0]).reshape(specs[name][1]) for name, data in some.items()}
+                yield {
+                    name: data.view(specs[name][0]).reshape(specs[name][1])
+                    for name, data in some.items()
+                }
 
     def _bytes(self, array: Array) -> Bytes:
         try:
-            return bytes_of(memoryview(array.addressable_data(0)))  # twenty times as fast as a transfer to where it is already
+            # twenty times as fast as a transfer to where it is already
+            return bytes_of(memoryview(array.addressable_data(0)))
         except BufferError:  # on a GPU, or bfloat16, which Python's buffers lack
             return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)

@@ -32,7 +32,9 @@ class Jax(Framework[State]):
         _configure(place)
         if place.rendezvous is not None:
             host, port = place.rendezvous
-            jax.distributed.initialize(f"{host}:{port}", place.world, place.rank, local_device_ids=_device_ids(place))
+            jax.distributed.initialize(
+                f"{host}:{port}", place.world, place.rank, local_device_ids=_device_ids(place)
+            )
         self.device = jax.local_devices()[0]
         self.host = jax.local_devices(backend="cpu")[0]
         self.strategy = strategy(place, jax.devices())
@@ -66,21 +68,30 @@ class Jax(Framework[State]):
         for name, array in state.tensors().items():
             part = name.partition("/")[0]
             own = self.on_host(array)
-            yield Leaf(name, role_of(name), own.dtype.name, own.shape, _bytes(own), self.strategy.placement(part, array))
+            yield Leaf(
+                name,
+                role_of(name),
+                own.dtype.name,
+                own.shape,
+                _bytes(own),
+                self.strategy.placement(part, array),
+            )
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         """Put new arrays with these values in the place of the named ones, on the same devices: nothing is compiled anew."""
         tensors = state.tensors()
         for name, data in leaves.items():
-            values = np.frombuffer(data, tensors[name].dtype).copy()  # an array of a CPU may be the memory that it is made of
+            # an array of a CPU may be the memory that it is made of
+            values = np.frombuffer(data, tensors[name].dtype).copy()
             tensors[name] = with_own_part(tensors[name], values)
         state.adopt_tensors(tensors)
 
     def on_host(self, arrays: TreeT) -> TreeT:
         """Return this rank's parts of the arrays on a CPU, without a copy where they are there.
 
-        An array of a GPU keeps the copy that is made of it, for whoever saves the same array next to find: so the copies are
-        those of arrays made for it, which are soon no more. All of them are asked for before the first is waited for.
+        An array of a GPU keeps the copy that is made of it, for whoever saves the same array next
+        to find: so the copies are those of arrays made for it, which are soon no more. All of them
+        are asked for before the first is waited for.
         """
         own = own_parts(arrays)
         if self.device.platform != "cpu":
@@ -98,7 +109,9 @@ class Jax(Framework[State]):
         if self.device.platform == "cpu":
             return 0
         pinned = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
-        on_device = [array for array in jax.tree.leaves(own_parts(state.tree())) if isinstance(array, Array)]
+        on_device = [
+            array for array in jax.tree.leaves(own_parts(state.tree())) if isinstance(array, Array)
+        ]
         jax.block_until_ready(jax.device_put(on_device, pinned))
         return sum(array.nbytes for array in on_device)
 
@@ -116,27 +129,33 @@ class Jax(Framework[State]):
 
 
 def _has_cuda() -> bool:
-    """Whether there is a plugin and a device. Asking JAX would start its backend, before `start` has set its options."""
+    """Whether there is a plugin and a device.
+
+    Asking JAX would start its backend, before `start` has set its options.
+    """
     plugins = (importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
     return any(plugins) and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _configure(place: Place) -> None:
     """Take effect before JAX looks for devices; later calls in the same process must ask for the same."""
-    # With the names JAX does not go on with the CPU alone, as if nothing were wrong, where a GPU does not start.
+    # With the names JAX does not go on with the CPU alone, as if nothing were wrong, where a GPU
+    # does not start.
     jax.config.update("jax_platforms", "cpu" if place.device == "cpu" else "cuda,cpu")
     if place.device == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         _keep_programs(place.temporary / "compiled")
     elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
-    jax.config.update("jax_default_matmul_precision", "highest")  # a GPU would round float32 to TF32
+    # a GPU would round float32 to TF32
+    jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def _keep_programs(folder: Path) -> None:
     """Have the processes of a case compile each program once: it takes ten times as long as what is measured with it.
 
-    Not on a GPU, where XLA chooses kernels by timing them: whether another process computes the same bits is a question there.
+    Not on a GPU, where XLA chooses kernels by timing them: whether another process computes the
+    same bits is a question there.
     """
     if jax.config.jax_compilation_cache_dir is None:  # what the user's environment names stays
         jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -50,8 +50,13 @@ def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
 
 
 def own_parts(tree: TreeT) -> TreeT:
-    """Return this rank's parts of the arrays in a tree, without a copy. An array of this rank alone is its own part."""
-    parts: TreeT = jax.tree.map(lambda value: value.addressable_data(0) if isinstance(value, Array) else value, tree)
+    """Return this rank's parts of the arrays in a tree, without a copy.
+
+    An array of this rank alone is its own part.
+    """
+    parts: TreeT = jax.tree.map(
+        lambda value: value.addressable_data(0) if isinstance(value, Array) else value, tree
+    )
     return parts
 
 

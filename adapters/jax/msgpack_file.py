@@ -40,4 +40,8 @@ class FlaxMsgpack(OneWriter):
 
 def _size(value: Any) -> int:
     """Return the bytes of an array's elements, or those that msgpack takes for a plain number."""
-    return value.nbytes if isinstance(value, np.ndarray) else len(serialization.msgpack_serialize(value))
+    return (
+        value.nbytes
+        if isinstance(value, np.ndarray)
+        else len(serialization.msgpack_serialize(value))
+    )

@@ -15,4 +15,6 @@ class OneWriter(Method[State]):
     def open(self, state: State) -> None:
         """Raise ValueError where rank 0 has only its part of the state."""
         if self.framework.strategy.layout is not None:
-            raise ValueError(f"{type(self).__name__} has rank 0 write the state, and of a sharded one no rank has the whole")
+            raise ValueError(
+                f"{type(self).__name__} has rank 0 write the state, and of a sharded one no rank has the whole"
+            )

@@ -31,23 +31,32 @@ class Orbax(Method[State]):
     def save(self, state: State, path: Path) -> Pending:
         """Write one folder."""
         # Orbax takes only arrays that all ranks hold together.
-        self.checkpointer.save(path, args=ocp.args.PyTreeSave(self.framework.strategy.shared(state.tree())))
+        self.checkpointer.save(
+            path, args=ocp.args.PyTreeSave(self.framework.strategy.shared(state.tree()))
+        )
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
         """Read new arrays like the state's, each rank its parts of them, and put them in their place.
 
-        The state's own arrays are what tells Orbax which rank gets which part, whatever ranks and parts there were at the save.
+        The state's own arrays are what tells Orbax which rank gets which part, whatever ranks and
+        parts there were at the save.
         """
         tree = state.tree()
         target = self.framework.strategy.target(tree)
         arguments = ocp.checkpoint_utils.construct_restore_args(target)
-        restored = self.checkpointer.restore(path, args=ocp.args.PyTreeRestore(target, restore_args=arguments))
+        restored = self.checkpointer.restore(
+            path, args=ocp.args.PyTreeRestore(target, restore_args=arguments)
+        )
         state.adopt(self.framework.strategy.own(restored, tree))
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the arrays' chunks, and what describes them in the same store."""
-        values = ocdbt.values(path, zarr.is_description) if self.options["use_ocdbt"] else zarr.folder(path)
+        values = (
+            ocdbt.values(path, zarr.is_description)
+            if self.options["use_ocdbt"]
+            else zarr.folder(path)
+        )
         return zarr.chunks(values, _role)
 
     def close(self) -> None:
@@ -61,7 +70,10 @@ def _role(array: str) -> Role | None:
 
 
 class AsyncSave(Pending):
-    """What an `AsyncCheckpointer` has under way. It copies to the host before `save` returns, so there is nothing to stage."""
+    """What an `AsyncCheckpointer` has under way.
+
+    It copies to the host before `save` returns, so there is nothing to stage.
+    """
 
     def __init__(self, checkpointer: ocp.AsyncCheckpointer) -> None:
         self._checkpointer = checkpointer

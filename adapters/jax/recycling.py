@@ -14,8 +14,9 @@ from adapters.deepfreeze.tensor import Bytes, memory_at
 class Recycling:
     """Hands the memory of arrays on a CPU on: new memory would have to be cleared, and be there beside the old.
 
-    By donation, as a training step does it with what it changes: who still has one of the arrays is told that it is deleted, and
-    what somebody looks at in another way, as an array of numpy's or through a buffer, stays as it is.
+    By donation, as a training step does it with what it changes: who still has one of the arrays is
+    told that it is deleted, and what somebody looks at in another way, as an array of numpy's or
+    through a buffer, stays as it is.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
@@ -29,16 +30,24 @@ class Recycling:
 
         They have these values once they are ready.
         """
-        return dict(zip(self._names, self._hand_on([arrays[name] for name in self._names]), strict=True))
+        return dict(
+            zip(self._names, self._hand_on([arrays[name] for name in self._names]), strict=True)
+        )
 
 
 def memory_of(array: Array) -> Bytes:
-    """Return an array's memory, writable. It is for whoever is the only one to have the array, and as long as that is there."""
+    """Return an array's memory, writable.
+
+    It is for whoever is the only one to have the array, and as long as that is there.
+    """
     return memory_at(array.unsafe_buffer_pointer(), array.nbytes)
 
 
 def _like(array: Array) -> jax.ShapeDtypeStruct:
-    """Return what is compiled for. Where the array lies belongs to it: else the next step is compiled anew for what comes back."""
+    """Return what is compiled for.
+
+    Where the array lies belongs to it: else the next step is compiled anew for what comes back.
+    """
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
@@ -48,4 +57,8 @@ def _compiled(arrays: tuple[jax.ShapeDtypeStruct, ...]) -> jax.stages.Compiled:
 
 
 def _is_here(array: Array) -> bool:
-    return array.size > 0 and array.is_fully_addressable and [device.platform for device in array.devices()] == ["cpu"]
+    return (
+        array.size > 0
+        and array.is_fully_addressable
+        and [device.platform for device in array.devices()] == ["cpu"]
+    )

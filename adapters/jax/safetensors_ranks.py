@@ -29,7 +29,9 @@ class SafetensorsPerRank(Method[State]):
     def load(self, state: State, path: Path) -> None:
         """Read this rank's file into new arrays like the state's, and put them in their place."""
         parts = load_file(self._file(path))
-        state.adopt_tensors({name: with_own_part(array, parts[name]) for name, array in state.tensors().items()})
+        state.adopt_tensors(
+            {name: with_own_part(array, parts[name]) for name, array in state.tensors().items()}
+        )
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of all files."""

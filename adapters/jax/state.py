@@ -36,9 +36,10 @@ ROLES = {  # of all parts of the tree
 class State:
     """Weights, buffers, optimizer, random key and position in the data.
 
-    The arrays are this rank's own or, of a sharded state, those of all ranks together, of which each has its parts.
-    Nothing in the parts of `tree` is ever changed: a step or a load puts new ones in their place. A step gives the memory of
-    the old weights and slots to the new ones, unless somebody still looks at it.
+    The arrays are this rank's own or, of a sharded state, those of all ranks together, of which
+    each has its parts. Nothing in the parts of `tree` is ever changed: a step or a load puts new
+    ones in their place. A step gives the memory of the old weights and slots to the new ones,
+    unless somebody still looks at it.
     """
 
     training: Training  # what computes with this state
@@ -58,7 +59,10 @@ class State:
         return self.training.workload
 
     def tree(self) -> dict[str, Any]:
-        """Return the state as the nested structure that a script hands to Orbax. Its arrays are the state's own."""
+        """Return the state as the nested structure that a script hands to Orbax.
+
+        Its arrays are the state's own.
+        """
         parts = {
             "weights": self.weights,
             "buffers": self.buffers,
@@ -76,7 +80,9 @@ class State:
     def tensors(self) -> dict[str, Array]:
         """Return everything as arrays under canonical names, for formats that hold nothing else."""
         leaves, structure = jax.tree.flatten(self.tree())
-        return {name: leaves[place] for name, place in self._places_in(structure).items()} | {STEP: jnp.asarray(self.step)}
+        return {name: leaves[place] for name, place in self._places_in(structure).items()} | {
+            STEP: jnp.asarray(self.step)
+        }
 
     def adopt_tensors(self, tensors: Mapping[str, Array]) -> None:
         """Hold the arrays of `tensors` from now on. Raises KeyError where one is missing."""
@@ -88,7 +94,9 @@ class State:
     def _places_in(self, structure: PyTreeDef) -> dict[str, int]:
         """Return the places of the named leaves in a flat `tree`, looked up once: optax and flax walk it again and again."""
         if structure not in self._places:
-            self._places[structure] = dict(self._named_leaves(structure.unflatten(range(structure.num_leaves))))
+            self._places[structure] = dict(
+                self._named_leaves(structure.unflatten(range(structure.num_leaves)))
+            )
         return self._places[structure]
 
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -111,20 +119,32 @@ class State:
             yield "optimizer/count", count
 
     @staticmethod
-    def _named(prefix: str, tree: Tree, variables: tuple[Variable, ...]) -> Iterator[tuple[str, Any]]:
-        flat = flatten_dict(tree, sep=".")  # in the model's order or, once a compiled function has returned it, the alphabet's
+    def _named(
+        prefix: str, tree: Tree, variables: tuple[Variable, ...]
+    ) -> Iterator[tuple[str, Any]]:
+        # in the model's order or, once a compiled function has returned it, the alphabet's
+        flat = flatten_dict(tree, sep=".")
         return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
 
 
 def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
-    """Return a state at step 0. Where ranks have random keys of their own, these differ; the other first values do not."""
+    """Return a state at step 0.
+
+    Where ranks have random keys of their own, these differ; the other first values do not.
+    """
 
     def first(part: str, variables: tuple[Variable, ...]) -> Tree:
-        return nested({variable.name: strategy.put(part, workload.initial(variable.name, seed)) for variable in variables})
+        return nested(
+            {
+                variable.name: strategy.put(part, workload.initial(variable.name, seed))
+                for variable in variables
+            }
+        )
 
     functions = training(workload, strategy.layout)
     trained = first("weights", workload.parameters)
-    words = np.random.SeedSequence((seed, strategy.stream)).generate_state(2)  # the size of a key of JAX's default generator
+    # the size of a key of JAX's default generator
+    words = np.random.SeedSequence((seed, strategy.stream)).generate_state(2)
     return State(
         functions,
         weights=rounded(trained) if workload.master_weights else trained,

@@ -23,7 +23,10 @@ LOCAL = ("buffers", "rng")  # the parts of a state's tree that a rank may have o
 
 
 class OneRank:
-    """A rank on its own, with the whole state on its device. The strategies for several ranks say what is different there."""
+    """A rank on its own, with the whole state on its device.
+
+    The strategies for several ranks say what is different there.
+    """
 
     layout: Layout | None = None  # of a state that all ranks hold together
     local: tuple[str, ...] = LOCAL  # the parts that differ from rank to rank
@@ -62,15 +65,21 @@ class OneRank:
 
     def shared(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Return a state's tree in arrays that all ranks hold together, those of a rank alone with one row for every rank."""
-        return {part: jax.tree.map(self._stacked if part in self.local else self._shared, values) for part, values in tree.items()}
+        return {
+            part: jax.tree.map(self._stacked if part in self.local else self._shared, values)
+            for part, values in tree.items()
+        }
 
     def target(self, tree: dict[str, Any]) -> dict[str, Any]:
         """Return a tree like that of `shared` for Orbax to restore: its arrays tell where the values go.
 
-        Those of a rank alone tell no place: Orbax is to read them into host memory as they are stored, one row for each of the
-        ranks that saved them, however many these were.
+        Those of a rank alone tell no place: Orbax is to read them into host memory as they are
+        stored, one row for each of the ranks that saved them, however many these were.
         """
-        return {part: jax.tree.map(_placeless if part in self.local else self._shared, values) for part, values in tree.items()}
+        return {
+            part: jax.tree.map(_placeless if part in self.local else self._shared, values)
+            for part, values in tree.items()
+        }
 
     def own(self, restored: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
         """Return a state's tree given what was restored for the `target` of the tree that the state has had.
@@ -78,7 +87,9 @@ class OneRank:
         Where another number of ranks saved, what a rank has of its own stays as it was.
         """
         return {
-            part: jax.tree.map(self._row, values, tree[part]) if part in self.local else self._own(values)
+            part: jax.tree.map(self._row, values, tree[part])
+            if part in self.local
+            else self._own(values)
             for part, values in restored.items()
         }
 
@@ -112,7 +123,9 @@ class Replicated(OneRank):
     def average(self, gradients: Tree) -> Tree:
         """Return the mean over the ranks: one flat all-reduce, the same in every step and every process."""
         row = self._flat(gradients)
-        rows = jax.make_array_from_single_device_arrays((self.world, row.shape[1]), self._mesh.divided, [row])
+        rows = jax.make_array_from_single_device_arrays(
+            (self.world, row.shape[1]), self._mesh.divided, [row]
+        )
         averaged: Tree = self._like(gradients, self._mean(rows).addressable_data(0))
         return averaged
 
@@ -128,19 +141,27 @@ class Replicated(OneRank):
         return own_parts(values)
 
     def _stacked(self, value: Array) -> Array:
-        # By way of numpy: an operation of JAX would be compiled for every shape, inside the clock of the first save.
-        return jax.make_array_from_process_local_data(self._mesh.divided, np.asarray(value)[None], (self.world, *value.shape))
+        # By way of numpy: an operation of JAX would be compiled for every shape, inside the clock
+        # of the first save.
+        return jax.make_array_from_process_local_data(
+            self._mesh.divided, np.asarray(value)[None], (self.world, *value.shape)
+        )
 
     def _row(self, stored: NDArray[Any], now: Array) -> Array:
-        return jax.device_put(stored[self.rank], now.sharding) if stored.shape == (self.world, *now.shape) else now
+        return (
+            jax.device_put(stored[self.rank], now.sharding)
+            if stored.shape == (self.world, *now.shape)
+            else now
+        )
 
 
 class Sharded(OneRank):
     """One program over all ranks: each has a part of the weights and slots and of the batch, and XLA inserts the collectives.
 
-    Every rank gathers the weights for its part of the batch; the gradients come averaged, each rank its parts, so that the update
-    needs nothing from the others. What the program computes does not depend on the number of ranks, but for the rounding of sums.
-    Dropout draws its mask from one random key for the whole batch, and batch norm takes the statistics of the whole batch: both are
+    Every rank gathers the weights for its part of the batch; the gradients come averaged, each rank
+    its parts, so that the update needs nothing from the others. What the program computes does not
+    depend on the number of ranks, but for the rounding of sums. Dropout draws its mask from one
+    random key for the whole batch, and batch norm takes the statistics of the whole batch: both are
     replicated, and nothing is a rank's own.
     """
 
@@ -160,7 +181,9 @@ class Sharded(OneRank):
     def put(self, part: str, values: NDArray[Any]) -> Array:
         """Return an array with these values: weights in parts, the others replicated."""
         sharding = self.layout.replicated if part in LOCAL else self.layout.of(values.shape)
-        return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index].copy())
+        return jax.make_array_from_callback(
+            values.shape, sharding, lambda index: values[index].copy()
+        )
 
     def pinned(self, tree: TreeT) -> TreeT:
         return tree
@@ -183,11 +206,16 @@ STRATEGIES: dict[str, type[OneRank]] = {"replicated": Replicated, "sharded": Sha
 
 
 def strategy_for(place: Place) -> type[OneRank]:
-    """Return the place's strategy. Raises ValueError where several ranks are to train in a way that there is not."""
+    """Return the place's strategy.
+
+    Raises ValueError where several ranks are to train in a way that there is not.
+    """
     if place.world == 1:
         return OneRank
     if place.strategy not in STRATEGIES:
-        raise ValueError(f"{place.world} ranks of JAX train by one of {', '.join(STRATEGIES)}, not by {place.strategy!r}")
+        raise ValueError(
+            f"{place.world} ranks of JAX train by one of {', '.join(STRATEGIES)}, not by {place.strategy!r}"
+        )
     return STRATEGIES[place.strategy]
 
 

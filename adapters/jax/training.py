@@ -18,10 +18,13 @@ from workloads import Workload
 
 
 class Training:
-    """The functions of one workload. Every one returns new arrays; see `update` for those that it takes over.
+    """The functions of one workload.
 
-    With a layout they are programs over all ranks: weights, slots and gradients lie as it says, everything else is replicated. The
-    layout of the results is part of the programs, so that a step's results are the next one's arguments.
+    Every one returns new arrays; see `update` for those that it takes over.
+
+    With a layout they are programs over all ranks: weights, slots and gradients lie as it says,
+    everything else is replicated. The layout of the results is part of the programs, so that a
+    step's results are the next one's arguments.
     """
 
     def __init__(self, workload: Workload, layout: Layout | None) -> None:
@@ -33,10 +36,15 @@ class Training:
         weights = layout and layout.tree_of(shapes)
         slots = layout and layout.tree_of(jax.eval_shape(self.optimizer.init, shapes))
         master = weights if workload.master_weights else None
-        self.first_slots = jax.jit(self.optimizer.init, out_shardings=slots)  # one program, instead of one for every shape
-        self.gradients = jax.jit(self._gradients, out_shardings=(replicated, weights, replicated, replicated))
+        # one program, instead of one for every shape
+        self.first_slots = jax.jit(self.optimizer.init, out_shardings=slots)
+        self.gradients = jax.jit(
+            self._gradients, out_shardings=(replicated, weights, replicated, replicated)
+        )
         # In place, as training scripts have it.
-        self.update = jax.jit(self._update, donate_argnums=(0, 1, 2), out_shardings=(weights, master, slots))
+        self.update = jax.jit(
+            self._update, donate_argnums=(0, 1, 2), out_shardings=(weights, master, slots)
+        )
 
     def _gradients(
         self, weights: Tree, buffers: Tree, rng: Array, inputs: Array, targets: Array
@@ -45,15 +53,22 @@ class Training:
         rng, dropout = jax.random.split(jax.random.wrap_key_data(rng))
 
         def loss(weights: Tree) -> tuple[Array, Tree]:
-            outputs, changed = forward(self.workload.model, self._whole(weights), buffers, inputs, dropout)
+            outputs, changed = forward(
+                self.workload.model, self._whole(weights), buffers, inputs, dropout
+            )
             return _loss(self.workload, outputs, targets), changed
 
         (value, changed), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
         gradients = jax.tree.map(lambda gradient: gradient.astype(jnp.float32), gradients)
         return value, gradients, changed, jax.random.key_data(rng)
 
-    def _update(self, weights: Tree, master: Tree, slots: optax.OptState, gradients: Tree) -> tuple[Tree, Tree, optax.OptState]:
-        """Return weights, master weights and slots after the step. `master` is empty where the weights are trained themselves."""
+    def _update(
+        self, weights: Tree, master: Tree, slots: optax.OptState, gradients: Tree
+    ) -> tuple[Tree, Tree, optax.OptState]:
+        """Return weights, master weights and slots after the step.
+
+        `master` is empty where the weights are trained themselves.
+        """
         trained = master or weights
         updates, slots = self.optimizer.update(gradients, slots, trained)
         trained = optax.apply_updates(trained, updates)
@@ -82,7 +97,10 @@ def rounded(master: Tree) -> Tree:
 
 def _weight_shapes(workload: Workload) -> Tree:
     """Return what stands for the weights where only their shapes count."""
-    flat = {variable.name: jax.ShapeDtypeStruct(variable.shape, jnp.float32) for variable in workload.parameters}
+    flat = {
+        variable.name: jax.ShapeDtypeStruct(variable.shape, jnp.float32)
+        for variable in workload.parameters
+    }
     shapes: Tree = unflatten_dict(flat, sep=".")
     return shapes
 
@@ -90,7 +108,9 @@ def _weight_shapes(workload: Workload) -> Tree:
 def _optimizer(workload: Workload) -> optax.GradientTransformation:
     match workload.optimizer:
         case workloads.optimizers.Sgd(learning_rate, momentum, weight_decay):
-            return optax.chain(optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum))
+            return optax.chain(
+                optax.add_decayed_weights(weight_decay), optax.sgd(learning_rate, momentum)
+            )
         case workloads.optimizers.Adam(learning_rate, beta1, beta2, epsilon):
             return optax.adam(learning_rate, beta1, beta2, epsilon)
 
@@ -98,5 +118,7 @@ def _optimizer(workload: Workload) -> optax.GradientTransformation:
 def _loss(workload: Workload, outputs: Array, targets: Array) -> Array:
     if workload.loss == "mean-squared-error":
         return jnp.square(outputs - targets).mean()
-    losses: Any = optax.softmax_cross_entropy_with_integer_labels(outputs.astype(jnp.float32), targets)
+    losses: Any = optax.softmax_cross_entropy_with_integer_labels(
+        outputs.astype(jnp.float32), targets
+    )
     return losses.mean()

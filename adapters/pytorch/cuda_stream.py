@@ -12,7 +12,10 @@ from adapters.deepfreeze.tensor import Bytes, Device, Unpin, Wait
 
 
 class CudaStream(Device):
-    """The current GPU's. Small tensors are gathered on the GPU: each copy to the host costs as much as a megabyte of one."""
+    """The current GPU's.
+
+    Small tensors are gathered on the GPU: each copy to the host costs as much as a megabyte of one.
+    """
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()
@@ -27,7 +30,8 @@ class CudaStream(Device):
         self._stream.wait_stream(torch.cuda.current_stream())
 
     def fetch(self, tensors: Sequence[Tensor], destination: Bytes) -> None:
-        with torch.cuda.stream(self._stream):  # what is gathered here is used again in the order of the stream
+        # what is gathered here is used again in the order of the stream
+        with torch.cuda.stream(self._stream):
             gathered = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
             torch.from_numpy(destination).copy_(gathered, non_blocking=True)
 

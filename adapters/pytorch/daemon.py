@@ -1,7 +1,9 @@
-"""The end of what `async_save` starts in other processes. PyTorch has no public way, and leaves it to the interpreter's exit.
+"""The end of what `async_save` starts in other processes.
 
-A worker that goes on to other methods, or that leaves by `os._exit`, would keep the processes and folders beyond their method.
-The names with an underscore are those of PyTorch 2.13 and Python 3.11.
+PyTorch has no public way, and leaves it to the interpreter's exit.
+
+A worker that goes on to other methods, or that leaves by `os._exit`, would keep the processes and
+folders beyond their method. The names with an underscore are those of PyTorch 2.13 and Python 3.11.
 """
 
 from __future__ import annotations
@@ -14,10 +16,14 @@ END_SECONDS = 5
 
 
 def end_checkpoint_daemon() -> None:
-    """End DCP's daemon and what multiprocessing started to talk with it. No save may be under way."""
+    """End DCP's daemon and what multiprocessing started to talk with it.
+
+    No save may be under way.
+    """
     _end_daemon()
     resource_sharer.stop(END_SECONDS)  # the thread that hands shared memory to the daemon
-    resource_tracker._resource_tracker._stop()  # a process; waits for every child that knows it, so the daemon goes first
+    # a process; waits for every child that knows it, so the daemon goes first
+    resource_tracker._resource_tracker._stop()
     _remove_socket_folder()
 
 

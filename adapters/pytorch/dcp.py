@@ -12,7 +12,12 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, Metadata
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 
 from adapters.base import Entry, Method, Pending
 from adapters.pytorch.modules import is_buffer
@@ -37,11 +42,20 @@ class Dcp(Method[State]):
         restore(state, target)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield what `.metadata` lists. Each item is an archive of its own by torch.save, so that more is stored than is raw."""
+        """Yield what `.metadata` lists.
+
+        Each item is an archive of its own by torch.save, so that more is stored than is raw.
+        """
         metadata = FileSystemReader(path).read_metadata()
         mixed = any(name.startswith("model.") for name in metadata.state_dict_metadata)
         for index, stored in metadata.storage_data.items():
-            yield Entry(stored.relative_path, index.fqn, _role(index.fqn, mixed), stored.length, _raw_bytes(metadata, index))
+            yield Entry(
+                stored.relative_path,
+                index.fqn,
+                _role(index.fqn, mixed),
+                stored.length,
+                _raw_bytes(metadata, index),
+            )
 
 
 @contextmanager
@@ -55,10 +69,17 @@ def ordinary_errors() -> Iterator[None]:
 
 
 def tree(state: State) -> dict[str, Any]:
-    """Return the state under names that do not depend on the number of ranks. Its tensors are the state's own."""
+    """Return the state under names that do not depend on the number of ranks.
+
+    Its tensors are the state's own.
+    """
     trained, optimizer = get_state_dict(state.trained, state.optimizer)
     parts = {"trained": trained, "optimizer": optimizer, "rng": dict(state.rng), "step": state.step}
-    return parts | {"model": get_model_state_dict(state.model)} if state.workload.master_weights else parts
+    return (
+        parts | {"model": get_model_state_dict(state.model)}
+        if state.workload.master_weights
+        else parts
+    )
 
 
 def restore(state: State, loaded: dict[str, Any]) -> None:

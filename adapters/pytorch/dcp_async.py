@@ -33,7 +33,11 @@ class AsyncSave(Pending):
 
     def finished(self) -> None:
         """Return when DCP has written everything."""
-        upload = self._response.upload_completion if isinstance(self._response, AsyncSaveResponse) else self._response
+        upload = (
+            self._response.upload_completion
+            if isinstance(self._response, AsyncSaveResponse)
+            else self._response
+        )
         with ordinary_errors():
             upload.result()
 
@@ -67,12 +71,15 @@ class DcpAsyncTuned(DcpAsync):
 
     def open(self, state: State) -> None:
         """Make the stager. The daemon starts with the first save, as DCP has it."""
-        if self.place.world == 1:  # DCP asks the default group for its rank and size before it starts the daemon
+        # DCP asks the default group for its rank and size before it starts the daemon
+        if self.place.world == 1:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         super().open(state)
         # The daemons meet here; without it DCP takes the host's name, which need not resolve.
         self._master = os.environ.get("MASTER_ADDR")
-        os.environ["MASTER_ADDR"] = self.place.rendezvous[0] if self.place.rendezvous else "127.0.0.1"
+        os.environ["MASTER_ADDR"] = (
+            self.place.rendezvous[0] if self.place.rendezvous else "127.0.0.1"
+        )
         cuda = self.place.device == "cuda"
         self._stager = DefaultStager(
             StagingOptions(
@@ -113,8 +120,8 @@ class DcpAsyncTuned(DcpAsync):
 class _Frozen:
     """Copies of what the forward pass changes: batch-norm statistics and random generators.
 
-    The training may run forward before the snapshot has been taken, and would then put later values into it. The copies keep
-    their memory from save to save, so that the stager can keep its own.
+    The training may run forward before the snapshot has been taken, and would then put later values
+    into it. The copies keep their memory from save to save, so that the stager can keep its own.
     """
 
     def __init__(self, state: State) -> None:

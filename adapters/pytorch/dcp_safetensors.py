@@ -18,9 +18,10 @@ from workloads import role_of
 class DcpSafetensors(Method[State]):
     """The format holds tensors only, so the random generators and the position are saved as tensors.
 
-    Options: `distributed`. Without it, as the writer is shipped, all ranks would write the same file, so only rank 0 saves; with
-    it every rank writes a file of its own, and there is no index. `consolidated`: rank 0 then merges those files into one with an
-    index. In PyTorch 2.13 that fails for integers, and turns tensors without dimensions into zeros.
+    Options: `distributed`. Without it, as the writer is shipped, all ranks would write the same
+    file, so only rank 0 saves; with it every rank writes a file of its own, and there is no index.
+    `consolidated`: rank 0 then merges those files into one with an index. In PyTorch 2.13 that
+    fails for integers, and turns tensors without dimensions into zeros.
     """
 
     def save(self, state: State, path: Path) -> Pending:
@@ -28,7 +29,9 @@ class DcpSafetensors(Method[State]):
         distributed = self.options["distributed"]
         if distributed or self.place.rank == 0:
             merge = self.options["consolidated"]
-            writer = HuggingFaceStorageWriter(str(path), save_distributed=distributed, enable_consolidation=merge)
+            writer = HuggingFaceStorageWriter(
+                str(path), save_distributed=distributed, enable_consolidation=merge
+            )
             with ordinary_errors():
                 dcp.save(state.tensors(), storage_writer=writer, no_dist=not distributed)
         return Pending()

@@ -30,7 +30,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
         place = self.nearest(path)
         self.engine.expect(place)
         tensors = state.tensors()
-        self.engine.load(place, self.tensors, {name: self._memory(tensor) for name, tensor in tensors.items()})
+        self.engine.load(
+            place, self.tensors, {name: self._memory(tensor) for name, tensor in tensors.items()}
+        )
         state.step = int(tensors["position/step"])
 
     def _memory(self, tensor: Tensor) -> Memory:
@@ -41,11 +43,15 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
+    # flat first: a tensor without dimensions cannot change its item size
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _host_bytes(tensor: Tensor) -> Bytes:
-    """Return the tensor's own memory. By numpy's views: for each of hundreds, PyTorch's take three times as long."""
+    """Return the tensor's own memory.
+
+    By numpy's views: for each of hundreds, PyTorch's take three times as long.
+    """
     try:
         return tensor.numpy().reshape(-1).view(np.uint8)
     except TypeError:  # a type that numpy lacks, such as bfloat16

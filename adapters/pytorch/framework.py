@@ -32,7 +32,9 @@ class PyTorch(Framework[State]):
         if place.rendezvous is not None:
             host, port = place.rendezvous
             backend = "cpu:gloo,cuda:nccl" if place.device == "cuda" else "gloo"
-            dist.init_process_group(backend, f"tcp://{host}:{port}", rank=place.rank, world_size=place.world)
+            dist.init_process_group(
+                backend, f"tcp://{host}:{port}", rank=place.rank, world_size=place.world
+            )
         self.strategy = strategies.make(place, self.device)
 
     def build(self, workload: Workload, seed: int) -> State:
@@ -41,9 +43,14 @@ class PyTorch(Framework[State]):
         return new_state(workload, seed, self.strategy, _rng(rng_seed, self.device))
 
     def gradients(self, state: State) -> None:
-        """Run forward and backward on the batch at the state's position. DDP and FSDP average over the ranks inside backward."""
+        """Run forward and backward on the batch at the state's position.
+
+        DDP and FSDP average over the ranks inside backward.
+        """
         batch = state.workload.batch(state.step, self.place.rank, self.place.world)
-        inputs, targets = (torch.from_numpy(array).to(self.device) for array in (batch.inputs, batch.targets))
+        inputs, targets = (
+            torch.from_numpy(array).to(self.device) for array in (batch.inputs, batch.targets)
+        )
         state.model.zero_grad()
         with state.own_rng():
             loss = _loss(state.workload, state.runner(inputs), targets)
@@ -74,7 +81,10 @@ class PyTorch(Framework[State]):
             yield Leaf(name, role, dtype, tuple(part.shape), _host_bytes(part), placement)
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
-        """Give the named leaves these values. Raises KeyError for an unknown name, ValueError for a wrong number of bytes."""
+        """Give the named leaves these values.
+
+        Raises KeyError for an unknown name, ValueError for a wrong number of bytes.
+        """
         own = state.local_tensors()
         state.restore_tensors({name: _from_bytes(data, own[name]) for name, data in leaves.items()})
 
@@ -109,7 +119,8 @@ class PyTorch(Framework[State]):
         return torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
 
     def _placement(self, name: str, role: Role) -> Placement:
-        counter = name.endswith("num_batches_tracked")  # every rank has run the same number of batches
+        # every rank has run the same number of batches
+        counter = name.endswith("num_batches_tracked")
         own = role in (Role.BUFFER, Role.RNG) and not counter
         return RankLocal() if own and self.place.world > 1 else Replicated()
 
@@ -123,11 +134,14 @@ def _device(place: Place) -> torch.device:
 
 
 def _be_deterministic() -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # must be there before cuBLAS starts
+    # must be there before cuBLAS starts
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as in the other frameworks and on a CPU
-    # The deterministic mode also fills every new tensor, which would slow down the buffers that saves and loads allocate.
+    # convolutions in float32, as in the other frameworks and on a CPU
+    torch.backends.cudnn.allow_tf32 = False
+    # The deterministic mode also fills every new tensor, which would slow down the buffers that
+    # saves and loads allocate.
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
@@ -151,7 +165,8 @@ def _cast_gradients(model: nn.Module, trained: nn.Module) -> None:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.reshape(-1).view(torch.uint8)  # flat first: a tensor without dimensions cannot change its item size
+    # flat first: a tensor without dimensions cannot change its item size
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _host_bytes(tensor: Tensor) -> memoryview:

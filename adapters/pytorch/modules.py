@@ -11,7 +11,8 @@ from torch.nn import functional
 from workloads import layers
 from workloads.layers import Layer
 
-BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")  # no other layer has buffers
+# no other layer has buffers
+BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def is_buffer(name: str) -> bool:
@@ -20,12 +21,17 @@ def is_buffer(name: str) -> bool:
 
 
 def translate(layer: Layer) -> nn.Module:
-    """Return the module that computes what the layer says. Its parameters hold PyTorch's own first values."""
+    """Return the module that computes what the layer says.
+
+    Its parameters hold PyTorch's own first values.
+    """
     match layer:
         case layers.Sequential(children):
             return nn.Sequential(OrderedDict((name, translate(child)) for name, child in children))
         case layers.Residual(body, shortcut, after):
-            return Residual(translate(body), _translate_optional(shortcut), _translate_optional(after))
+            return Residual(
+                translate(body), _translate_optional(shortcut), _translate_optional(after)
+            )
         case layers.Dense(inputs, outputs, _, bias):
             return nn.Linear(inputs, outputs, bias)
         case layers.Convolution(inputs, outputs, kernel, stride, padding):
@@ -87,14 +93,18 @@ class Attention(nn.Module):
         self.heads = layer.heads
         self.kv_heads = layer.kv_heads
         self.theta = layer.theta
-        self.query, self.key, self.value, self.output = (translate(child) for _, child in layer.children)
+        self.query, self.key, self.value, self.output = (
+            translate(child) for _, child in layer.children
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, position, feature) -> the same shape."""
         query = rotate(self._split(self.query(x), self.heads), self.theta)
         key = rotate(self._split(self.key(x), self.kv_heads), self.theta)
         value = self._split(self.value(x), self.kv_heads)
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
         joined: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return joined
 
@@ -110,7 +120,10 @@ def rotate(x: Tensor, theta: float) -> Tensor:
     pair = torch.arange(0, x.shape[3], 2, device=x.device, dtype=torch.float32) / x.shape[3]
     angle = torch.outer(position, theta**-pair)
     first, second = x.float().chunk(2, dim=3)
-    turned = (first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin())
+    turned = (
+        first * angle.cos() - second * angle.sin(),
+        second * angle.cos() + first * angle.sin(),
+    )
     return torch.cat(turned, dim=3).to(x.dtype)
 
 

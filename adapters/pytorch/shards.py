@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # what DCP itself asks
+
+# what DCP itself asks
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from adapters.base import Shard
 
@@ -21,10 +23,15 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def shard(tensor: Tensor) -> Shard | None:
-    """Say where this rank's part lies in the whole; None where the tensor is whole. A part may be empty."""
+    """Say where this rank's part lies in the whole; None where the tensor is whole.
+
+    A part may be empty.
+    """
     if not isinstance(tensor, DTensor):
         return None
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    _, offset = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
     return Shard(tuple(tensor.shape), tuple(offset))
 
 
@@ -33,4 +40,9 @@ def part_of(whole: NDArray[ScalarT], tensor: Tensor) -> NDArray[ScalarT]:
     where = shard(tensor)
     if where is None:
         return whole
-    return whole[tuple(slice(start, start + size) for start, size in zip(where.offset, local(tensor).shape, strict=True))]
+    return whole[
+        tuple(
+            slice(start, start + size)
+            for start, size in zip(where.offset, local(tensor).shape, strict=True)
+        )
+    ]

@@ -16,19 +16,30 @@ from adapters.pytorch.modules import translate
 from adapters.pytorch.strategies import Strategy
 from workloads import Workload
 
-SLOTS = {"momentum": "momentum_buffer", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "step": "step"}  # canonical -> torch
+SLOTS = {
+    "momentum": "momentum_buffer",
+    "exp_avg": "exp_avg",
+    "exp_avg_sq": "exp_avg_sq",
+    "step": "step",
+}  # canonical -> torch
 
 
 class State:
     """Model, optimizer, random generators and position in the data.
 
-    `trained` is the module whose parameters the optimizer owns: the model itself, or in mixed precision its float32 master
-    copy. Neither knows how the ranks train together; `runner`, which computes the model, does. The random generators are
-    process-wide in PyTorch; the state keeps their values, so that several states do not share them.
+    `trained` is the module whose parameters the optimizer owns: the model itself, or in mixed
+    precision its float32 master copy. Neither knows how the ranks train together; `runner`, which
+    computes the model, does. The random generators are process-wide in PyTorch; the state keeps
+    their values, so that several states do not share them.
     """
 
     def __init__(
-        self, workload: Workload, strategy: Strategy, trained: nn.Module, model: nn.Module, rng: dict[str, Tensor]
+        self,
+        workload: Workload,
+        strategy: Strategy,
+        trained: nn.Module,
+        model: nn.Module,
+        rng: dict[str, Tensor],
     ) -> None:
         self.workload = workload
         self.trained = trained
@@ -40,14 +51,19 @@ class State:
         self.loss = torch.tensor(float("nan"))
 
     def tree(self) -> dict[str, Any]:
-        """Return the state as the nested dictionary that a script hands to torch.save. Its tensors are the state's own."""
+        """Return the state as the nested dictionary that a script hands to torch.save.
+
+        Its tensors are the state's own.
+        """
         tree = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "rng": self.rng,
             "step": self.step,
         }
-        return tree | {"master": self.trained.state_dict()} if self.workload.master_weights else tree
+        return (
+            tree | {"master": self.trained.state_dict()} if self.workload.master_weights else tree
+        )
 
     def restore(self, tree: Mapping[str, Any]) -> None:
         """Take over the values of a `tree`."""
@@ -92,7 +108,8 @@ class State:
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         weights = dict(self.model.named_parameters())
-        trained = weights if self.trained is self.model else dict(self.trained.named_parameters())  # each walk takes a millisecond
+        # each walk takes a millisecond
+        trained = weights if self.trained is self.model else dict(self.trained.named_parameters())
         yield from ((f"weights/{name}", parameter.detach()) for name, parameter in weights.items())
         for name, buffer in self.model.named_buffers():
             yield f"buffers/{name}", buffer
@@ -101,9 +118,14 @@ class State:
             yield f"rng/{name}", generator
         yield "position/step", torch.tensor(self.step)
 
-    def _optimizer_tensors(self, trained: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, Tensor]]:
+    def _optimizer_tensors(
+        self, trained: Mapping[str, nn.Parameter]
+    ) -> Iterator[tuple[str, Tensor]]:
         if self.workload.master_weights:
-            yield from ((f"optimizer/master/{name}", parameter.detach()) for name, parameter in trained.items())
+            yield from (
+                (f"optimizer/master/{name}", parameter.detach())
+                for name, parameter in trained.items()
+            )
         for slot, torch_name in SLOTS.items():
             for name, parameter in trained.items():
                 if torch_name in self.optimizer.state[parameter]:
@@ -123,7 +145,8 @@ def new_state(workload: Workload, seed: int, strategy: Strategy, rng: dict[str, 
 
 def _empty_module(workload: Workload, dtype: torch.dtype, strategy: Strategy) -> nn.Module:
     """Return the workload's model, of which this rank holds its part, without values."""
-    with torch.device("meta"):  # no time and memory for first values that are replaced, nor for other ranks' parts
+    # no time and memory for first values that are replaced, nor for other ranks' parts
+    with torch.device("meta"):
         module = translate(workload.model).to(dtype)
     strategy.shard(module)
     return module.to_empty(device=strategy.device)
@@ -133,26 +156,34 @@ def _fill(module: nn.Module, workload: Workload, seed: int) -> None:
     state = module.state_dict()  # the module's own tensors
     for variable in (*workload.parameters, *workload.buffers):
         tensor = state.pop(variable.name)
-        shards.local(tensor).copy_(torch.from_numpy(shards.part_of(workload.initial(variable.name, seed), tensor)))
-    for counter in state.values():  # num_batches_tracked is PyTorch's own, so the workload does not name it
+        shards.local(tensor).copy_(
+            torch.from_numpy(shards.part_of(workload.initial(variable.name, seed), tensor))
+        )
+    # num_batches_tracked is PyTorch's own, so the workload does not name it
+    for counter in state.values():
         counter.zero_()
 
 
 def _copy_parameters(source: nn.Module, target: nn.Module) -> None:
-    ours, theirs = ([shards.local(parameter.detach()) for parameter in module.parameters()] for module in (source, target))
+    ours, theirs = (
+        [shards.local(parameter.detach()) for parameter in module.parameters()]
+        for module in (source, target)
+    )
     torch._foreach_copy_(theirs, ours)
 
 
 def _optimizer(workload: Workload, module: nn.Module) -> Optimizer:
     match workload.optimizer:
         case workloads.optimizers.Sgd(learning_rate, momentum, weight_decay):
-            return _with_momentum(SGD(module.parameters(), learning_rate, momentum, weight_decay=weight_decay))
+            return _with_momentum(
+                SGD(module.parameters(), learning_rate, momentum, weight_decay=weight_decay)
+            )
         case workloads.optimizers.Adam(learning_rate, beta1, beta2, epsilon):
             return _with_moments(Adam(module.parameters(), learning_rate, (beta1, beta2), epsilon))
 
 
-# PyTorch makes the slots in the first step. A state that must be loaded before it has taken one needs them at once; zeros give
-# the same first step.
+# PyTorch makes the slots in the first step. A state that must be loaded before it has taken one
+# needs them at once; zeros give the same first step.
 
 
 def _with_momentum(optimizer: SGD) -> SGD:

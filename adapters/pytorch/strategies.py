@@ -1,13 +1,16 @@
 """How several ranks train together: which rank holds what, and where the gradients are averaged.
 
-Whatever the strategy, the modules keep their names, and batch-norm statistics and dropout are each rank's own.
+Whatever the strategy, the modules keep their names, and batch-norm statistics and dropout are each
+rank's own.
 
-In bf16-mixed the strategies average in different precisions, as their users do. Forward and backward give bfloat16 gradients:
+In bf16-mixed the strategies average in different precisions, as their users do. Forward and
+backward give bfloat16 gradients:
 
 - `flat` widens them to float32 first, so the average is rounded nowhere.
-- `ddp` and `ddp-find-unused` average inside backward, in the gradients' own bfloat16: every rank's share and every partial sum
-  is rounded.
-- `fsdp` adds up in float32 and rounds the average to bfloat16 once: the recipe of torchtitan (`reduce_dtype=float32`).
+- `ddp` and `ddp-find-unused` average inside backward, in the gradients' own bfloat16: every rank's
+  share and every partial sum is rounded.
+- `fsdp` adds up in float32 and rounds the average to bfloat16 once: the recipe of torchtitan
+  (`reduce_dtype=float32`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ class Strategy:
         self.device = device
 
     def shard(self, module: nn.Module) -> None:
-        """Leave this rank only its part of the module's parameters. Comes before they have values, and before an optimizer."""
+        """Leave this rank only its part of the module's parameters.
+
+        Comes before they have values, and before an optimizer.
+        """
 
     def runner(self, model: nn.Module) -> nn.Module:
         """Return the module to call in the model's place for forward and backward."""
@@ -46,7 +52,9 @@ class Flat(Strategy):
     """One all-reduce of all gradients in one buffer, after backward: always the same sums in the same order."""
 
     def average(self, trained: nn.Module) -> None:
-        gradients = [parameter.grad for parameter in trained.parameters() if parameter.grad is not None]
+        gradients = [
+            parameter.grad for parameter in trained.parameters() if parameter.grad is not None
+        ]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
         flat /= self.place.world
@@ -58,20 +66,22 @@ class Flat(Strategy):
 class DataParallel(Strategy):
     """DistributedDataParallel as shipped, but for the buffers.
 
-    It rebuilds its gradient buckets after the first step, which changes the order of the sums: from four ranks on, a resumed run
-    differs bitwise from an uninterrupted one.
+    It rebuilds its gradient buckets after the first step, which changes the order of the sums: from
+    four ranks on, a resumed run differs bitwise from an uninterrupted one.
     """
 
     find_unused_parameters = False
 
     def runner(self, model: nn.Module) -> nn.Module:
         with warnings.catch_warnings():
-            # PyTorch 2.13 prefers `forward_sync_buffers`, which earlier releases lack, and advises this for rank-local buffers.
+            # PyTorch 2.13 prefers `forward_sync_buffers`, which earlier releases lack, and advises
+            # this for rank-local buffers.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(
                 model,
                 device_ids=[self.device.index] if self.device.type == "cuda" else None,
-                broadcast_buffers=False,  # as shipped, every forward would overwrite batch-norm statistics with rank 0's
+                # as shipped, every forward would overwrite batch-norm statistics with rank 0's
+                broadcast_buffers=False,
                 find_unused_parameters=self.find_unused_parameters,
             )
 
@@ -85,8 +95,8 @@ class DataParallelFindUnused(DataParallel):
 class FullySharded(Strategy):
     """FSDP2: every rank holds rows of each parameter, of its gradient and of its optimizer slots.
 
-    Each layer of the model is gathered as a whole for its forward and backward. Rows that do not divide evenly leave the last
-    ranks with fewer, or none.
+    Each layer of the model is gathered as a whole for its forward and backward. Rows that do not
+    divide evenly leave the last ranks with fewer, or none.
     """
 
     def __init__(self, place: Place, device: torch.device) -> None:
@@ -110,9 +120,14 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def make(place: Place, device: torch.device) -> Strategy:
-    """Return the place's strategy. Raises ValueError where several ranks name none that is known."""
+    """Return the place's strategy.
+
+    Raises ValueError where several ranks name none that is known.
+    """
     if place.world == 1:
         return Strategy(place, device)
     if place.strategy not in STRATEGIES:
-        raise ValueError(f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, not {place.strategy!r}")
+        raise ValueError(
+            f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, not {place.strategy!r}"
+        )
     return STRATEGIES[place.strategy](place, device)

@@ -15,7 +15,12 @@ from adapters.pytorch.modules import is_buffer
 from adapters.pytorch.state import State
 from workloads import Role
 
-ROLES = {"model": Role.WEIGHT, "optimizer": Role.OPTIMIZER, "master": Role.OPTIMIZER, "rng": Role.RNG}
+ROLES = {
+    "model": Role.WEIGHT,
+    "optimizer": Role.OPTIMIZER,
+    "master": Role.OPTIMIZER,
+    "rng": Role.RNG,
+}
 
 
 class TorchSave(Method[State]):

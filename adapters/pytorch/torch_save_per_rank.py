@@ -19,7 +19,10 @@ class TorchSavePerRank(Method[State]):
     def save(self, state: State, path: Path) -> Pending:
         """Write this rank's file."""
         path.mkdir(exist_ok=True)
-        torch.save({name: _compact(tensor) for name, tensor in state.local_tensors().items()}, self._file(path))
+        torch.save(
+            {name: _compact(tensor) for name, tensor in state.local_tensors().items()},
+            self._file(path),
+        )
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
@@ -29,7 +32,9 @@ class TorchSavePerRank(Method[State]):
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors of every rank's file."""
         for file in sorted(path.iterdir()):
-            for name, tensor in torch.load(file, map_location="cpu", mmap=True, weights_only=True).items():
+            for name, tensor in torch.load(
+                file, map_location="cpu", mmap=True, weights_only=True
+            ).items():
                 stored_bytes = tensor.untyped_storage().nbytes()
                 yield Entry(file.name, name, role_of(name), stored_bytes, stored_bytes)
 

@@ -27,7 +27,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
         self.engine.expect(place)
-        self.engine.load(place, self.tensors, {name: self._memory(array) for name, array in state.leaves.items()})
+        self.engine.load(
+            place, self.tensors, {name: self._memory(array) for name, array in state.leaves.items()}
+        )
 
     def step(self, state: State) -> int:
         return int(state.leaves["position/step"][0])

@@ -1,7 +1,8 @@
 """The public test double: a good method, and one class for every way of being a bad one.
 
-A harness that measures checkpoint methods has to notice these. Where a fault depends on *when* something happens in the background,
-it waits for a gate that the contract itself opens (`finished`, `close`), never for a race.
+A harness that measures checkpoint methods has to notice these. Where a fault depends on *when*
+something happens in the background, it waits for a gate that the contract itself opens (`finished`,
+`close`), never for a race.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ class Double(Method[State]):
         self.slowdown = float(options.get("slowdown", 1.0))
         self.delay_s = float(options.get("delay_s", 0.0))
         chosen = options.get("on_rank", -1) in (-1, place.rank)
-        self.inner = FAULTS[options.get("fault", "none") if chosen else "none"](place, framework, options)
+        self.inner = FAULTS[options.get("fault", "none") if chosen else "none"](
+            place, framework, options
+        )
 
     def open(self, state: State) -> None:
         self.inner.open(state)
@@ -47,7 +50,10 @@ class Double(Method[State]):
         begin = time.perf_counter()
         pending = self.inner.save(state, path)
         if self.slowdown > 1:
-            _copy_until(state.host, time.perf_counter() + (self.slowdown - 1) * (time.perf_counter() - begin))
+            _copy_until(
+                state.host,
+                time.perf_counter() + (self.slowdown - 1) * (time.perf_counter() - begin),
+            )
         time.sleep(self.delay_s)
         return pending
 
@@ -62,7 +68,10 @@ class Double(Method[State]):
 
 
 class Background(Pending):
-    """Work in a thread that starts when a gate opens. `finished` opens it, joins, and raises what went wrong."""
+    """Work in a thread that starts when a gate opens.
+
+    `finished` opens it, joins, and raises what went wrong.
+    """
 
     def __init__(self, work: Any) -> None:
         self.gate = threading.Event()
@@ -84,7 +93,8 @@ class Background(Pending):
             self.error = error
 
 
-# --- loads that do not load -------------------------------------------------------------------------------------------------
+# --- loads that do not load
+# -------------------------------------------------------------------------------------------------
 
 
 class NoOpLoad(Buffered):
@@ -128,7 +138,9 @@ class Mapped(Buffered):
         start = np.frombuffer(state.host, dtype=np.uint8).ctypes.data
         for name, leaf in state.leaves.items():
             offset = leaf.ctypes.data - start
-            state.leaves[name] = mapping[offset : offset + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+            state.leaves[name] = (
+                mapping[offset : offset + leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+            )
 
 
 class WrongDtype(Buffered):
@@ -150,7 +162,8 @@ class NoRng(Buffered):
             leaf[...] = old
 
 
-# --- saves that save something else ------------------------------------------------------------------------------------------
+# --- saves that save something else
+# ------------------------------------------------------------------------------------------
 
 
 class Alias(Buffered):
@@ -239,7 +252,8 @@ class LostError(Buffered):
         return pending
 
 
-# --- processes that do not survive -------------------------------------------------------------------------------------------
+# --- processes that do not survive
+# -------------------------------------------------------------------------------------------
 
 
 class Raises(Buffered):
@@ -325,7 +339,8 @@ class Rubbish(Buffered):
         return super().save(state, path)
 
 
-# --- files that differ from save to save -------------------------------------------------------------------------------------
+# --- files that differ from save to save
+# -------------------------------------------------------------------------------------
 
 
 class TimeStamp(Buffered):
@@ -361,7 +376,9 @@ class OverstatedEntries(Buffered):
 
     def entries(self, path: Path) -> Iterator[Entry]:
         file = self.file(path, 0)
-        yield Entry(file.name, "everything", Role.WEIGHT, file.stat().st_size + 1, file.stat().st_size)
+        yield Entry(
+            file.name, "everything", Role.WEIGHT, file.stat().st_size + 1, file.stat().st_size
+        )
 
 
 class ChangesState(Buffered):

@@ -56,7 +56,9 @@ class RankFiles(Method[State]):
         if world == 1:
             return [(state.host, 0)]
         share = round_up(-(-state.local_start // world), ALIGNMENT)
-        shared = state.host[min(rank * share, state.local_start) : min((rank + 1) * share, state.local_start)]
+        shared = state.host[
+            min(rank * share, state.local_start) : min((rank + 1) * share, state.local_start)
+        ]
         return [(shared, 0), (state.host[state.local_start :], len(shared))]
 
 

@@ -1,7 +1,7 @@
 """A state without a framework: every leaf of the workload in one aligned arena.
 
-Nothing is learnt here. `gradients` and `update` move exactly the leaves that a real forward pass and a real optimizer step move, so
-that the same verification holds; the arithmetic is arbitrary.
+Nothing is learnt here. `gradients` and `update` move exactly the leaves that a real forward pass
+and a real optimizer step move, so that the same verification holds; the arithmetic is arbitrary.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Raw(Framework[State]):
             if spec.role in (Role.WEIGHT, Role.BUFFER):
                 values = workload.initial(name.split("/", 1)[1], seed)
                 leaf[...] = self._arrays.asarray(_encoded(values, spec.dtype))
-        state.leaves[_RNG.name][...] = self._arrays.asarray(_rng_words(np.random.PCG64([seed, self.place.rank])))
+        state.leaves[_RNG.name][...] = self._arrays.asarray(
+            _rng_words(np.random.PCG64([seed, self.place.rank]))
+        )
         return state
 
     def gradients(self, state: State) -> None:
@@ -90,14 +92,20 @@ class Raw(Framework[State]):
         for name, spec in state.specs.items():
             found = state.leaves[name]
             data = _to_numpy(found).reshape(-1).view(np.uint8).data
-            dtype = spec.dtype if str(found.dtype) == _STORED_AS.get(spec.dtype, spec.dtype) else str(found.dtype)
+            dtype = (
+                spec.dtype
+                if str(found.dtype) == _STORED_AS.get(spec.dtype, spec.dtype)
+                else str(found.dtype)
+            )
             placement = RankLocal() if _is_local(spec) and self.place.world > 1 else Replicated()
             yield Leaf(name, spec.role, dtype, tuple(found.shape), data, placement)
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         for name, data in leaves.items():
             leaf = state.leaves[name]
-            leaf[...] = self._arrays.asarray(np.frombuffer(data, dtype=leaf.dtype).reshape(leaf.shape))
+            leaf[...] = self._arrays.asarray(
+                np.frombuffer(data, dtype=leaf.dtype).reshape(leaf.shape)
+            )
 
     def synchronize(self, state: State) -> None:
         if self._arrays is not np:
@@ -132,7 +140,9 @@ class Raw(Framework[State]):
             position = round_up(position + _size_bytes(spec), _LEAF_ALIGNMENT)
         arena, host = self._arena(round_up(position, ALIGNMENT))
         views = {spec.name: _view(arena, offsets[spec.name], spec) for spec in specs}
-        return State({spec.name: spec for spec in specs}, views, arena, host, local_start or position)
+        return State(
+            {spec.name: spec for spec in specs}, views, arena, host, local_start or position
+        )
 
     def _arena(self, size_bytes: int) -> tuple[Array, memoryview]:
         if self._arrays is np:
@@ -140,7 +150,9 @@ class Raw(Framework[State]):
             return np.frombuffer(host, dtype=np.uint8), host
         pinned = self._arrays.cuda.alloc_pinned_memory(size_bytes + ALIGNMENT)
         padding = -pinned.ptr % ALIGNMENT
-        return self._arrays.zeros(size_bytes, dtype=np.uint8), memoryview(pinned).cast("B")[padding : padding + size_bytes]
+        return self._arrays.zeros(size_bytes, dtype=np.uint8), memoryview(pinned).cast("B")[
+            padding : padding + size_bytes
+        ]
 
 
 def _array_module(device: str) -> ModuleType:
@@ -192,11 +204,15 @@ def _rng_words(generator: np.random.PCG64) -> np.ndarray[Any, Any]:
     """The generator's 128-bit state and increment as four words."""
     state = generator.state["state"]
     values = (state["state"], state["inc"])
-    return np.array([word for value in values for word in (value & (2**64 - 1), value >> 64)], dtype=np.uint64)
+    return np.array(
+        [word for value in values for word in (value & (2**64 - 1), value >> 64)], dtype=np.uint64
+    )
 
 
 def _rng_from(words: np.ndarray[Any, Any]) -> np.random.PCG64:
     low_state, high_state, low_inc, high_inc = (int(word) for word in words)
     generator = np.random.PCG64()
-    generator.state = generator.state | {"state": {"state": high_state << 64 | low_state, "inc": high_inc << 64 | low_inc}}
+    generator.state = generator.state | {
+        "state": {"state": high_state << 64 | low_state, "inc": high_inc << 64 | low_inc}
+    }
     return generator

@@ -35,14 +35,19 @@ class Checkpoint(Method[State]):
         return bundle.tensors(path, PREFIX, self.role)
 
     def objects(self, state: State) -> tf.train.Checkpoint:
-        """Return what is saved, as scripts list it. The seeds must be named: no Keras object hands them on."""
-        return tf.train.Checkpoint(model=state.model, optimizer=state.optimizer, rng=state.rng, step=state.step)
+        """Return what is saved, as scripts list it.
+
+        The seeds must be named: no Keras object hands them on.
+        """
+        return tf.train.Checkpoint(
+            model=state.model, optimizer=state.optimizer, rng=state.rng, step=state.step
+        )
 
     def role(self, name: str) -> Role | None:
         """Return the role of a variable by its path through `objects`.
 
-        A variable that several objects share has one of its paths: a weight that of the optimizer's list of what it trains. The
-        learning rate is a setting, and no state.
+        A variable that several objects share has one of its paths: a weight that of the optimizer's
+        list of what it trains. The learning rate is a setting, and no state.
         """
         match name.split("/"):
             case ["optimizer", "_trainable_variables", _]:

@@ -1,7 +1,7 @@
 """tf.train.Checkpoint with `enable_async`: a copy in host memory, written by a thread.
 
-TensorFlow leaves the thread and the copy to the interpreter's exit, and its errors to the next write. The names with an
-underscore are those of TensorFlow 2.21; there is no public way.
+TensorFlow leaves the thread and the copy to the interpreter's exit, and its errors to the next
+write. The names with an underscore are those of TensorFlow 2.21; there is no public way.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from workloads import Role, role_of
 class AsyncWrite(Pending):
     """A write under way. The copy had been taken when `write` returned.
 
-    On a CPU it shares the variables' memory until they change, so that a part of its cost falls to the next step.
+    On a CPU it shares the variables' memory until they change, so that a part of its cost falls to
+    the next step.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint) -> None:
@@ -61,7 +62,8 @@ class CheckpointAsync(Checkpoint):
 class CheckpointAsyncPlain(CheckpointAsync):
     """With the remedy: the tf.Variables inside Keras's objects, under canonical names.
 
-    The copy of a Keras variable makes a new tf.Variable for every save, which TensorFlow forbids from the second save on.
+    The copy of a Keras variable makes a new tf.Variable for every save, which TensorFlow forbids
+    from the second save on.
     """
 
     def objects(self, state: State) -> tf.train.Checkpoint:

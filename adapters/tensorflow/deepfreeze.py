@@ -21,12 +21,15 @@ ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
 class DeepFreeze(DeepFreezeMethod[State]):
     """The variables in TensorFlow's own layout, from their own memory, and loaded into it.
 
-    A variable whose value somebody still holds gets new memory when it changes. So every value is held until it is copied: what
-    the forward pass changes is safe that way, and of the others none is held any more when `staged` returns, for the optimizer's
-    step to work in place.
+    A variable whose value somebody still holds gets new memory when it changes. So every value is
+    held until it is copied: what the forward pass changes is safe that way, and of the others none
+    is held any more when `staged` returns, for the optimizer's step to work in place.
     """
 
-    metadata = {"framework": "tensorflow", "layout": "native: kernels are (in, out) and (height, width, in, out)"}
+    metadata = {
+        "framework": "tensorflow",
+        "layout": "native: kernels are (in, out) and (height, width, in, out)",
+    }
 
     def open(self, state: State) -> None:
         state.recycling.take(state.plain_values)  # the first time takes longer, for both
@@ -34,7 +37,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def specs(self, state: State) -> list[Spec]:
         variables = state.plain_variables()
-        return [replace(spec, shape=tuple(variables[spec.name].shape)) for spec in super().specs(state)]
+        return [
+            replace(spec, shape=tuple(variables[spec.name].shape)) for spec in super().specs(state)
+        ]
 
     def changed_by(self, role: Role) -> Changes:
         return Changes.NEVER if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
@@ -53,12 +58,15 @@ class DeepFreeze(DeepFreezeMethod[State]):
         targets = {name: value.memory for name, value in own.items()}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             for name, data in arriving:
-                tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=_tensor(data, specs[name]))
+                tf.raw_ops.AssignVariableOp(
+                    resource=variables[name].handle, value=_tensor(data, specs[name])
+                )
 
 
 def _bytes(tensor: tf.Tensor) -> Bytes:
     """Return the bytes on the host, which are the tensor's own memory where it lies there."""
-    plain = tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor  # Python's buffers have no bfloat16
+    # Python's buffers have no bfloat16
+    plain = tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor
     return np.frombuffer(memoryview(plain), np.uint8)
 
 
@@ -67,5 +75,9 @@ def _tensor(data: Bytes, spec: Spec) -> tf.Tensor:
     is_bfloat16 = spec.dtype == "bfloat16"
     array = data.view("uint16" if is_bfloat16 else spec.dtype).reshape(spec.shape)
     with tf.device("CPU:0"):
-        tensor = tf.constant(array) if data.ctypes.data % ALIGNMENT else tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        tensor = (
+            tf.constant(array)
+            if data.ctypes.data % ALIGNMENT
+            else tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        )
         return tf.bitcast(tensor, tf.bfloat16) if is_bfloat16 else tensor

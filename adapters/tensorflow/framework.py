@@ -18,26 +18,37 @@ class TensorFlow(Framework[State]):
     """Keras models in a training loop of TensorFlow's: one process and one device per rank, replicated data-parallel training."""
 
     def start(self, place: Place) -> None:
-        """Choose the device and make the run deterministic. The ranks meet over MPI, which the launcher has started."""
+        """Choose the device and make the run deterministic.
+
+        The ranks meet over MPI, which the launcher has started.
+        """
         super().start(place)
-        tf.get_logger().setLevel("ERROR")  # every state compiles its own step, which TensorFlow takes for an oversight
+        # every state compiles its own step, which TensorFlow takes for an oversight
+        tf.get_logger().setLevel("ERROR")
         _choose_device(place)
         tf.config.experimental.enable_op_determinism()
         tf.config.experimental.enable_tensor_float_32_execution(False)  # a GPU would round float32
 
     def build(self, workload: Workload, seed: int) -> State:
         """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
-        keras.utils.set_random_seed(seed)  # deterministic operations ask for a seed, even where none of its numbers is kept
+        # deterministic operations ask for a seed, even where none of its numbers is kept
+        keras.utils.set_random_seed(seed)
         return new_state(workload, seed, self.place.rank)
 
     def gradients(self, state: State) -> None:
         """Run forward and backward on the batch at the state's position."""
         batch = native(state.workload.batch(int(state.step), self.place.rank, self.place.world))
-        state.loss, state.gradients = state.forward_backward(tf.constant(batch.inputs), tf.constant(batch.targets))
+        state.loss, state.gradients = state.forward_backward(
+            tf.constant(batch.inputs), tf.constant(batch.targets)
+        )
 
     def update(self, state: State) -> None:
         """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
-        state.optimize(_averaged(state.gradients, self.place.world) if self.place.world > 1 else state.gradients)
+        state.optimize(
+            _averaged(state.gradients, self.place.world)
+            if self.place.world > 1
+            else state.gradients
+        )
 
     def loss(self, state: State) -> float:
         """Return the loss of the last `gradients` call on this rank's batch."""
@@ -53,7 +64,9 @@ class TensorFlow(Framework[State]):
         """Give the named leaves these values, which the compiled step then works on."""
         tensors = state.tensors()
         for name, data in leaves.items():
-            tensors[name].assign(np.frombuffer(data, tensors[name].dtype).reshape(tensors[name].shape))
+            tensors[name].assign(
+                np.frombuffer(data, tensors[name].dtype).reshape(tensors[name].shape)
+            )
 
     def synchronize(self, state: State) -> None:
         """Return when the device has nothing left to do; on a CPU every call returns with its results."""
@@ -90,20 +103,32 @@ def _choose_device(place: Place) -> None:
     own = devices[place.local_rank % len(devices)] if devices and place.device == "cuda" else None
     tf.config.set_visible_devices([own] if own else [], "GPU")
     if own:
-        tf.config.experimental.set_memory_growth(own, True)  # else it takes all memory, which the ceilings' copies need too
+        # else it takes all memory, which the ceilings' copies need too
+        tf.config.experimental.set_memory_growth(own, True)
 
 
 def _averaged(gradients: list[tf.Tensor], world: int) -> list[tf.Tensor]:
     """Average over the ranks with one flat all-reduce on the host, the same in every step and every process."""
     from mpi4py import MPI
 
-    flat: NDArray[np.float32] = tf.concat([tf.reshape(gradient, -1) for gradient in gradients], 0).numpy()
+    flat: NDArray[np.float32] = tf.concat(
+        [tf.reshape(gradient, -1) for gradient in gradients], 0
+    ).numpy()
     MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
     flat /= world
     parts = tf.split(tf.constant(flat), [gradient.shape.num_elements() for gradient in gradients])
-    return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+    return [
+        tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)
+    ]
 
 
 def _leaf(name: str, role: Role, tensor: Tensor, placement: Placement) -> Leaf:
     array = tensor.canonical()
-    return Leaf(name, role, array.dtype.name, array.shape, memoryview(array.reshape(-1).view(np.uint8)), placement)
+    return Leaf(
+        name,
+        role,
+        array.dtype.name,
+        array.shape,
+        memoryview(array.reshape(-1).view(np.uint8)),
+        placement,
+    )

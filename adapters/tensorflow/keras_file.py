@@ -38,7 +38,10 @@ class KerasFile(Method[State]):
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the datasets of the HDF5 file, which Keras packs without compression."""
-        with zipfile.ZipFile(path / self.file) as archive, archive.open("model.weights.h5") as content:
+        with (
+            zipfile.ZipFile(path / self.file) as archive,
+            archive.open("model.weights.h5") as content,
+        ):
             yield from hdf5.datasets(path / self.file, roles.of_dataset, self.file, content)
 
 
@@ -65,18 +68,27 @@ class KerasFileWithSeeds(KerasFile):
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the datasets of both files."""
         yield from super().entries(path)
-        yield from hdf5.datasets(path / self.beside, lambda name: Role.POSITION if name == POSITION else Role.RNG, self.beside)
+        yield from hdf5.datasets(
+            path / self.beside,
+            lambda name: Role.POSITION if name == POSITION else Role.RNG,
+            self.beside,
+        )
 
 
 class LegacyFile(KerasFile):
-    """One HDF5 file, as before Keras 3. The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into."""
+    """One HDF5 file, as before Keras 3.
+
+    The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into.
+    """
 
     file = "model.h5"
 
     def save(self, state: State, path: Path) -> Pending:
         """Write a folder of one file."""
         pending = super().save(state, path)
-        state.compile()  # Keras strikes the optimizer from the model's description: later .keras files would do without it
+        # Keras strikes the optimizer from the model's description: later .keras files would do
+        # without it
+        state.compile()
         return pending
 
     def load(self, state: State, path: Path) -> None:

@@ -1,6 +1,7 @@
 """The neutral vocabulary as Keras layers: channels last, kernels (in, out) and (height, width, in, out).
 
-Every layer of the vocabulary that has parameters becomes one Keras layer whose name is its canonical path.
+Every layer of the vocabulary that has parameters becomes one Keras layer whose name is its
+canonical path.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from workloads.layers import Layer
 PACKAGE = "ckptbench"  # under which saved files find the classes below
 
 
-def new_model(layer: Layer, shape: tuple[int, ...], input_dtype: str, dtype: str, seeds: Iterator[int]) -> keras.Model:
+def new_model(
+    layer: Layer, shape: tuple[int, ...], input_dtype: str, dtype: str, seeds: Iterator[int]
+) -> keras.Model:
     """Return the model of an architecture, with Keras's own first values.
 
-    `shape` is that of one example as the model takes it, `dtype` that of weights and activations; each dropout layer takes one
-    of the seeds.
+    `shape` is that of one example as the model takes it, `dtype` that of weights and activations;
+    each dropout layer takes one of the seeds.
     """
     inputs = keras.Input(shape, dtype=input_dtype)
     return keras.Model(inputs, _Translation(dtype, seeds).apply(layer, inputs, ""))
@@ -48,10 +51,14 @@ class _Translation:
                 return total if after is None else self.apply(after, total, _join(path, "after"))
             case layers.Convolution(padding=padding) if padding:
                 # Keras's "same" pads unevenly where the stride is not one.
-                x = keras.layers.ZeroPadding2D(padding, name=_join(path, "padding"), dtype=self.dtype)(x)
+                x = keras.layers.ZeroPadding2D(
+                    padding, name=_join(path, "padding"), dtype=self.dtype
+                )(x)
         return self._keras_layer(layer, {"name": path, "dtype": self.dtype})(x)
 
-    def _child(self, parent: Layer, name: str, x: keras.KerasTensor, path: str) -> keras.KerasTensor:
+    def _child(
+        self, parent: Layer, name: str, x: keras.KerasTensor, path: str
+    ) -> keras.KerasTensor:
         child = dict(parent.children).get(name)
         return x if child is None else self.apply(child, x, _join(path, name))
 
@@ -98,15 +105,17 @@ class _Configured(keras.layers.Layer):
         return super().get_config() | dict(self._numbers)
 
     def _dense(self, name: str, outputs: int) -> keras.layers.Dense:
-        return keras.layers.Dense(outputs, use_bias=False, name=_join(self.name, name), dtype=self.dtype_policy)
+        return keras.layers.Dense(
+            outputs, use_bias=False, name=_join(self.name, name), dtype=self.dtype_policy
+        )
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class BatchNorm(_Configured):
     """See `layers.BatchNorm`.
 
-    Keras's own layer keeps the running average of the biased variance, and its momentum is the weight of the old average. Here
-    it is the unbiased variance, as in torch.nn.BatchNorm2d.
+    Keras's own layer keeps the running average of the biased variance, and its momentum is the
+    weight of the old average. Here it is the unbiased variance, as in torch.nn.BatchNorm2d.
     """
 
     def __init__(self, epsilon: float, momentum: float, **common: Any) -> None:
@@ -120,7 +129,9 @@ class BatchNorm(_Configured):
         self.gamma = self.add_weight(features, "ones", name="gamma")
         self.beta = self.add_weight(features, "zeros", name="beta")
         self.moving_mean = self.add_weight(features, "zeros", trainable=False, name="moving_mean")
-        self.moving_variance = self.add_weight(features, "ones", trainable=False, name="moving_variance")
+        self.moving_variance = self.add_weight(
+            features, "ones", trainable=False, name="moving_variance"
+        )
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         """(batch, height, width, channels) -> the same shape."""
@@ -157,14 +168,19 @@ class MaxPool(_Configured):
 class Attention(_Configured):
     """See `layers.Attention`. Keras's own layer has no rotary positions."""
 
-    def __init__(self, features: int, heads: int, kv_heads: int, theta: float, **common: Any) -> None:
-        super().__init__({"features": features, "heads": heads, "kv_heads": kv_heads, "theta": theta}, **common)
+    def __init__(
+        self, features: int, heads: int, kv_heads: int, theta: float, **common: Any
+    ) -> None:
+        super().__init__(
+            {"features": features, "heads": heads, "kv_heads": kv_heads, "theta": theta}, **common
+        )
         self.head_features = features // heads
         self.theta = theta
         self.query = self._dense("query", features)
         self.key = self._dense("key", kv_heads * self.head_features)
         self.value = self._dense("value", kv_heads * self.head_features)
-        self.output_projection = self._dense("output", features)  # `output` is a property of every Keras layer
+        # `output` is a property of every Keras layer
+        self.output_projection = self._dense("output", features)
 
     def build(self, shape: tuple[int | None, ...]) -> None:
         """Make the variables for sequences of `shape`."""
@@ -175,12 +191,16 @@ class Attention(_Configured):
         """(batch, position, feature) -> the same shape."""
         query = rotate(self._split(self.query(x)), self.theta)
         key = rotate(self._split(self.key(x)), self.theta)
-        mixed = keras.ops.dot_product_attention(query, key, self._split(self.value(x)), is_causal=True)
+        mixed = keras.ops.dot_product_attention(
+            query, key, self._split(self.value(x)), is_causal=True
+        )
         return self.output_projection(keras.ops.reshape(mixed, keras.ops.shape(x)))
 
     def _split(self, x: tf.Tensor) -> tf.Tensor:
         """(batch, position, heads * head feature) -> (batch, position, head, head feature)."""
-        return keras.ops.reshape(x, (-1, x.shape[1], x.shape[2] // self.head_features, self.head_features))
+        return keras.ops.reshape(
+            x, (-1, x.shape[1], x.shape[2] // self.head_features, self.head_features)
+        )
 
 
 def rotate(x: tf.Tensor, theta: float) -> tf.Tensor:

@@ -1,7 +1,8 @@
 """The optimizers of the workloads as Keras optimizers.
 
-Keras's own differ from the definition, and so do their slots: `keras.optimizers.SGD` keeps -learning_rate times the momentum,
-and `keras.optimizers.Adam` adds epsilon before the bias correction. Neither keeps float32 copies of lower-precision weights.
+Keras's own differ from the definition, and so do their slots: `keras.optimizers.SGD` keeps
+-learning_rate times the momentum, and `keras.optimizers.Adam` adds epsilon before the bias
+correction. Neither keeps float32 copies of lower-precision weights.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ class SlotOptimizer(keras.optimizers.Optimizer):
     """Keeps float32 slots under their canonical names, and where asked a float32 master copy of every weight."""
 
     def __init__(
-        self, slots: tuple[str, ...], numbers: dict[str, float], learning_rate: float, master_weights: bool, **common: Any
+        self,
+        slots: tuple[str, ...],
+        numbers: dict[str, float],
+        learning_rate: float,
+        master_weights: bool,
+        **common: Any,
     ) -> None:
         super().__init__(learning_rate, **common)
         self.master_weights = master_weights
@@ -32,7 +38,10 @@ class SlotOptimizer(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._slots = {name: [self._slot(variable, name) for variable in variables] for name in self._slot_names}
+        self._slots = {
+            name: [self._slot(variable, name) for variable in variables]
+            for name in self._slot_names
+        }
         if self.master_weights:
             self._slots["master"] = [self._slot(variable, "master") for variable in variables]
             for master, variable in zip(self._slots["master"], variables, strict=True):
@@ -63,19 +72,39 @@ class SlotOptimizer(keras.optimizers.Optimizer):
             variable.assign(tf.cast(trained, variable.dtype))
 
     def _slot(self, variable: keras.Variable, name: str) -> keras.Variable:
-        return self.add_variable(variable.shape, dtype="float32", name=f"{variable.path.replace('/', '_')}_{name}")
+        return self.add_variable(
+            variable.shape, dtype="float32", name=f"{variable.path.replace('/', '_')}_{name}"
+        )
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Sgd(SlotOptimizer):
-    """See `workloads.optimizers.Sgd`. `decay` is not Keras's `weight_decay`, which leaves the momentum alone."""
+    """See `workloads.optimizers.Sgd`.
 
-    def __init__(self, learning_rate: float, momentum: float, decay: float, master_weights: bool = False, **common: Any) -> None:
-        super().__init__(("momentum",), {"momentum": momentum, "decay": decay}, learning_rate, master_weights, **common)
+    `decay` is not Keras's `weight_decay`, which leaves the momentum alone.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        momentum: float,
+        decay: float,
+        master_weights: bool = False,
+        **common: Any,
+    ) -> None:
+        super().__init__(
+            ("momentum",),
+            {"momentum": momentum, "decay": decay},
+            learning_rate,
+            master_weights,
+            **common,
+        )
         self.momentum = momentum
         self.decay = decay
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> None:
         """Change one weight and its slot."""
         momentum = self.slot("momentum", variable)
         momentum.assign(self.momentum * momentum + (gradient + self.decay * self.trained(variable)))
@@ -87,15 +116,25 @@ class Adam(SlotOptimizer):
     """See `workloads.optimizers.Adam`."""
 
     def __init__(
-        self, learning_rate: float, beta1: float, beta2: float, epsilon: float, master_weights: bool = False, **common: Any
+        self,
+        learning_rate: float,
+        beta1: float,
+        beta2: float,
+        epsilon: float,
+        master_weights: bool = False,
+        **common: Any,
     ) -> None:
         numbers = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(("exp_avg", "exp_avg_sq"), numbers, learning_rate, master_weights, **common)
+        super().__init__(
+            ("exp_avg", "exp_avg_sq"), numbers, learning_rate, master_weights, **common
+        )
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon
 
-    def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> None:
         """Change one weight and its slots."""
         mean, square = self.slot("exp_avg", variable), self.slot("exp_avg_sq", variable)
         mean.assign_add((1 - self.beta1) * (gradient - mean))

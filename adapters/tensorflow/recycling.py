@@ -21,21 +21,33 @@ class Own(NamedTuple):
 class Recycling:
     """Has variables on a CPU take values in the memory that they have: new memory would have to be cleared, and be there too.
 
-    By TensorFlow's own rule for an optimizer's step: a value that somebody else still holds stays as it is, and the variable
-    gets a copy of its own.
+    By TensorFlow's own rule for an optimizer's step: a value that somebody else still holds stays
+    as it is, and the variable gets a copy of its own.
     """
 
     def __init__(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Make what looks after the rule. With the first `take` that is 80 ms, for any number of variables."""
+        """Make what looks after the rule.
+
+        With the first `take` that is 80 ms, for any number of variables.
+        """
         here = {name: variable for name, variable in variables.items() if _is_here(variable)}
-        self._sizes = {name: variable.dtype.size * variable.shape.num_elements() for name, variable in here.items()}  # in bytes
+        self._sizes = {
+            name: variable.dtype.size * variable.shape.num_elements()
+            for name, variable in here.items()
+        }  # in bytes
         dtypes = {variable.dtype for variable in here.values()}
-        self._loops = [_loop(dtype, [variable for variable in here.values() if variable.dtype == dtype]) for dtype in dtypes]
+        self._loops = [
+            _loop(dtype, [variable for variable in here.values() if variable.dtype == dtype])
+            for dtype in dtypes
+        ]
 
     def take(self, look_up: Callable[[], Mapping[str, tf.Tensor]]) -> dict[str, Own]:
-        """Return values in memory that they and their variables alone have. `look_up` returns the variables' values.
+        """Return values in memory that they and their variables alone have.
 
-        Variables that somebody has gathered from or scattered to are not among them: they hand out copies ever after.
+        `look_up` returns the variables' values.
+
+        Variables that somebody has gathered from or scattered to are not among them: they hand out
+        copies ever after.
         """
         self._make_own()
         values, again = look_up(), look_up()
@@ -53,17 +65,25 @@ class Recycling:
 
 
 def _address(value: tf.Tensor) -> int:
-    plain = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value  # Python's buffers have no bfloat16
+    # Python's buffers have no bfloat16
+    plain = tf.bitcast(value, tf.uint16) if value.dtype == tf.bfloat16 else value
     address: int = np.asarray(memoryview(plain)).__array_interface__["data"][0]
     return address
 
 
 def _is_here(variable: tf.Variable) -> bool:
-    return "CPU" in variable.device and bool(variable.dtype.is_floating) and variable.shape.num_elements() > 0
+    return (
+        "CPU" in variable.device
+        and bool(variable.dtype.is_floating)
+        and variable.shape.num_elements() > 0
+    )
 
 
 def _loop(dtype: tf.DType, variables: Sequence[tf.Variable]) -> Callable[[], None]:
-    """Return what goes over the variables one by one. A function with operations for each takes 4 ms a variable to make."""
+    """Return what goes over the variables one by one.
+
+    A function with operations for each takes 4 ms a variable to make.
+    """
     handles = tf.stack([variable.handle for variable in variables])
     nothing = tf.zeros((), dtype)
 
@@ -73,7 +93,9 @@ def _loop(dtype: tf.DType, variables: Sequence[tf.Variable]) -> Callable[[], Non
                 return [place + 1]
 
         with tf.device("CPU:0"):  # also beside a GPU
-            tf.while_loop(lambda place: place < len(variables), make_next_own, [0], parallel_iterations=1)
+            tf.while_loop(
+                lambda place: place < len(variables), make_next_own, [0], parallel_iterations=1
+            )
 
     specs = tf.TensorSpec((len(variables),), tf.resource), tf.TensorSpec(None, dtype)
     function = tf.function(make_all_own, autograph=False).get_concrete_function(*specs)

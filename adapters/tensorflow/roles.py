@@ -7,9 +7,13 @@ import re
 from adapters.tensorflow.state import CANONICAL
 from workloads import Role
 
-_KINDS = {kind: Role.BUFFER if name.startswith("running_") else Role.WEIGHT for kind, name in CANONICAL.items()}
+_KINDS = {
+    kind: Role.BUFFER if name.startswith("running_") else Role.WEIGHT
+    for kind, name in CANONICAL.items()
+}
 _KINDS["seed_generator_state"] = Role.RNG
-# Keras numbers a layer's variables, the trainable ones first: of a batch norm, scale and shift are 0 and 1.
+# Keras numbers a layer's variables, the trainable ones first: of a batch norm, scale and shift are
+# 0 and 1.
 _MOVING_STATISTIC = re.compile(r"layers/batch_norm(_\d+)?/vars/[23]")
 _LEARNING_RATE = "optimizer/vars/1"  # behind the count of steps, before the slots
 
@@ -20,7 +24,10 @@ def of_variable(name: str) -> Role:
 
 
 def of_dataset(name: str) -> Role | None:
-    """The role of a dataset of Keras 3, such as "layers/conv2d_1/vars/0". The learning rate is a setting, and no state."""
+    """The role of a dataset of Keras 3, such as "layers/conv2d_1/vars/0".
+
+    The learning rate is a setting, and no state.
+    """
     if name == _LEARNING_RATE:
         return None
     if name.startswith("optimizer/"):

@@ -15,7 +15,9 @@ VARIABLES = "variables/variables"  # the prefix of the bundle
 
 
 class SavedModel(Method[State]):
-    """The format to serve a model from. It holds the dropout seeds, too, but nothing of the optimizer.
+    """The format to serve a model from.
+
+    It holds the dropout seeds, too, but nothing of the optimizer.
 
     Keras 3.15 writes every weight twice: as its own variable, and as the tf.Variable inside.
     """
@@ -30,7 +32,11 @@ class SavedModel(Method[State]):
         """Have TensorFlow make new variables, and take the values of the weights over."""
         loaded = tf.saved_model.load(path)
         copy(loaded.trainable_variables, state.model.trainable_variables)
-        copy(loaded.non_trainable_variables, state.model.non_trainable_variables, leave_out=state.rng.values())
+        copy(
+            loaded.non_trainable_variables,
+            state.model.non_trainable_variables,
+            leave_out=state.rng.values(),
+        )
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the variables, each under both of its paths; only their Keras names tell what they are."""

@@ -28,7 +28,8 @@ CANONICAL = {
     "moving_mean": "running_mean",
     "moving_variance": "running_var",
 }
-# The axes of a kernel in their canonical order, by the number of axes: (in, out) and (height, width, in, out).
+# The axes of a kernel in their canonical order, by the number of axes: (in, out) and (height,
+# width, in, out).
 KERNEL_AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
 CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -78,7 +79,9 @@ class Tensor:
 
 
 class State:
-    """Model, optimizer, dropout seeds and position. A load changes the values of its variables, never the variables.
+    """Model, optimizer, dropout seeds and position.
+
+    A load changes the values of its variables, never the variables.
 
     The compiled step refers to the variables, and compiling it anew takes seconds.
     """
@@ -87,9 +90,14 @@ class State:
         self.workload = workload
         self.model = model
         self.optimizer: SlotOptimizer = new_optimizer(workload)
-        self.optimizer.build(model.trainable_variables)  # else the slots come with the first step, too late for a load
+        # else the slots come with the first step, too late for a load
+        self.optimizer.build(model.trainable_variables)
         self.compile()
-        self.rng = {layer.name: layer.seed_generator.state for layer in model.layers if hasattr(layer, "seed_generator")}
+        self.rng = {
+            layer.name: layer.seed_generator.state
+            for layer in model.layers
+            if hasattr(layer, "seed_generator")
+        }
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
         self.gradients: list[tf.Tensor] = []
         self.loss = tf.constant(float("nan"))
@@ -99,11 +107,15 @@ class State:
         self.model.compile(self.optimizer)
 
     @tf.function(autograph=False)
-    def forward_backward(self, inputs: tf.Tensor, targets: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def forward_backward(
+        self, inputs: tf.Tensor, targets: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Return the loss and the gradients in float32."""
         with tf.GradientTape() as tape:
             loss = _loss(self.workload, self.model(inputs, training=True), targets)
-        gradients = tape.gradient(loss, [variable.value for variable in self.model.trainable_variables])
+        gradients = tape.gradient(
+            loss, [variable.value for variable in self.model.trainable_variables]
+        )
         return loss, [tf.cast(gradient, tf.float32) for gradient in gradients]
 
     @tf.function(autograph=False)
@@ -148,7 +160,10 @@ class State:
             yield f"buffers/{_canonical_name(variable)}", _tensor(variable)
         for slot, values in self.optimizer.slots.items():
             for variable, value in zip(self.model.trainable_variables, values, strict=True):
-                yield f"optimizer/{slot}/{_canonical_name(variable)}", Tensor(value, _tensor(variable).axes)
+                yield (
+                    f"optimizer/{slot}/{_canonical_name(variable)}",
+                    Tensor(value, _tensor(variable).axes),
+                )
         yield "optimizer/iterations", Tensor(self.optimizer.iterations)
         for name, seed in self.rng.items():
             yield f"rng/{name}", Tensor(seed)
@@ -156,12 +171,17 @@ class State:
 
 
 def new_state(workload: Workload, seed: int, rank: int) -> State:
-    """Return a state at step 0. The dropout seeds differ from rank to rank, the other first values do not."""
+    """Return a state at step 0.
+
+    The dropout seeds differ from rank to rank, the other first values do not.
+    """
     example = native(workload.data.examples(0, 1, 0)).inputs
     dtype = "bfloat16" if workload.master_weights else "float32"
     random = np.random.default_rng((seed, rank))
     seeds = (int(random.integers(2**31)) for _ in iter(int, 1))
-    state = State(workload, new_model(workload.model, example.shape[1:], example.dtype.name, dtype, seeds))
+    state = State(
+        workload, new_model(workload.model, example.shape[1:], example.dtype.name, dtype, seeds)
+    )
     tensors = state.tensors()
     for part, variables in (("weights", workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
@@ -178,7 +198,9 @@ def native(batch: Batch) -> Batch:
     return Batch(np.ascontiguousarray(batch.inputs.transpose(CHANNELS_LAST)), batch.targets)
 
 
-def copy(sources: Iterable[Variable], targets: Iterable[Variable], leave_out: Iterable[Variable] = ()) -> None:
+def copy(
+    sources: Iterable[Variable], targets: Iterable[Variable], leave_out: Iterable[Variable] = ()
+) -> None:
     """Give the sources' values to the targets, one to one, except to the targets in `leave_out`."""
     kept = {id(variable) for variable in leave_out}
     for source, target in zip(sources, targets, strict=True):

@@ -1,4 +1,7 @@
-"""model.save_weights of Keras: HDF5 in one file or in several with an index, by rank 0. A compiled model's optimizer is in it."""
+"""model.save_weights of Keras: HDF5 in one file or in several with an index, by rank 0.
+
+A compiled model's optimizer is in it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ class WeightsFile(Method[State]):
 
 
 class ShardedWeights(WeightsFile):
-    """Options: `shards`, into about how many files the state is divided. Keras divides no tensor, and refuses one too large."""
+    """Options: `shards`, into about how many files the state is divided.
+
+    Keras divides no tensor, and refuses one too large.
+    """
 
     file = "model.weights.json"
 

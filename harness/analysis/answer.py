@@ -23,8 +23,9 @@ _Timed = TypeVar("_Timed", CostRow, TrainRow)
 def answer(runs: Sequence[Sequence[Row]]) -> list[str]:
     """Return what is fast, what training loses and what can be trusted, a sentence each.
 
-    `runs` has the rows of each run, oldest first. Times of two runs are not held against each other: every framework has its own
-    answer, from the run that tried most of its methods, the newest of several.
+    `runs` has the rows of each run, oldest first. Times of two runs are not held against each
+    other: every framework has its own answer, from the run that tried most of its methods, the
+    newest of several.
     """
     everything = [row for rows in runs for row in rows]
     return [_answer_on_speed(runs), _answer_on_training(runs), _answer_on_trust(everything)]
@@ -35,11 +36,15 @@ def _answer_on_speed(runs: Sequence[Sequence[Row]]) -> str:
     if not fields:
         return "No run here shows how fast a checkpoint is."
     best = {framework: min(_whole(rows), key=_durable) for framework, rows in fields.items()}
-    told = [(row.method, framework, _speed(row, fields[framework])) for framework, row in best.items()]
+    told = [
+        (row.method, framework, _speed(row, fields[framework])) for framework, row in best.items()
+    ]
     first = next(iter(best.values()))
     state = f"{size(first.state_bytes)} of " if first.state_bytes else ""
     apart = " (each within its own run)" if _are_of_several(best.values(), runs) else ""
-    covers = "full checkpoint" if all(row.covers == "full" for row in best.values()) else "checkpoint"
+    covers = (
+        "full checkpoint" if all(row.covers == "full" for row in best.values()) else "checkpoint"
+    )
     return f"On {state}{group_title(first)}, a verified {covers} is durable soonest with {_by_method(told)}{apart}."
 
 
@@ -50,30 +55,64 @@ def _answer_on_training(runs: Sequence[Sequence[Row]]) -> str:
         best = {framework: min(_whole(rows), key=_stall) for framework, rows in still.items()}
         told = [(row.method, framework, duration(row.stall_s)) for framework, row in best.items()]
         said.append(f"a checkpoint stops training least with {_by_method(told)}")
-    loops = _good_by_framework([[row for row in rows if isinstance(row, TrainRow)] for rows in runs])
+    loops = _good_by_framework(
+        [[row for row in rows if isinstance(row, TrainRow)] for rows in runs]
+    )
     if loops:
         least = {framework: min(_whole(rows), key=_overhead) for framework, rows in loops.items()}
-        told = [(f"{row.method} every {row.every} steps", framework, _added(row)) for framework, row in least.items()]
-        said.append(f"with all that also slows the steps, it costs training least with {_by_method(told)}")
+        told = [
+            (f"{row.method} every {row.every} steps", framework, _added(row))
+            for framework, row in least.items()
+        ]
+        said.append(
+            f"with all that also slows the steps, it costs training least with {_by_method(told)}"
+        )
     return _sentence(said) or "No run here shows what training loses."
 
 
 def _answer_on_trust(rows: Sequence[Row]) -> str:
     said = [_returned(rows), _spared([row for row in rows if isinstance(row, CostRow)])]
-    resumed = [row for row in rows if isinstance(row, ResumeRow) and row.method and not row.ablated and row.covers == "full"]
+    resumed = [
+        row
+        for row in rows
+        if isinstance(row, ResumeRow) and row.method and not row.ablated and row.covers == "full"
+    ]
     same = [row.bitwise for row in resumed if row.bitwise is not None]
     if same:
-        said.append(f"{sum(same)} of {len(same)} killed runs went on bit by bit from a checkpoint of their whole state")
-    parity = [row.verified for row in rows if isinstance(row, ParityRow) and row.status in ("ok", "failed")]
+        said.append(
+            f"{sum(same)} of {len(same)} killed runs went on bit by bit from a checkpoint of their whole state"
+        )
+    parity = [
+        row.verified
+        for row in rows
+        if isinstance(row, ParityRow) and row.status in ("ok", "failed")
+    ]
     if parity:
-        said.append(f"{sum(parity)} of {len(parity)} states built by a framework are the same as the others'")
-    repeated = [row.same_in_two_processes for row in rows if isinstance(row, SizesRow) and row.same_in_two_processes is not None]
+        said.append(
+            f"{sum(parity)} of {len(parity)} states built by a framework are the same as the others'"
+        )
+    repeated = [
+        row.same_in_two_processes
+        for row in rows
+        if isinstance(row, SizesRow) and row.same_in_two_processes is not None
+    ]
     if repeated:
-        said.append(f"{sum(repeated)} of {len(repeated)} times two processes write the same files for the same state")
-    loaded = [row.verified for row in rows if isinstance(row, ReshardRow) and row.status in ("ok", "failed")]
+        said.append(
+            f"{sum(repeated)} of {len(repeated)} times two processes write the same files for the same state"
+        )
+    loaded = [
+        row.verified
+        for row in rows
+        if isinstance(row, ReshardRow) and row.status in ("ok", "failed")
+    ]
     if loaded:
-        said.append(f"{sum(loaded)} of {len(loaded)} checkpoints are whole for another number of ranks")
-    return _sentence([clause for clause in said if clause]) or "No run here shows whether a checkpoint can be trusted."
+        said.append(
+            f"{sum(loaded)} of {len(loaded)} checkpoints are whole for another number of ranks"
+        )
+    return (
+        _sentence([clause for clause in said if clause])
+        or "No run here shows whether a checkpoint can be trusted."
+    )
 
 
 def _sentence(clauses: Sequence[str]) -> str:
@@ -83,13 +122,23 @@ def _sentence(clauses: Sequence[str]) -> str:
 
 def _returned(rows: Sequence[Row]) -> str:
     """With how many methods all bytes came back, and with which they did not."""
-    tried = [row for row in rows if isinstance(row, CostRow | TrainRow) and row.status in ("ok", "failed")]
+    tried = [
+        row
+        for row in rows
+        if isinstance(row, CostRow | TrainRow) and row.status in ("ok", "failed")
+    ]
     if not tried:
         return ""
     names = {(row.framework, row.method) for row in tried}
-    failed = list(dict.fromkeys((row.framework, row.method) for row in tried if row.status == "failed"))
+    failed = list(
+        dict.fromkeys((row.framework, row.method) for row in tried if row.status == "failed")
+    )
     text = f"{len(names) - len(failed)} of {len(names)} methods gave every byte back"
-    return f"{text} (failed: {listed([f'{method} in {framework}' for framework, method in failed])})" if failed else text
+    return (
+        f"{text} (failed: {listed([f'{method} in {framework}' for framework, method in failed])})"
+        if failed
+        else text
+    )
 
 
 def _spared(rows: Sequence[CostRow]) -> str:
@@ -100,7 +149,9 @@ def _spared(rows: Sequence[CostRow]) -> str:
     safe = {(row.framework, row.method) for row in known if row.durability != "never"}
     safe -= {(row.framework, row.method) for row in known if row.durability == "never"}
     if not safe:
-        return "a power loss may cost any of these checkpoints, for none is flushed to the last name"
+        return (
+            "a power loss may cost any of these checkpoints, for none is flushed to the last name"
+        )
     told = [(method, framework, "") for framework, method in sorted(safe)]
     return f"only with {_by_method(told)} is a checkpoint certain to outlive a power loss"
 
@@ -117,8 +168,9 @@ def _is_good(row: CostRow | TrainRow) -> bool:
 def _good_by_framework(runs: Sequence[Sequence[_Timed]]) -> dict[str, list[_Timed]]:
     """The good rows of each framework from one run, of the state and ranks that most good rows are about.
 
-    It is the run that tried most methods, so that one of a few methods takes no answer from one of all, and a method that has
-    failed since is no longer praised; the newest where several tried as many.
+    It is the run that tried most methods, so that one of a few methods takes no answer from one of
+    all, and a method that has failed since is no longer praised; the newest where several tried as
+    many.
     """
     settings = [_setting(row) for rows in runs for row in rows if _is_good(row)]
     if not settings:
@@ -126,7 +178,10 @@ def _good_by_framework(runs: Sequence[Sequence[_Timed]]) -> dict[str, list[_Time
     common = max(dict.fromkeys(settings), key=settings.count)
     found: dict[str, list[_Timed]] = {}
     for name in sorted({row.framework for rows in runs for row in rows}):
-        own = [[row for row in rows if row.framework == name and _setting(row) == common] for rows in runs]
+        own = [
+            [row for row in rows if row.framework == name and _setting(row) == common]
+            for rows in runs
+        ]
         telling = [rows for rows in reversed(own) if any(_is_good(row) for row in rows)]
         if telling:
             found[name] = [row for row in max(telling, key=_tried) if _is_good(row)]
@@ -161,7 +216,9 @@ def _overhead(row: TrainRow) -> float:
 
 def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
     gain = compared_with_default(row, rows)
-    return duration(row.durable_s) + (f", {gain.value:.1f} times as fast as the default" if gain and gain.low > 1 else "")
+    return duration(row.durable_s) + (
+        f", {gain.value:.1f} times as fast as the default" if gain and gain.low > 1 else ""
+    )
 
 
 def _added(row: TrainRow) -> str:
@@ -177,8 +234,20 @@ def _by_method(told: Sequence[tuple[str, str, str]]) -> str:
     alike: dict[str, list[str]] = {}
     for method, frameworks in methods.items():
         alike.setdefault(listed(frameworks), []).append(method)
-    return ", and with ".join(f"{listed(names)} in {frameworks}" for frameworks, names in alike.items())
+    return ", and with ".join(
+        f"{listed(names)} in {frameworks}" for frameworks, names in alike.items()
+    )
 
 
 def _are_of_several(rows: Iterable[Row], runs: Sequence[Sequence[Row]]) -> bool:
-    return len({number for row in rows for number, members in enumerate(runs) if any(row is member for member in members)}) > 1
+    return (
+        len(
+            {
+                number
+                for row in rows
+                for number, members in enumerate(runs)
+                if any(row is member for member in members)
+            }
+        )
+        > 1
+    )

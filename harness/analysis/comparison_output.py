@@ -16,12 +16,21 @@ from harness.analysis.statistics import Estimate
 SCHEMA = 1  # of the JSON
 COLUMNS = ("row", "figure", "base", "head", "cost, head / base", "verdict")
 NOT_COMPARED = "not compared"
-_MARKS = {"slower": "**slower**", "faster": "faster", "same": "same", "inconclusive": "inconclusive", NOT_COMPARED: NOT_COMPARED}
+_MARKS = {
+    "slower": "**slower**",
+    "faster": "faster",
+    "same": "same",
+    "inconclusive": "inconclusive",
+    NOT_COMPARED: NOT_COMPARED,
+}
 
 
 def lines(row: ComparedRow) -> list[tuple[str, ...]]:
     """The row as lines of `COLUMNS`: one a figure, compared or left out, then one for each thing lost or won."""
-    figures = [(_titled(figure), *_sides(figure), ratio(figure.ratio), figure.verdict) for figure in row.figures]
+    figures = [
+        (_titled(figure), *_sides(figure), ratio(figure.ratio), figure.verdict)
+        for figure in row.figures
+    ]
     others = [(name, "", "", why, NOT_COMPARED) for name, why in row.left_out.items()]
     others += [("correctness", "", "", fault, "worse") for fault in row.faults]
     others += [("correctness", "", "", gain, "better") for gain in row.gains]
@@ -56,12 +65,20 @@ def _result(comparison: Comparison) -> str:
         return f"{regressed} of {len(comparison.rows)} rows got worse"
     if comparison.is_hollow:
         return "Nothing got worse of what could be compared, and neither saves nor loads could"
-    return "Nothing got worse for certain" if comparison.counts()["inconclusive"] else "Nothing got worse"
+    return (
+        "Nothing got worse for certain"
+        if comparison.counts()["inconclusive"]
+        else "Nothing got worse"
+    )
 
 
 def method(comparison: Comparison) -> str:
     """How it was compared."""
-    design = "processes of both sides in turn, pair by pair" if comparison.paired else "two runs of one machine"
+    design = (
+        "processes of both sides in turn, pair by pair"
+        if comparison.paired
+        else "two runs of one machine"
+    )
     intervals = f"intervals of {CONFIDENCE:.0%} for all {comparison.tests} figures together"
     return (
         f"A ratio above 1 is worse. {design[0].upper()}{design[1:]}; {intervals}. "
@@ -72,10 +89,17 @@ def method(comparison: Comparison) -> str:
 
 def to_markdown(comparison: Comparison) -> str:
     """The comparison as Markdown."""
-    parts = [f"### {_escaped(headline(comparison))}", *(f"- {_escaped(remark)}" for remark in comparison.remarks)]
+    parts = [
+        f"### {_escaped(headline(comparison))}",
+        *(f"- {_escaped(remark)}" for remark in comparison.remarks),
+    ]
     for title, rows in by_group(comparison).items():
         head = "| " + " | ".join(COLUMNS) + " |\n|" + " --- |" * len(COLUMNS)
-        body = ["| " + " | ".join(_marked(cell) for cell in line) + " |" for row in rows for line in lines(row)]
+        body = [
+            "| " + " | ".join(_marked(cell) for cell in line) + " |"
+            for row in rows
+            for line in lines(row)
+        ]
         parts.append("\n".join([f"\n**{_escaped(title)}**\n", head, *body]))
     return "\n".join([*parts, "", method(comparison)]) + "\n"
 
@@ -99,7 +123,8 @@ def to_json(comparison: Comparison) -> str:
 def to_junit(comparison: Comparison) -> str:
     """The comparison as JUnit XML: a suite for each table, a test for each figure and one for the correctness of each row.
 
-    What is inconclusive or left out is reported as skipped: it was neither shown to be as fast nor to be slower.
+    What is inconclusive or left out is reported as skipped: it was neither shown to be as fast nor
+    to be slower.
     """
     root = ElementTree.Element("testsuites", name="ckptbench compare")
     for title, rows in by_group(comparison).items():
@@ -160,7 +185,11 @@ def _test_cases(row: ComparedRow) -> Iterator[ElementTree.Element]:
 
 
 def _test_case(row: ComparedRow, what: str) -> ElementTree.Element:
-    return ElementTree.Element("testcase", classname=printable(f"{row.group}.{row.name}"), name=printable(f"{row.name} {what}"))
+    return ElementTree.Element(
+        "testcase",
+        classname=printable(f"{row.group}.{row.name}"),
+        name=printable(f"{row.name} {what}"),
+    )
 
 
 def _count(element: ElementTree.Element) -> None:

@@ -29,12 +29,14 @@ class CostRow(Row):
     file_bytes: int | None = None
     files: int | None = None
     peak_memory_bytes: int | None = None
-    cpu_s: float | None = None  # user and system time of a save until it is durable, all threads; not that of child processes
+    # user and system time of a save until it is durable, all threads; not that of child processes
+    cpu_s: float | None = None
     load_cache: str | None = None
     backing: str | None = None
     ceiling_direct: bool | None = None
     straggler: float | None = None  # the last rank's time over the median rank's
-    writers: int | None = None  # ranks that wrote a share worth the name; None where one record speaks for all
+    # ranks that wrote a share worth the name; None where one record speaks for all
+    writers: int | None = None
     largest_share: float | None = None  # of the bytes, by the rank that wrote most
     durability: str = "unknown"
     data_durability: str = "unknown"
@@ -46,9 +48,11 @@ class CostRow(Row):
     verified: bool = False
     memory_copy_s: float | None = None
     device_copy_s: float | None = None
-    open_s: Estimate | None = None  # to make and open the method in a process that saves, by its slowest rank
+    # to make and open the method in a process that saves, by its slowest rank
+    open_s: Estimate | None = None
     stall_s: Estimate | None = None
-    stall_copies: Estimate | None = None  # the stall as a multiple of a copy of the state in memory, taken beside it
+    # the stall as a multiple of a copy of the state in memory, taken beside it
+    stall_copies: Estimate | None = None
     finished_s: Estimate | None = None
     durable_s: Estimate | None = None
     load_s: Estimate | None = None
@@ -61,7 +65,10 @@ class CostRow(Row):
     @property
     def above_ceiling(self) -> bool:
         """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
-        return any(share is not None and share.is_above(1.0) for share in (self.write_efficiency, self.read_efficiency))
+        return any(
+            share is not None and share.is_above(1.0)
+            for share in (self.write_efficiency, self.read_efficiency)
+        )
 
 
 def row(item: Wanted, found: Measured) -> CostRow:
@@ -94,7 +101,11 @@ def _add_syscalls(row: CostRow, case: str, found: Measured) -> None:
     calls = found.syscalls.get(case)
     if calls is None:
         return
-    row.durability, row.data_durability, row.durability_reason = calls.durability, calls.data_durability, calls.reason
+    row.durability, row.data_durability, row.durability_reason = (
+        calls.durability,
+        calls.data_durability,
+        calls.reason,
+    )
     if calls.durability != "unknown":
         row.writes, row.write_median_bytes = calls.writes, calls.write_median_bytes
         row.fsyncs, row.renames = calls.fsyncs, calls.renames
@@ -105,7 +116,9 @@ def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
     last_ns = {record.process: record.open_ns for record in opened}
     if not last_ns:
         return None
-    return statistics.median(Samples(np.array(list(last_ns.values())) / 1e9, np.array(list(last_ns))))
+    return statistics.median(
+        Samples(np.array(list(last_ns.values())) / 1e9, np.array(list(last_ns)))
+    )
 
 
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
@@ -119,7 +132,8 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
     row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
     row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
-    copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))  # records of before schema 6 have the state's alone
+    # records of before schema 6 have the state's alone
+    copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))
     if copies_s.notna().all():
         row.stall_copies = _median(used.assign(copies=used["stall_s"] / copies_s), "copies")
     row.durable_s, row.ceiling_write_s = _median(used, "durable_s"), _median(used, "ceiling_s")
@@ -127,7 +141,10 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.durable_samples = _samples(used, "durable_s")
     if row.world > 1:
         row.straggler = _number(used["straggler"])
-        row.largest_share, row.writers = _number(used["largest_share"]), int(used["writers"].median()) or None
+        row.largest_share, row.writers = (
+            _number(used["largest_share"]),
+            int(used["writers"].median()) or None,
+        )
 
 
 def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:

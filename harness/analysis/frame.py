@@ -32,7 +32,8 @@ from harness.record import (
     WorkerRecord,
 )
 
-_WRITER_SHARE = 0.05  # of the bytes of the one that wrote most: below it, a rank has written its logs
+# of the bytes of the one that wrote most: below it, a rank has written its logs
+_WRITER_SHARE = 0.05
 _KEY = ["case", "process", "index"]
 
 
@@ -44,11 +45,13 @@ class Measured:
     loads: pd.DataFrame
     trainings: pd.DataFrame
     states: dict[str, StateRecord] = field(default_factory=dict)
-    memory_copies_ns: dict[str, list[int]] = field(default_factory=dict)  # one of each process and rank
+    # one of each process and rank
+    memory_copies_ns: dict[str, list[int]] = field(default_factory=dict)
     opened: dict[str, list[OpenedRecord]] = field(default_factory=dict)
     syscalls: dict[str, SyscallsRecord] = field(default_factory=dict)
     failures: dict[str, list[FailureRecord]] = field(default_factory=dict)
-    verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)  # case -> (process, rank)
+    # case -> (process, rank)
+    verified: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     overheads: list[OverheadRecord] = field(default_factory=list)
     workers: list[WorkerRecord] = field(default_factory=list)
     payloads: dict[str, list[PayloadRecord]] = field(default_factory=dict)
@@ -67,11 +70,20 @@ class Measured:
 
 
 def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
-    """Sort the records; `worlds` gives each case's number of ranks. A sample that a rank has not reported is left out."""
+    """Sort the records; `worlds` gives each case's number of ranks.
+
+    A sample that a rank has not reported is left out.
+    """
     found = Measured(
-        saves=_of_world(_saves(record for record in records if isinstance(record, SaveRecord)), worlds),
-        loads=_of_world(_loads(record for record in records if isinstance(record, LoadRecord)), worlds),
-        trainings=_trainings_of_world([record for record in records if isinstance(record, TrainingRecord)], worlds),
+        saves=_of_world(
+            _saves(record for record in records if isinstance(record, SaveRecord)), worlds
+        ),
+        loads=_of_world(
+            _loads(record for record in records if isinstance(record, LoadRecord)), worlds
+        ),
+        trainings=_trainings_of_world(
+            [record for record in records if isinstance(record, TrainingRecord)], worlds
+        ),
     )
     for record in records:
         match record:
@@ -86,7 +98,9 @@ def measured(records: Sequence[Record], worlds: dict[str, int]) -> Measured:
                 found.failures.setdefault(record.case, []).append(record)
             case VerifiedRecord():
                 ranks = range(record.rank, record.rank + record.ranks)
-                found.verified.setdefault(record.case, set()).update((record.process, rank) for rank in ranks)
+                found.verified.setdefault(record.case, set()).update(
+                    (record.process, rank) for rank in ranks
+                )
             case CalibrationRecord():
                 found.calibrations.append(record)
             case OverheadRecord():
@@ -148,7 +162,9 @@ def _saves(records: Iterable[SaveRecord]) -> pd.DataFrame:
         }
         for record in records
     ]
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
+    return pd.DataFrame(
+        rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"]
+    )
 
 
 def _spread_straggler(record: SaveRecord) -> float:
@@ -194,7 +210,9 @@ def _loads(records: Iterable[LoadRecord]) -> pd.DataFrame:
         }
         for record in records
     ]
-    return pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
+    return pd.DataFrame(
+        rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"]
+    )
 
 
 def _complete(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
@@ -217,7 +235,8 @@ def _of_world(ranks: pd.DataFrame, worlds: dict[str, int]) -> pd.DataFrame:
             "direct": "min",
             "settled": "min",
             **({"cache": "max"} if "cache" in ranks else {}),
-            **({"copy_s": "median"} if "copy_s" in ranks else {}),  # any one of them may have been disturbed
+            # any one of them may have been disturbed
+            **({"copy_s": "median"} if "copy_s" in ranks else {}),
         }
     )
     if "finished_s" in samples:
@@ -252,11 +271,14 @@ def _trainings_of_world(records: Sequence[TrainingRecord], worlds: dict[str, int
         }
         for record in records
     ]
-    ranks = pd.DataFrame(rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"])
+    ranks = pd.DataFrame(
+        rows, columns=list(rows[0]) if rows else [*_KEY, "rank", "ranks", "warmup", "disturbed"]
+    )
     if ranks.empty:
         return ranks
     ranks = _complete(ranks, worlds).sort_values(["stall_s", "block_s"])
-    blocks = ranks.groupby(_KEY, as_index=False).last()  # the parts of one rank add up: of the one that stalled longest
+    # the parts of one rank add up: of the one that stalled longest
+    blocks = ranks.groupby(_KEY, as_index=False).last()
     for name in ("unflushed_s", "disturbed", "file_bytes"):
         blocks[name] = ranks.groupby(_KEY)[name].max().to_numpy()
     blocks["step_s"] = blocks["plain_s"] / blocks["steps"]

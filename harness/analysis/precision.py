@@ -27,8 +27,9 @@ class Precision:
 def of_run(run: ReadRun) -> list[Precision]:
     """The precision of every row that took samples; of a run with arms, that of every ratio between them.
 
-    It is that of the least precise figure of those that `comparison` knows, by Student's interval over the processes: the bootstrap
-    of a table is narrow by chance now and then where processes are few, and who stops at the first such moment is deceived.
+    It is that of the least precise figure of those that `comparison` knows, by Student's interval
+    over the processes: the bootstrap of a table is narrow by chance now and then where processes
+    are few, and who stops at the first such moment is deceived.
     """
     return list(_of_arms(run) if comparison.has_arms(run) else _of_rows(run))
 
@@ -45,7 +46,11 @@ def notes(run: ReadRun) -> list[str]:
         return []
     asked, found = f"±{_percent(goal['precision'])} was asked for", of_run(run)
     reached = [row.name for row in found if row.half_width <= goal["precision"]]
-    missed = [f"{row.name} ({row.figure} ±{_percent(row.half_width)})" for row in found if row.half_width > goal["precision"]]
+    missed = [
+        f"{row.name} ({row.figure} ±{_percent(row.half_width)})"
+        for row in found
+        if row.half_width > goal["precision"]
+    ]
     texts = [f"{asked} and reached by {listed(reached)}."] if reached else []
     allowed = f"within {goal['budget_s'] / 60:g} min"
     return texts + ([f"{asked} {allowed} and not reached by {listed(missed)}."] if missed else [])
@@ -65,7 +70,9 @@ def _of_arms(run: ReadRun) -> Iterator[Precision]:
     for row in comparison.between_arms(run).rows:
         worst = max(row.figures, key=lambda figure: figure.ratio.half_width, default=None)
         if worst is not None:
-            yield Precision(f"{row.name} on {row.group}", row.cases, worst.name, worst.ratio.half_width)
+            yield Precision(
+                f"{row.name} on {row.group}", row.cases, worst.name, worst.ratio.half_width
+            )
 
 
 def _percent(share: float) -> str:

@@ -31,7 +31,10 @@ def row(item: Wanted, found: Measured) -> ReshardRow:
     if ranks_told(loaded) < case.load_world:
         row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
         return row
-    row.replicated_leaves, row.sharded_leaves = loaded[0].replicated_leaves, loaded[0].sharded_leaves
+    row.replicated_leaves, row.sharded_leaves = (
+        loaded[0].replicated_leaves,
+        loaded[0].sharded_leaves,
+    )
     row.left_out = loaded[0].left_out
     row.verified = True
     return row

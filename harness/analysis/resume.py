@@ -14,9 +14,10 @@ from harness.record import Divergence, ResumeRecord, StraightRecord
 class ResumeRow(Row):
     """One resumed run (or, without a method, one that began anew) against the straight one, leaf by leaf after every step.
 
-    `diverged_at` is the first step after which a leaf of any rank differs: `at_step` itself where the load did not restore it.
-    `first_leaves` are the farthest of those that differ there, `first_max_ulp` the most representable numbers that any of all is
-    away; None where they are no floating point. `restored` says whether every rank's load brought back all that was saved,
+    `diverged_at` is the first step after which a leaf of any rank differs: `at_step` itself where
+    the load did not restore it. `first_leaves` are the farthest of those that differ there,
+    `first_max_ulp` the most representable numbers that any of all is away; None where they are no
+    floating point. `restored` says whether every rank's load brought back all that was saved,
     `repeatable` whether the interrupted run had the straight run's losses up to its checkpoint.
     """
 
@@ -65,13 +66,17 @@ def row(item: Wanted, found: Measured) -> ResumeRow:
     interrupted = found.interrupted.get(case.id, [])
     if interrupted:
         known = {record.rank: record.losses for record in straight}
-        row.repeatable = all(record.losses == known[record.rank][: record.at_step] for record in interrupted)
+        row.repeatable = all(
+            record.losses == known[record.rank][: record.at_step] for record in interrupted
+        )
     return row
 
 
 def _lacks_divergence(resumed: Sequence[ResumeRecord]) -> bool:
     """Whether a rank diverged and its record, which would say where, is lost: one for all ranks is only a summary."""
-    return not all(record.identical for record in resumed) and all(record.diverged_at is None for record in resumed)
+    return not all(record.identical for record in resumed) and all(
+        record.diverged_at is None for record in resumed
+    )
 
 
 def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
@@ -86,19 +91,27 @@ def _describe(row: ResumeRow, resumed: Sequence[ResumeRecord]) -> None:
     if not diverged:
         return
     first = min(diverged, key=lambda record: (record.diverged_at, record.rank))
-    row.diverged_at, row.diverged_rank, row.first_count = first.diverged_at, first.rank, first.first_count
+    row.diverged_at, row.diverged_rank, row.first_count = (
+        first.diverged_at,
+        first.rank,
+        first.first_count,
+    )
     row.first_leaves = [_described(leaf) for leaf in first.first]
     row.first_roles = list(first.first_roles) or sorted({leaf.role for leaf in first.first})
     row.first_max_ulp = first.first_max_ulp
     if row.first_max_ulp is None:  # a record of before that was stored: of the leaves that it names
-        row.first_max_ulp = max((leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None)
+        row.first_max_ulp = max(
+            (leaf.max_ulp for leaf in first.first if leaf.max_ulp is not None), default=None
+        )
 
 
 def _described(leaf: Divergence) -> str:
     return leaf.name if leaf.max_ulp is None else f"{leaf.name} ({leaf.max_ulp} ulp)"
 
 
-def _add_losses(row: ResumeRow, straight: Sequence[StraightRecord], resumed: Sequence[ResumeRecord]) -> None:
+def _add_losses(
+    row: ResumeRow, straight: Sequence[StraightRecord], resumed: Sequence[ResumeRecord]
+) -> None:
     """Take over rank 0's traces."""
     row.straight_losses = list(min(straight, key=lambda record: record.rank).losses)
     row.losses = list(min(resumed, key=lambda record: record.rank).losses)

@@ -13,7 +13,8 @@ from harness.plan import PlannedCase
 from harness.record import SCHEMA, FailureRecord, ReshardRecord, ResumeRecord, StraightRecord
 
 _WORST_FIRST = ("failed", "unsupported", "skipped")
-# What no page, picture or terminal is to be given: a worker's last words may have colours or a torn character in them.
+# What no page, picture or terminal is to be given: a worker's last words may have colours or a torn
+# character in them.
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _NOT_PRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -38,7 +39,10 @@ class Wanted:
 
 @dataclass(kw_only=True)
 class Row:
-    """What is known of one case. Times in seconds, sizes in bytes; None where nothing could be measured."""
+    """What is known of one case.
+
+    Times in seconds, sizes in bytes; None where nothing could be measured.
+    """
 
     framework: str
     method: str
@@ -64,7 +68,9 @@ class Row:
     reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high. Raw samples stay out.
+        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high.
+
+        Raw samples stay out.
 
         A single sample has no interval: its ends are null.
         """
@@ -114,11 +120,16 @@ def identity(item: Wanted) -> dict[str, Any]:
 
 def ranks_told(records: Iterable[StraightRecord | ResumeRecord | ReshardRecord]) -> int:
     """Of how many ranks these records tell; one may speak for many."""
-    return len({rank for record in records for rank in range(record.rank, record.rank + record.ranks)})
+    return len(
+        {rank for record in records for rank in range(record.rank, record.rank + record.ranks)}
+    )
 
 
 def group_title(row: Row) -> str:
-    """What the rows of one table have in common. Costs of all worlds stand in one table, which says what more ranks change."""
+    """What the rows of one table have in common.
+
+    Costs of all worlds stand in one table, which says what more ranks change.
+    """
     precision = "" if row.precision == "float32" else f", {row.precision}"
     ranks = "" if row.world == 1 or row.experiment == "cost" else f", {row.world} ranks"
     times = " x ranks" if row.scale else ""
@@ -139,7 +150,11 @@ class Naming:
 
     def name(self, row: Row) -> str:
         """The method, after the framework where there are several."""
-        return f"{row.framework} {row.method}".strip() if self.several_frameworks else row.method or row.framework
+        return (
+            f"{row.framework} {row.method}".strip()
+            if self.several_frameworks
+            else row.method or row.framework
+        )
 
     def whose(self, row: Row) -> str:
         """What stands before something that the row shares with others of its framework."""

@@ -40,5 +40,9 @@ def rows_of(wanted: Sequence[Wanted], found: Measured) -> list[Row]:
 def _is_oversubscribed(case: Case, workers: Sequence[WorkerRecord]) -> bool | None:
     """Whether the case's ranks were more than the processors of their node; None where no record says how many those are."""
     worlds = (case.world, case.load_world)
-    own = [worker for worker in workers if worker.framework == case.framework and worker.world in worlds and worker.cpus]
+    own = [
+        worker
+        for worker in workers
+        if worker.framework == case.framework and worker.world in worlds and worker.cpus
+    ]
     return any(worker.ranks_here > worker.cpus for worker in own) if own else None

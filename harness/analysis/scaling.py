@@ -14,9 +14,10 @@ from harness.analysis.statistics import Estimate
 class Scaled:
     """A row in its series.
 
-    `slowdown` is its durable time over that of the series' smallest world, simultaneous over the series. With a state that is the
-    same for all worlds (strong scaling), sharing it out ideally keeps it at 1 on one disk. With a state that grows with the
-    ranks (weak scaling), it is divided by how much larger the state is: 1 then says that the ranks together write as many bytes a
+    `slowdown` is its durable time over that of the series' smallest world, simultaneous over the
+    series. With a state that is the same for all worlds (strong scaling), sharing it out ideally
+    keeps it at 1 on one disk. With a state that grows with the ranks (weak scaling), it is divided
+    by how much larger the state is: 1 then says that the ranks together write as many bytes a
     second as one does.
     """
 
@@ -50,12 +51,21 @@ def series(rows: Sequence[CostRow]) -> list[list[Scaled]]:
 
 def _held_against_first(rows: Sequence[CostRow]) -> list[Scaled]:
     first = rows[0]
-    return [Scaled(first, None), *(Scaled(row, _slowdown(row, first, len(rows) - 1)) for row in rows[1:])]
+    return [
+        Scaled(first, None),
+        *(Scaled(row, _slowdown(row, first, len(rows) - 1)) for row in rows[1:]),
+    ]
 
 
 def _slowdown(row: CostRow, first: CostRow, comparisons: int) -> Estimate | None:
-    if row.durable_samples is None or first.durable_samples is None or not (row.state_bytes and first.state_bytes):
+    if (
+        row.durable_samples is None
+        or first.durable_samples is None
+        or not (row.state_bytes and first.state_bytes)
+    ):
         return None
     ratio = statistics.ratio(row.durable_samples, first.durable_samples, comparisons)
     growth = row.state_bytes / first.state_bytes if row.scale else 1.0
-    return replace(ratio, value=ratio.value / growth, low=ratio.low / growth, high=ratio.high / growth)
+    return replace(
+        ratio, value=ratio.value / growth, low=ratio.low / growth, high=ratio.high / growth
+    )

@@ -1,9 +1,10 @@
 """Which rows a run lacks because nobody asked for them, and which it ought to have.
 
-A suite measures what it lists. On the command line it is narrowed to some frameworks, workloads and methods, and other methods,
-numbers of ranks and ways to train take the place of its own. A row is missed where both runs were asked for it, or both left it to
-the same suite. It is left out where one was asked for something else: another suite, other names, or names at all where the other
-run had only what the suite lists.
+A suite measures what it lists. On the command line it is narrowed to some frameworks, workloads and
+methods, and other methods, numbers of ranks and ways to train take the place of its own. A row is
+missed where both runs were asked for it, or both left it to the same suite. It is left out where
+one was asked for something else: another suite, other names, or names at all where the other run
+had only what the suite lists.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from harness.case import Case
 from harness.plan import Selection
 
 _Name = Callable[[Case], Any]
-_NAMES: dict[str, _Name] = {  # what a selection calls a case by; an empty one is under no such choice
+# what a selection calls a case by; an empty one is under no such choice
+_NAMES: dict[str, _Name] = {
     "frameworks": lambda case: case.framework,
     "workloads": lambda case: case.workload,
     "methods": lambda case: case.method.partition("[")[0],
@@ -26,7 +28,8 @@ _NAMES: dict[str, _Name] = {  # what a selection calls a case by; an empty one i
     "launchers": lambda case: case.launcher,
     "nodes": lambda case: case.nodes or None,
 }
-_BEYOND_THE_SUITE = ("methods", "worlds", "strategies", "launchers", "nodes")  # who names these can get what no suite lists
+# who names these can get what no suite lists
+_BEYOND_THE_SUITE = ("methods", "worlds", "strategies", "launchers", "nodes")
 
 
 def is_left_out(case: Case, of: ReadRun, other: ReadRun) -> bool:
@@ -40,7 +43,9 @@ def is_left_out(case: Case, of: ReadRun, other: ReadRun) -> bool:
     if theirs is None:
         return not _is_of_parts_that_occur(case, other)
     ours = of.stored.selection
-    return _has_other_options(case, ours, theirs) or any(_is_not_named(axis, case, ours, theirs) for axis in _NAMES)
+    return _has_other_options(case, ours, theirs) or any(
+        _is_not_named(axis, case, ours, theirs) for axis in _NAMES
+    )
 
 
 def _is_not_named(axis: str, case: Case, ours: Selection | None, theirs: Selection) -> bool:
@@ -54,7 +59,10 @@ def _is_not_named(axis: str, case: Case, ours: Selection | None, theirs: Selecti
 def _has_other_options(case: Case, ours: Selection | None, theirs: Selection) -> bool:
     """A method with other options than its own is a row of another name."""
     own = ours.options if ours else {}
-    return any(key in case.options and own.get(key) != theirs.options.get(key) for key in {*own, *theirs.options})
+    return any(
+        key in case.options and own.get(key) != theirs.options.get(key)
+        for key in {*own, *theirs.options}
+    )
 
 
 def _is_of_parts_that_occur(case: Case, run: ReadRun) -> bool:

@@ -19,8 +19,9 @@ HASH_ORDER = "order of Python's hashes"  # of text: another one in every process
 class SizesRow(Row):
     """The files of one method: sizes in bytes of the checkpoint of the trained state, and how they repeat.
 
-    `stored` is by role, as it lies in the files; None where the format does not tell. What no entry claims is `metadata_bytes`.
-    The `deflated` and `shuffled` fractions are the state's own, of weights and of the optimizer, fresh and trained.
+    `stored` is by role, as it lies in the files; None where the format does not tell. What no entry
+    claims is `metadata_bytes`. The `deflated` and `shuffled` fractions are the state's own, of
+    weights and of the optimizer, fresh and trained.
     """
 
     state_bytes: int | None = None
@@ -47,7 +48,8 @@ class SizesRow(Row):
     same_in_two_processes: bool | None = None
     same_with_fixed_hashing: bool | None = None
     causes: list[str] = field(default_factory=list)
-    places: list[str] = field(default_factory=list)  # "file [start, stop): cause" of the first differences
+    # "file [start, stop): cause" of the first differences
+    places: list[str] = field(default_factory=list)
 
 
 def row(item: Wanted, found: Measured) -> SizesRow:
@@ -61,7 +63,10 @@ def row(item: Wanted, found: Measured) -> SizesRow:
     _add_inventories(row, found.inventories.get(case, []))
     repeats = found.repeats.get(case, [])
     _add_repeats(row, repeats)
-    if row.file_bytes is None or len({(record.process, record.pair) for record in repeats}) < _PAIRS * item.processes:
+    if (
+        row.file_bytes is None
+        or len({(record.process, record.pair) for record in repeats}) < _PAIRS * item.processes
+    ):
         row.status, row.reason = "skipped", "not looked at to the end: the run was interrupted"
     return row
 
@@ -72,10 +77,15 @@ def _add_inventories(row: SizesRow, inventories: Sequence[InventoryRecord]) -> N
         return
     row.state_bytes, row.covered_bytes = trained.state_bytes, trained.covered_bytes
     row.file_bytes, row.files = trained.file_bytes, len(trained.files)
-    row.fresh_file_bytes = next((record.file_bytes for record in inventories if record.steps == 0), None)
-    of_trained = [record.device_written_bytes for record in inventories if record.steps == trained.steps]
+    row.fresh_file_bytes = next(
+        (record.file_bytes for record in inventories if record.steps == 0), None
+    )
+    of_trained = [
+        record.device_written_bytes for record in inventories if record.steps == trained.steps
+    ]
     written = [count for count in of_trained if count is not None]
-    row.device_written_bytes = min(written, default=None)  # whatever else the machine wrote meanwhile only adds
+    # whatever else the machine wrote meanwhile only adds
+    row.device_written_bytes = min(written, default=None)
     if not any(file.entries for file in trained.files):
         return
     stored: dict[str, int] = {}
@@ -94,7 +104,10 @@ def _add_payloads(row: SizesRow, payloads: Sequence[PayloadRecord]) -> None:
             if payload.role not in ("weight", "optimizer") or not payload.sampled_bytes:
                 continue
             name = "weights" if payload.role == "weight" else "optimizer"
-            deflated, shuffled = (count / payload.sampled_bytes for count in (payload.deflated_bytes, payload.shuffled_bytes))
+            deflated, shuffled = (
+                count / payload.sampled_bytes
+                for count in (payload.deflated_bytes, payload.shuffled_bytes)
+            )
             if record.steps == 0:
                 setattr(row, f"{name}_deflated_fresh", deflated)
             else:
@@ -106,7 +119,10 @@ def _add_syscalls(row: SizesRow, case: str, found: Measured) -> None:
     calls = found.syscalls.get(case)
     if calls is not None and calls.durability != "unknown":
         row.writes, row.write_min_bytes = calls.writes, calls.write_min_bytes
-        row.write_median_bytes, row.write_max_bytes = calls.write_median_bytes, calls.write_max_bytes
+        row.write_median_bytes, row.write_max_bytes = (
+            calls.write_median_bytes,
+            calls.write_max_bytes,
+        )
 
 
 def _add_repeats(row: SizesRow, repeats: Sequence[RepeatRecord]) -> None:
@@ -115,7 +131,12 @@ def _add_repeats(row: SizesRow, repeats: Sequence[RepeatRecord]) -> None:
     row.same_in_two_processes = verdicts.get(("two processes", "random"))
     row.same_with_fixed_hashing = verdicts.get(("two processes", "fixed"))
     different = [record for record in repeats if not record.identical]
-    causes = {cause for record in different for difference in record.differences for cause in difference.causes}
+    causes = {
+        cause
+        for record in different
+        for difference in record.differences
+        for cause in difference.causes
+    }
     if any(record.only_first or record.only_second for record in different):
         causes.add("file names")
     if len(causes) > 1:
@@ -130,9 +151,13 @@ def _places(repeats: Sequence[RepeatRecord]) -> list[str]:
     found: dict[str, None] = {}
     for record in repeats:
         for names in (record.only_first, record.only_second):
-            found |= dict.fromkeys(f"{name}: only one of two checkpoints has it" for name in names[:2])
+            found |= dict.fromkeys(
+                f"{name}: only one of two checkpoints has it" for name in names[:2]
+            )
         for difference in record.differences:
             start, stop = difference.ranges[0]
             more = f" and {difference.range_count - 1} more" if difference.range_count > 1 else ""
-            found[f"{difference.name} [{start}, {stop}){more}: {', '.join(difference.causes)}"] = None
+            found[f"{difference.name} [{start}, {stop}){more}: {', '.join(difference.causes)}"] = (
+                None
+            )
     return list(found)

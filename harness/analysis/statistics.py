@@ -1,10 +1,12 @@
 """Medians and ratios with bootstrap intervals that know that samples of one process resemble each other.
 
-Source of the method: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013: resample the processes with
-replacement, then the samples within each. Intervals are percentile intervals; several comparisons at once get simultaneous ones by
-Bonferroni's inequality. A bootstrap over few clusters is too narrow by the root of (P - 1) / P for P processes (A. C. Davison and
-D. V. Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8), so medians are spread by its inverse, on the scale of
-logarithms: two processes remain few, and the more there are the better the interval.
+Source of the method: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM
+2013: resample the processes with replacement, then the samples within each. Intervals are
+percentile intervals; several comparisons at once get simultaneous ones by Bonferroni's inequality.
+A bootstrap over few clusters is too narrow by the root of (P - 1) / P for P processes (A. C.
+Davison and D. V. Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8), so medians
+are spread by its inverse, on the scale of logarithms: two processes remain few, and the more there
+are the better the interval.
 
 Above `_FEW` samples nobody draws them one by one: see `_divided_medians`.
 """
@@ -26,14 +28,16 @@ _FEW = 1000  # samples
 _SEED = 20130620  # intervals must not change from one reading to the next
 
 Values = NDArray[np.float64]
-Counts = NDArray[np.int32]  # a row for each bootstrap sample, a column for each sample: how often the one has the other
+# a row for each bootstrap sample, a column for each sample: how often the one has the other
+Counts = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A median, or a ratio of two, with its interval.
 
-    A `single` sample tells nothing about its spread: there is no interval then, and `low` and `high` are no more than the value.
+    A `single` sample tells nothing about its spread: there is no interval then, and `low` and
+    `high` are no more than the value.
     """
 
     value: float
@@ -79,10 +83,13 @@ def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
     return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
 
 
-def ratio(numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE) -> Estimate:
+def ratio(
+    numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE
+) -> Estimate:
     """The ratio of two medians with an interval that holds for all of `comparisons` such ratios together.
 
-    It has none where either median is of a single sample: the other one's spread is not the ratio's.
+    It has none where either median is of a single sample: the other one's spread is not the
+    ratio's.
     """
     generator = np.random.default_rng(_SEED)
     resampled = resampled_medians(numerator, generator) / resampled_medians(denominator, generator)
@@ -92,7 +99,10 @@ def ratio(numerator: Samples, denominator: Samples, comparisons: int = 1, confid
 
 
 def is_single(samples: Samples) -> bool:
-    """Whether there is one sample alone, which has no spread. Two of one process have that of the process."""
+    """Whether there is one sample alone, which has no spread.
+
+    Two of one process have that of the process.
+    """
     return len(samples.values) == 1
 
 
@@ -101,7 +111,12 @@ def simultaneous(confidence: float, comparisons: int) -> float:
     return 1.0 - (1.0 - confidence) / max(1, comparisons)
 
 
-def resampled_medians(samples: Samples, generator: np.random.Generator, count: int = RESAMPLES, logarithmic: bool = True) -> Values:
+def resampled_medians(
+    samples: Samples,
+    generator: np.random.Generator,
+    count: int = RESAMPLES,
+    logarithmic: bool = True,
+) -> Values:
     """Medians of `count` bootstrap samples: processes drawn first, then as many samples within each as it has."""
     lengths = _lengths(samples)
     if len(samples.values) > _FEW:
@@ -109,12 +124,17 @@ def resampled_medians(samples: Samples, generator: np.random.Generator, count: i
     else:
         at_once = _at_once(lengths)
         parts = [min(at_once, count - done) for done in range(0, count, at_once)]
-        medians = np.concatenate([_medians(samples, _counts(lengths, generator, part)) for part in parts])
+        medians = np.concatenate(
+            [_medians(samples, _counts(lengths, generator, part)) for part in parts]
+        )
     return _spread(medians, float(np.median(samples.values)), len(lengths), logarithmic)
 
 
 def _seeded_medians(samples: Samples, logarithmic: bool) -> Values:
-    """The medians that this module's own seed gives. Drawing takes longest, and a row's columns can share it."""
+    """The medians that this module's own seed gives.
+
+    Drawing takes longest, and a row's columns can share it.
+    """
     lengths = _lengths(samples)
     if len(samples.values) > _FEW or _at_once(lengths) < RESAMPLES:
         return resampled_medians(samples, np.random.default_rng(_SEED), logarithmic=logarithmic)
@@ -142,7 +162,11 @@ def _spread(medians: Values, centre: float, processes: int, logarithmic: bool) -
     if processes == 1:
         return medians
     factor = (processes / (processes - 1)) ** 0.5
-    return np.asarray(centre * (medians / centre) ** factor if logarithmic else centre + (medians - centre) * factor)
+    return np.asarray(
+        centre * (medians / centre) ** factor
+        if logarithmic
+        else centre + (medians - centre) * factor
+    )
 
 
 def _counts(lengths: tuple[int, ...], generator: np.random.Generator, count: int) -> Counts:
@@ -153,7 +177,8 @@ def _counts(lengths: tuple[int, ...], generator: np.random.Generator, count: int
     picks = (generator.random((count, len(each), each.max())) * drawn_lengths).astype(np.int64)
     total = int(each.sum())
     starts = (np.cumsum(each) - each)[processes] + total * np.arange(count)[:, np.newaxis]
-    there = np.broadcast_to(np.arange(each.max()) < drawn_lengths, picks.shape)  # processes differ in how many samples they have
+    # processes differ in how many samples they have
+    there = np.broadcast_to(np.arange(each.max()) < drawn_lengths, picks.shape)
     flat = np.bincount((picks + starts[:, :, np.newaxis])[there], minlength=count * total)
     return flat.reshape(count, total).astype(np.int32)
 
@@ -171,15 +196,20 @@ def _medians(samples: Samples, counts: Counts) -> Values:
 def _divided_medians(samples: Samples, generator: np.random.Generator, count: int) -> Values:
     """The same distribution at a cost that hardly grows with the samples: for many of them, where the two in the middle are one.
 
-    The values in order are divided in halves again and again; each time, how many of the draws that a process still has to give
-    fall into the lower half is binomial, and tells in which half the median lies.
+    The values in order are divided in halves again and again; each time, how many of the draws that
+    a process still has to give fall into the lower half is binomial, and tells in which half the
+    median lies.
     """
     numbers, owners = np.unique(samples.processes, return_inverse=True)
     order = np.argsort(samples.values)
     of_process = [np.flatnonzero(owners[order] == process) for process in range(len(numbers))]
     drawn = generator.integers(len(numbers), size=(count, len(numbers)))
-    times = np.bincount((drawn + len(numbers) * np.arange(count)[:, np.newaxis]).ravel(), minlength=drawn.size)
-    left: NDArray[np.int64] = times.reshape(drawn.shape) * np.array([len(places) for places in of_process])
+    times = np.bincount(
+        (drawn + len(numbers) * np.arange(count)[:, np.newaxis]).ravel(), minlength=drawn.size
+    )
+    left: NDArray[np.int64] = times.reshape(drawn.shape) * np.array(
+        [len(places) for places in of_process]
+    )
     rank = (left.sum(axis=1) - 1) // 2
     low, high = np.zeros(count, dtype=np.int64), np.full(count, len(order))
     for _ in range(len(order).bit_length()):

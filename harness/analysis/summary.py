@@ -60,17 +60,26 @@ def _scaling(rows: Sequence[CostRow], naming: Naming) -> str:
     good = [member for member in largest if member.row.verified and member.row.durable_s]
     if not good:
         return "No method gave a verified checkpoint in several worlds."
-    best = min(good, key=lambda member: member.row.durable_s.value if member.row.durable_s else float("inf"))
+    best = min(
+        good,
+        key=lambda member: member.row.durable_s.value if member.row.durable_s else float("inf"),
+    )
     each = "for each byte " if best.row.scale else ""
     times = "; ".join(
         f"{_named(member.row, naming)} {member.slowdown.value:.1f}"
-        for member in sorted(good, key=lambda member: member.slowdown.value if member.slowdown else 0.0)
+        for member in sorted(
+            good, key=lambda member: member.slowdown.value if member.slowdown else 0.0
+        )
         if member.slowdown
     )
-    said = [f"On {world} ranks {_named(best.row, naming)} is durable first, in {duration(best.row.durable_s)}."]
+    said = [
+        f"On {world} ranks {_named(best.row, naming)} is durable first, in {duration(best.row.durable_s)}."
+    ]
     said.append(f"Times of the time that one rank takes {each}there: {times}.")
     if any(row.oversubscribed for row in rows):
-        said.append("+ marks more ranks than processors (oversubscribed): they also wait for one another's turn.")
+        said.append(
+            "+ marks more ranks than processors (oversubscribed): they also wait for one another's turn."
+        )
     return " ".join(said)
 
 
@@ -81,9 +90,15 @@ def _sizes(rows: Sequence[SizesRow], naming: Naming) -> str:
         return "No method's files could be looked at."
     sentences = [_compressibility(good[0], naming.whose(good[0]))]
     one = [_with_causes(row, naming) for row in good if row.same_in_one_process is False]
-    two = [_with_causes(row, naming) for row in good if row.same_in_one_process and row.same_in_two_processes is False]
+    two = [
+        _with_causes(row, naming)
+        for row in good
+        if row.same_in_one_process and row.same_in_two_processes is False
+    ]
     if one:
-        sentences.append(f"Saving the same state twice in one process gives other files with {listed(one)}.")
+        sentences.append(
+            f"Saving the same state twice in one process gives other files with {listed(one)}."
+        )
     if two:
         sentences.append(f"Two processes with the same state write other files with {listed(two)}.")
     if not one and not two:
@@ -114,7 +129,9 @@ def _parity(rows: Sequence[ParityRow]) -> str:
     if same:
         said.append(f"{listed(same)} hold the same state and train it alike.")
     if other:
-        said.append(f"{listed(other)} {'does' if len(other) == 1 else 'do'} not: see the reasons below.")
+        said.append(
+            f"{listed(other)} {'does' if len(other) == 1 else 'do'} not: see the reasons below."
+        )
     return " ".join(said)
 
 
@@ -125,13 +142,23 @@ def _train(rows: Sequence[TrainRow], naming: Naming) -> str:
         return "No method's training could be timed."
     full = [row for row in good if row.covers == "full"] or good
     best = min(full, key=lambda row: row.overhead_s.value if row.overhead_s else float("inf"))
-    said = [f"Training loses least with {_named(best, naming)}: {spread_duration(best.overhead_s)} a checkpoint."]
+    said = [
+        f"Training loses least with {_named(best, naming)}: {spread_duration(best.overhead_s)} a checkpoint."
+    ]
     safe = min(full, key=_overhead_until_flushed)
     if safe is not best:
         said.append(f"With what flushing the files still takes, it is {_named(safe, naming)}.")
-    pressed = [row for row in good if row.back_pressure_s and row.step_s and row.back_pressure_s.is_above(0.1 * row.step_s.value)]
+    pressed = [
+        row
+        for row in good
+        if row.back_pressure_s
+        and row.step_s
+        and row.back_pressure_s.is_above(0.1 * row.step_s.value)
+    ]
     if pressed:
-        said.append(f"With {listed([_named(row, naming) for row in pressed])} the loop waits for one checkpoint before the next.")
+        said.append(
+            f"With {listed([_named(row, naming) for row in pressed])} the loop waits for one checkpoint before the next."
+        )
     return " ".join(said)
 
 
@@ -142,7 +169,9 @@ def _resume(rows: Sequence[ResumeRow], naming: Naming) -> str:
     methods = [row for row in known if row.method]
     same = [_named(row, naming) for row in methods if row.bitwise]
     other = [_named(row, naming) for row in methods if not row.bitwise and row.covers == "full"]
-    said = [f"{row.framework} trains {_bits(row)} when it trains again{_with(row)}." for row in plain]
+    said = [
+        f"{row.framework} trains {_bits(row)} when it trains again{_with(row)}." for row in plain
+    ]
     if same:
         said.append(f"Bit by bit as if nothing had happened: {listed(same)}.")
     if other:
@@ -155,7 +184,11 @@ def _bits(row: ResumeRow) -> str:
 
 
 def _overhead_until_flushed(row: TrainRow) -> float:
-    return sum(part.value for part in (row.overhead_s, row.unflushed_s) if part) if row.overhead_s else float("inf")
+    return (
+        sum(part.value for part in (row.overhead_s, row.unflushed_s) if part)
+        if row.overhead_s
+        else float("inf")
+    )
 
 
 def _named(row: Row, naming: Naming) -> str:
@@ -171,13 +204,18 @@ def _with(row: Row) -> str:
 def _reshard(rows: Sequence[ReshardRow], naming: Naming) -> str:
     """Whose checkpoints another number of ranks can load."""
     good = [_named(row, naming) for row in rows if row.verified]
-    return f"Whole for another number of ranks: {listed(good)}." if good else "No checkpoint is whole for another number of ranks."
+    return (
+        f"Whole for another number of ranks: {listed(good)}."
+        if good
+        else "No checkpoint is whole for another number of ranks."
+    )
 
 
 def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | None:
     """How many times as fast as the framework's default a method is durable, simultaneous over the methods of the table.
 
-    None where there is no interval that could tell them apart: without a default, or with a single sample of either.
+    None where there is no interval that could tell them apart: without a default, or with a single
+    sample of either.
     """
     default = next((other for other in rows if other.default and _is_alike(other, row)), None)
     if default is None or default is row or not (row.durable_samples and default.durable_samples):
@@ -199,12 +237,18 @@ def notes(rows: Sequence[Row], found: Measured) -> list[str]:
     said = [_samples_note(measured)] if measured else []
     said += _overhead_note(found)
     if any(row.ceiling_direct is False for row in measured):
-        said.append("The scratch directory takes no direct I/O: ceilings went through the page cache and say little about a disk.")
+        said.append(
+            "The scratch directory takes no direct I/O: ceilings went through the page cache and say little about a disk."
+        )
     if any(row.backing == "unknown" for row in measured):
-        said.append("Memory backing could not be shown for some samples: their times may include the host handing memory back.")
+        said.append(
+            "Memory backing could not be shown for some samples: their times may include the host handing memory back."
+        )
     doubtful = [naming.name(row) for row in measured if row.above_ceiling]
     if doubtful:
-        said.append(f"* {listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method.")
+        said.append(
+            f"* {listed(doubtful)} beat the ceiling beyond the interval: there the ceiling is in doubt, not the method."
+        )
     return said
 
 
@@ -230,13 +274,25 @@ def _least_stall(rows: Sequence[CostRow], naming: Naming) -> str:
 
 
 def _unsafe(rows: Sequence[CostRow], naming: Naming) -> str:
-    nothing = [naming.name(row) for row in rows if row.durability == "never" and row.data_durability == "never"]
-    names = [naming.name(row) for row in rows if row.durability == "never" and row.data_durability != "never"]
+    nothing = [
+        naming.name(row)
+        for row in rows
+        if row.durability == "never" and row.data_durability == "never"
+    ]
+    names = [
+        naming.name(row)
+        for row in rows
+        if row.durability == "never" and row.data_durability != "never"
+    ]
     said = []
     if nothing:
-        said.append(f"After a power loss nothing that {listed(nothing)} wrote is certain: not all of it is flushed.")
+        said.append(
+            f"After a power loss nothing that {listed(nothing)} wrote is certain: not all of it is flushed."
+        )
     if names:
-        said.append(f"{listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name.")
+        said.append(
+            f"{listed(names)} flush{'es' if len(names) == 1 else ''} the data but not every file name."
+        )
     return " ".join(said)
 
 
@@ -257,4 +313,6 @@ def _overhead_note(found: Measured) -> list[str]:
         return []
     costs = sorted(cost for record in found.overheads for cost in record.empty_save_ns)
     peak = max(record.harness_peak_bytes for record in found.overheads)
-    return [f"The harness itself: {costs[len(costs) // 2] / 1e3:.1f} us a save, {peak / 2**20:.0f} MiB of memory."]
+    return [
+        f"The harness itself: {costs[len(costs) // 2] / 1e3:.1f} us a save, {peak / 2**20:.0f} MiB of memory."
+    ]

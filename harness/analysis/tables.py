@@ -17,7 +17,12 @@ from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
 from harness.analysis.train import TrainRow
 
-_ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
+_ABLATED = {
+    "optimizer": "optimizer",
+    "rng": "RNG",
+    "buffer": "batch-norm statistics",
+    "position": "position",
+}
 OVERSUBSCRIBED = " +"  # more ranks than processors
 DISTURBED = "~"  # behind the number of those among the samples that count
 NO_INTERVAL = "[–]"  # of a single sample
@@ -34,11 +39,16 @@ def by_workload(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def table(rows: Sequence[Row]) -> pd.DataFrame:
-    """The final table of rows of one experiment: text, one line per row. The framework is named where there are several."""
+    """The final table of rows of one experiment: text, one line per row.
+
+    The framework is named where there are several.
+    """
     several = len({row.framework for row in rows}) > 1
     cost = [row for row in rows if isinstance(row, CostRow)]
     if cost and is_scaling(cost):
-        return pd.DataFrame([_scaled_line(member, several) for members in series(cost) for member in members])
+        return pd.DataFrame(
+            [_scaled_line(member, several) for members in series(cost) for member in members]
+        )
     lines = pd.DataFrame([_line(row, several) for row in rows])
     return lines.drop(columns=OPEN) if cost and all(row.open_s is None for row in cost) else lines
 
@@ -48,8 +58,17 @@ def to_markdown(rows: Sequence[Row]) -> str:
     parts = []
     for title, members in by_workload(rows).items():
         lines = table(members)
-        head = "| " + " | ".join(lines.columns) + " |\n|" + "|".join([" --- "] * len(lines.columns)) + "|"
-        body = ["| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines.itertuples(index=False)]
+        head = (
+            "| "
+            + " | ".join(lines.columns)
+            + " |\n|"
+            + "|".join([" --- "] * len(lines.columns))
+            + "|"
+        )
+        body = [
+            "| " + " | ".join(_escaped(cell) for cell in line) + " |"
+            for line in lines.itertuples(index=False)
+        ]
         parts.append("\n".join([f"**{title}**", "", head, *body]))
     return "\n\n".join(parts) + "\n"
 
@@ -68,15 +87,20 @@ def duration(estimate: Estimate | None) -> str:
     """A duration to three digits, in seconds or milliseconds."""
     if estimate is None:
         return "–"
-    value, unit = (estimate.value, "s") if abs(estimate.value) >= 0.9995 else (1e3 * estimate.value, "ms")
-    return f"{value:#.3g} {unit}" if abs(value) < 99.95 else f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
+    value, unit = (
+        (estimate.value, "s") if abs(estimate.value) >= 0.9995 else (1e3 * estimate.value, "ms")
+    )
+    # from 100 on, "g" would turn to powers of ten
+    return f"{value:#.3g} {unit}" if abs(value) < 99.95 else f"{value:.0f} {unit}"
 
 
 def spread_duration(estimate: Estimate | None) -> str:
     """A duration around zero with its interval, in milliseconds."""
     if estimate is None:
         return "–"
-    interval = NO_INTERVAL if estimate.single else f"[{1e3 * estimate.low:.0f}–{1e3 * estimate.high:.0f}]"
+    interval = (
+        NO_INTERVAL if estimate.single else f"[{1e3 * estimate.low:.0f}–{1e3 * estimate.high:.0f}]"
+    )
     return f"{1e3 * estimate.value:.0f} ms {interval}"
 
 
@@ -92,7 +116,11 @@ def size(count: float) -> str:
     """A number of bytes in decimal units."""
     for unit, name in _UNITS:
         if count >= 0.9995 * unit:
-            return f"{count / unit:.3g} {name}" if count < 999.5 * unit else f"{count / unit:.0f} {name}"
+            return (
+                f"{count / unit:.3g} {name}"
+                if count < 999.5 * unit
+                else f"{count / unit:.0f} {name}"
+            )
     return f"{count:.0f} B"
 
 
@@ -139,14 +167,20 @@ def _count(row: CostRow | TrainRow) -> str:
     """How many samples count, and how many of them although they were disturbed."""
     if not row.samples:
         return "–"
-    return f"{row.samples} ({row.used_disturbed}{DISTURBED})" if row.used_disturbed else str(row.samples)
+    return (
+        f"{row.samples} ({row.used_disturbed}{DISTURBED})"
+        if row.used_disturbed
+        else str(row.samples)
+    )
 
 
 def _ranks(row: CostRow) -> dict[str, str]:
     """Who came last says something only where all ranks have the same to do."""
     alike = row.writers is None or row.writers == row.world
     return {
-        "last / median rank": f"{row.straggler:.2f}" if row.straggler is not None and alike else "–",
+        "last / median rank": f"{row.straggler:.2f}"
+        if row.straggler is not None and alike
+        else "–",
         "writers": "–" if row.writers is None else f"{row.writers} of {row.world}",
     }
 
@@ -175,7 +209,9 @@ def _sizes_line(row: SizesRow, several_frameworks: bool) -> dict[str, str]:
         "fresh": _ratio(row.fresh_file_bytes, row.state_bytes),
         "weights": _ratio(row.weights_bytes, row.state_bytes),
         "optimizer": _ratio(row.optimizer_bytes, row.state_bytes),
-        "rest": "–" if row.metadata_bytes is None or row.other_bytes is None else size(row.metadata_bytes + row.other_bytes),
+        "rest": "–"
+        if row.metadata_bytes is None or row.other_bytes is None
+        else size(row.metadata_bytes + row.other_bytes),
         "files": "–" if row.files is None else str(row.files),
         "writes": _writes(row),
         "to device": _ratio(row.device_written_bytes, row.file_bytes),
@@ -215,18 +251,28 @@ def _train_line(row: TrainRow, several_frameworks: bool) -> dict[str, str]:
 def _percent(estimate: Estimate | None) -> str:
     if estimate is None:
         return "–"
-    interval = NO_INTERVAL if estimate.single else f"[{100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}]"
+    interval = (
+        NO_INTERVAL
+        if estimate.single
+        else f"[{100 * estimate.low:+.1f} to {100 * estimate.high:+.1f}]"
+    )
     return f"{100 * estimate.value:+.1f} % {interval}"
 
 
 def _resume_line(row: ResumeRow, several_frameworks: bool) -> dict[str, str]:
     measured = row.bitwise is not None
     return {
-        "method": _method(row, several_frameworks) if row.method else f"{row.framework} without a checkpoint{_strategy(row)}",
+        "method": _method(row, several_frameworks)
+        if row.method
+        else f"{row.framework} without a checkpoint{_strategy(row)}",
         "covers": row.covers if row.method else "",
         "resumed": row.verdict if measured else row.status,
-        "first": "" if row.diverged_at is None else f"{row.first_leaves[0]}{f' on rank {row.diverged_rank}' * (row.world > 1)}",
-        "at the end": "" if not row.final_count else f"{row.final_count} leaves, up to {row.final_max_ulp} ulp",
+        "first": ""
+        if row.diverged_at is None
+        else f"{row.first_leaves[0]}{f' on rank {row.diverged_rank}' * (row.world > 1)}",
+        "at the end": ""
+        if not row.final_count
+        else f"{row.final_count} leaves, up to {row.final_max_ulp} ulp",
         "last loss": f"{row.losses[-1]:.6f} / {row.straight_losses[-1]:.6f}" if measured else "–",
     }
 
@@ -248,7 +294,13 @@ def _strategy(row: Row) -> str:
 
 def _method(row: Row, several_frameworks: bool) -> str:
     ablated = f" without {_ABLATED[row.ablated]}" if row.ablated else ""
-    return f"{row.framework} " * several_frameworks + row.method + " (default)" * row.default + ablated + _strategy(row)
+    return (
+        f"{row.framework} " * several_frameworks
+        + row.method
+        + " (default)" * row.default
+        + ablated
+        + _strategy(row)
+    )
 
 
 def _ratio(part: int | None, whole: int | None) -> str:
@@ -257,7 +309,11 @@ def _ratio(part: int | None, whole: int | None) -> str:
 
 def _writes(row: SizesRow) -> str:
     """How many, and their median size."""
-    return "–" if row.writes is None or row.write_median_bytes is None else f"{row.writes} of {size(row.write_median_bytes)}"
+    return (
+        "–"
+        if row.writes is None or row.write_median_bytes is None
+        else f"{row.writes} of {size(row.write_median_bytes)}"
+    )
 
 
 def _same(row: SizesRow) -> str:
@@ -287,12 +343,18 @@ def _why(row: Row) -> str:
 
 
 def _full_title(experiment: str, title: str, rows: Sequence[Row]) -> str:
-    sizes = [row.state_bytes for row in rows if isinstance(row, CostRow | SizesRow | TrainRow) and row.state_bytes]
+    sizes = [
+        row.state_bytes
+        for row in rows
+        if isinstance(row, CostRow | SizesRow | TrainRow) and row.state_bytes
+    ]
     prefix = "" if experiment == "cost" else f"{experiment}: "
     worlds = sorted({row.world for row in rows})
     cost = experiment == "cost" and worlds != [1]
     title += f", {ranks_in_words(worlds)}" if cost else ""
-    title += " (oversubscribed)" if any(row.oversubscribed for row in rows) and len(worlds) == 1 else ""
+    title += (
+        " (oversubscribed)" if any(row.oversubscribed for row in rows) and len(worlds) == 1 else ""
+    )
     if not sizes:
         return f"{prefix}{title}"
     smallest = f"{size(min(sizes))} to " if rows[0].scale and min(sizes) < max(sizes) else ""

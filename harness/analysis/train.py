@@ -16,10 +16,11 @@ from harness.analysis.statistics import Estimate, Samples
 class TrainRow(Row):
     """What one checkpoint every `every` steps costs a training loop. Seconds are per checkpoint.
 
-    `overhead_s` is what a block of training with checkpoints takes beyond the mean of the two around it without; `overhead_share`
-    the same as a share of the time without. It is the sum of the stall, of `slowdown_s` (how much longer the steps take between
-    checkpoints) and of `back_pressure_s` (what the loop waits for the checkpoint before the next). `unflushed_s` comes after it:
-    what flushing the checkpoint then still takes.
+    `overhead_s` is what a block of training with checkpoints takes beyond the mean of the two
+    around it without; `overhead_share` the same as a share of the time without. It is the sum of
+    the stall, of `slowdown_s` (how much longer the steps take between checkpoints) and of
+    `back_pressure_s` (what the loop waits for the checkpoint before the next). `unflushed_s` comes
+    after it: what flushing the checkpoint then still takes.
     """
 
     samples: int = 0
@@ -71,7 +72,9 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
     for name in ("overhead_share", "stall_s", "slowdown_s", "back_pressure_s", "unflushed_s"):
         setattr(row, name, statistics.location(_samples(used, name)))
     if row.memory_copy_s:
-        row.stall_copies = statistics.location(_samples(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies"))
+        row.stall_copies = statistics.location(
+            _samples(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies")
+        )
 
 
 def _samples(frame: pd.DataFrame, column: str) -> Samples:

@@ -18,7 +18,8 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line.
 
-    Exit 2 with one sentence on wrong usage, 3 where two sides cannot be compared, 130 on Ctrl-C and on a request to end.
+    Exit 2 with one sentence on wrong usage, 3 where two sides cannot be compared, 130 on Ctrl-C and
+    on a request to end.
     """
     for number in slurm.INTERRUPTIONS:
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it

@@ -29,28 +29,46 @@ def ab_command(
     a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("the base"))] = None,
     b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("the head"))] = None,
     framework: Annotated[
-        list[str] | None, typer.Option(help="A framework; by default the one that requires what is pinned.")
+        list[str] | None,
+        typer.Option(help="A framework; by default the one that requires what is pinned."),
     ] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be given several times.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only this workload; may be given several times.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this method; may be given several times.")
+    ] = None,
     world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     directory: DirOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds without progress after which a worker is ended.")
+    ] = None,
     mpirun: MpirunOption = None,
     form: FormatOption = "table",
     folder: OutOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Measure two sides in turn on this machine, and compare them. Exit 1 where B is slower or worse than A.
+    """Measure two sides in turn on this machine, and compare them.
 
-    An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares its arms again.
+    Exit 1 where B is slower or worse than A.
+
+    An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares
+    its arms again.
     """
     if not a and not b:
-        raise UsageError("name at least one side, such as --b torch==2.13.0; the other one is what is here")
-    described = dict(zip(arms.ARMS, (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE])), strict=True))
+        raise UsageError(
+            "name at least one side, such as --b torch==2.13.0; the other one is what is here"
+        )
+    described = dict(
+        zip(
+            arms.ARMS,
+            (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE])),
+            strict=True,
+        )
+    )
     frameworks = _frameworks(framework, described)
     arms.require_pins(described, frameworks)
     require_output(form, folder)
@@ -59,14 +77,21 @@ def ab_command(
         launch.open_mpi(mpirun.absolute())
     slurm.require_a_node()
     scratch = scratch_directory(directory)
-    wishes: dict[str, Any] = {"workloads": workload, "methods": method, "worlds": measuring.worlds(world), "device": device}
+    wishes: dict[str, Any] = {
+        "workloads": workload,
+        "methods": method,
+        "worlds": measuring.worlds(world),
+        "device": device,
+    }
     plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
     measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
     measuring.make_environments(sides, plan)
     selection = Selection.of(frameworks, **wishes)
     settings = measuring.settings_of(mpirun, timeout)
-    run = measuring.new_run(plan, f"{AB}{suite_name}", results, selection, directory, (), described, goal, settings)
+    run = measuring.new_run(
+        plan, f"{AB}{suite_name}", results, selection, directory, (), described, goal, settings
+    )
     measuring.measure_here(run, sides, scratch, timeout)
     read = read_run(run)
     found = compared(read)
@@ -78,9 +103,13 @@ def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described
     """The frameworks named, or the one that requires every package that a side pins."""
     known = catalog.frameworks()
     if given:
-        return [entry.name for entry in catalog.select(known, measuring.chosen_frameworks(given, known))]
+        return [
+            entry.name for entry in catalog.select(known, measuring.chosen_frameworks(given, known))
+        ]
     pinned = {name for arm in described.values() for name in arm.pins}
-    texts = {name: (catalog.ADAPTERS / name / REQUIREMENTS).read_text(encoding="utf-8") for name in known}
+    texts = {
+        name: (catalog.ADAPTERS / name / REQUIREMENTS).read_text(encoding="utf-8") for name in known
+    }
     pins.require_known(pinned, texts.values())
     fitting = [name for name, text in texts.items() if pinned and pinned <= pins.names(text)]
     if len(fitting) == 1:

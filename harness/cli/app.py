@@ -28,11 +28,13 @@ app = typer.Typer(
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
-out = Console(width=None if sys.stdout.isatty() else 140)  # a pipe has no width of its own; 80 would break the table
+# a pipe has no width of its own; 80 would break the table
+out = Console(width=None if sys.stdout.isatty() else 140)
 err = Console(stderr=True)
 
 PythonOption = Annotated[
-    list[str] | None, typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own.")
+    list[str] | None,
+    typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own."),
 ]
 _DIR_HELP = "Scratch directory: checkpoints are written to its file system, which all nodes share where ranks are on several."
 DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
@@ -42,7 +44,10 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are s
 def make_environment(environments: Environments, framework: str) -> None:
     """Make a framework's environment where it is not there yet, and say so meanwhile."""
     with err.status(f"environment of {framework}") as status:
-        environments.interpreter(framework, lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"))
+        environments.interpreter(
+            framework,
+            lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"),
+        )
 
 
 def environments_of(python: Sequence[str] | None) -> Environments:

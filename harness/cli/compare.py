@@ -16,7 +16,17 @@ from harness.analysis import comparison, comparison_output, precision
 from harness.analysis.comparison import Comparison
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
-from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, out, scratch_directory
+from harness.cli.app import (
+    RESULTS,
+    DirOption,
+    PythonOption,
+    ResultsOption,
+    app,
+    environments_of,
+    err,
+    out,
+    scratch_directory,
+)
 from harness.driver import catalog, judge, manifest, slurm, store, suite
 from harness.driver.arms import Arm
 from harness.driver.errors import IncomparableError, UsageError, nearest
@@ -31,10 +41,19 @@ _WRITERS = {
     "json": ("comparison.json", comparison_output.to_json),
 }
 FORMATS = ("table", *_WRITERS)
-_COLOURS = {"slower": "red", "worse": "red", "faster": "green", "better": "green", "inconclusive": "yellow"}
+_COLOURS = {
+    "slower": "red",
+    "worse": "red",
+    "faster": "green",
+    "better": "green",
+    "inconclusive": "yellow",
+}
 
 OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Write comparison.md, comparison.xml (JUnit) and comparison.json there.")
+    Path | None,
+    typer.Option(
+        "--out", help="Write comparison.md, comparison.xml (JUnit) and comparison.json there."
+    ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS))]
 
@@ -49,17 +68,22 @@ def compare_command(
 ) -> None:
     """Say what got slower, or worse, from one run to another of the same machine.
 
-    Exit 1 where anything did, and 3 where the two cannot be held against each other, or what they took of the disk's time cannot.
+    Exit 1 where anything did, and 3 where the two cannot be held against each other, or what they
+    took of the disk's time cannot.
     """
     require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
     present(found, form, folder)
-    raise typer.Exit(1 if found.regressed else IncomparableError.exit_status if found.is_hollow else 0)
+    raise typer.Exit(
+        1 if found.regressed else IncomparableError.exit_status if found.is_hollow else 0
+    )
 
 
 @app.command("regress")
 def regress_command(
-    framework: Annotated[list[str], typer.Option(help="A framework, or 'all'; may be given several times.")],
+    framework: Annotated[
+        list[str], typer.Option(help="A framework, or 'all'; may be given several times.")
+    ],
     suite_name: Annotated[str, typer.Option("--suite", help="What to measure.")] = "gate",
     form: FormatOption = "table",
     folder: OutOption = None,
@@ -70,7 +94,10 @@ def regress_command(
     """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
     require_output(form, folder)
     slurm.require_a_node()
-    frameworks, scratch = measuring.chosen_frameworks(framework, catalog.frameworks()), scratch_directory(directory)
+    frameworks, scratch = (
+        measuring.chosen_frameworks(framework, catalog.frameworks()),
+        scratch_directory(directory),
+    )
     here = manifest.capture(scratch)
     place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
     baseline = next((read_run(found) for found in reversed(folders(place))), None)
@@ -88,9 +115,12 @@ def regress_command(
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     selection = Selection.of(frameworks)
-    run = measuring.new_run(plan, suite_name, results if baseline else place, selection, directory, python or ())
+    run = measuring.new_run(
+        plan, suite_name, results if baseline else place, selection, directory, python or ()
+    )
     for calibration in baseline.measured.calibrations if baseline else ():
-        run.append(calibration)  # both have the same ceilings: found out anew, other requests may seem to be the fastest
+        # both have the same ceilings: found out anew, other requests may seem to be the fastest
+        run.append(calibration)
     measuring.measure_here(run, sides, scratch)
     head = read_run(run)
     failed = judge.exit_code(run.plan, head.rows)
@@ -103,12 +133,17 @@ def regress_command(
 
 
 def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
-    """Compare two runs, or the arms of one. Raises IncomparableError with the reason where they are unlike."""
+    """Compare two runs, or the arms of one.
+
+    Raises IncomparableError with the reason where they are unlike.
+    """
     try:
         found = comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
     except comparison.Unlike as error:
         raise IncomparableError(str(error)) from error
-    of_each = ((f"{run.name}: " * (head is not None), run) for run in (base, head) if run is not None)
+    of_each = (
+        (f"{run.name}: " * (head is not None), run) for run in (base, head) if run is not None
+    )
     reached = [f"{whose}{note}" for whose, run in of_each for note in precision.notes(run)]
     return replace(found, remarks=(*found.remarks, *reached))
 
@@ -138,14 +173,20 @@ def present(found: Comparison, form: str, folder: Path | None) -> None:
 def print_comparison(found: Comparison) -> None:
     """Print the tables of a comparison, and what they mean."""
     for title, rows in comparison_output.by_group(found).items():
-        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        shown = Table(
+            title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
         for column in comparison_output.COLUMNS:
             shown.add_column(column, overflow="fold")
         for line in (line for row in rows for line in comparison_output.lines(row)):
             *cells, verdict = line
             shown.add_row(*map(escape, cells), f"[{_COLOURS.get(verdict, 'default')}]{verdict}[/]")
         out.print(shown)
-    for text in (*found.remarks, comparison_output.headline(found), comparison_output.method(found)):
+    for text in (
+        *found.remarks,
+        comparison_output.headline(found),
+        comparison_output.method(found),
+    ):
         out.print(escape(text), highlight=False)
 
 
@@ -165,7 +206,9 @@ def _opened(results: Path, name: str) -> ReadRun:
     if not run.begun:
         raise UsageError(f"run {run.name} has measured nothing yet")
     for damage in run.damages:
-        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+        err.print(
+            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
+        )
     return read_run(run)
 
 
@@ -189,9 +232,16 @@ def _require_settled(baseline: ReadRun, place: Path) -> None:
 
 
 def _require_sound(baseline: ReadRun) -> None:
-    """Look before anything is measured. A row that failed when an interrupted first run was ended would never be compared."""
+    """Look before anything is measured.
+
+    A row that failed when an interrupted first run was ended would never be compared.
+    """
     place = shlex.quote(str(baseline.stored.folder))
     if not comparison.is_finished(baseline):
-        raise IncomparableError(f"the baseline was interrupted; go on with: ckptbench run --resume {place}")
+        raise IncomparableError(
+            f"the baseline was interrupted; go on with: ckptbench run --resume {place}"
+        )
     if judge.exit_code(baseline.stored.plan, baseline.rows):
-        raise IncomparableError(f"a row of the baseline {baseline.name} failed: remove {place} to have a new one")
+        raise IncomparableError(
+            f"a row of the baseline {baseline.name} failed: remove {place} to have a new one"
+        )

@@ -19,7 +19,10 @@ FIGURES = ROOT / "build" / "figures"
 
 @app.command("figures")
 def figures_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[RUN]…", help="Runs; none for all reference runs.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]…", help="Runs; none for all reference runs."),
+    ] = None,
     folder: Annotated[Path, typer.Option("--out", help="Where the files go.")] = FIGURES,
     results: ResultsOption = RESULTS,
 ) -> None:
@@ -29,7 +32,11 @@ def figures_command(
     saved = []
     for figure in figures.draw_files(_runs(names, results), folder):
         saved.append(figure)
-        out.print(escape(f"{figure.svg}, {figure.png.name}: {figure.title}"), highlight=False, soft_wrap=True)
+        out.print(
+            escape(f"{figure.svg}, {figure.png.name}: {figure.title}"),
+            highlight=False,
+            soft_wrap=True,
+        )
         for lack in figure.missing:
             out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)
     if not saved:
@@ -38,8 +45,14 @@ def figures_command(
 
 
 def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:
-    runs = [read_run(store.Run(store.find(results, name))) for name in names] if names else reference_runs()
+    runs = (
+        [read_run(store.Run(store.find(results, name))) for name in names]
+        if names
+        else reference_runs()
+    )
     for run in runs:
         for damage in run.stored.damages:
-            err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+            err.print(
+                f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
+            )
     return runs

@@ -12,7 +12,16 @@ from rich.table import Table
 
 import workloads
 from harness.analysis import tables
-from harness.cli.app import DirOption, PythonOption, app, env, environments_of, make_environment, out, scratch_directory
+from harness.cli.app import (
+    DirOption,
+    PythonOption,
+    app,
+    env,
+    environments_of,
+    make_environment,
+    out,
+    scratch_directory,
+)
 from harness.driver import catalog, doctor, suite
 from harness.driver.errors import nearest
 
@@ -25,7 +34,9 @@ def doctor_command(python: PythonOption = None, directory: DirOption = None) -> 
     found = Table("check", "status", "detail")
     colours = {"ok": "green", "warning": "yellow", "missing": "red"}
     for check in doctor.doctor(environments_of(python), scratch_directory(directory)):
-        found.add_row(check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail))
+        found.add_row(
+            check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail)
+        )
     out.print(found)
 
 
@@ -56,7 +67,9 @@ def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] =
 
 def _frameworks() -> Table:
     found = Table("framework", "devices", "methods", "environment")
-    states = {environment.framework: environment.state for environment in environments_of(None).listing()}
+    states = {
+        environment.framework: environment.state for environment in environments_of(None).listing()
+    }
     for name, entry in catalog.frameworks().items():
         found.add_row(name, ", ".join(entry.devices), str(len(entry.methods)), states.get(name, ""))
     return found
@@ -67,16 +80,36 @@ def _methods() -> Group:
 
 
 def _methods_of(entry: catalog.FrameworkEntry) -> Table:
-    found = Table(title=entry.name, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), expand=True)
+    found = Table(
+        title=entry.name,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        expand=True,
+    )
     for column in ("method", "covers", "format"):
         found.add_column(column, no_wrap=True)
     for column in ("default", "async", "sharded", "any world", "compressed"):
         found.add_column(column)
     found.add_column("description", overflow="fold", ratio=1)
     for method in entry.methods.values():
-        traits = (method.default, method.asynchronous, method.sharded, method.reshards, method.compressed)
-        description = f"{method.description} (test double)" if method.test_double else method.description
-        found.add_row(method.name, method.covers, method.format, *("yes" if has_it else "–" for has_it in traits), description)
+        traits = (
+            method.default,
+            method.asynchronous,
+            method.sharded,
+            method.reshards,
+            method.compressed,
+        )
+        description = (
+            f"{method.description} (test double)" if method.test_double else method.description
+        )
+        found.add_row(
+            method.name,
+            method.covers,
+            method.format,
+            *("yes" if has_it else "–" for has_it in traits),
+            description,
+        )
     return found
 
 
@@ -95,7 +128,13 @@ def _workloads() -> Table:
         for preset in workloads.presets(name):
             for precision in workloads.precisions(name):
                 workload = workloads.load(name, preset, precision)
-                found.add_row(name, preset, precision, f"{workload.parameter_count:,}", tables.size(workload.state_bytes))
+                found.add_row(
+                    name,
+                    preset,
+                    precision,
+                    f"{workload.parameter_count:,}",
+                    tables.size(workload.state_bytes),
+                )
     return found
 
 

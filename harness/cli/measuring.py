@@ -11,7 +11,14 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from harness.analysis import precision
 from harness.analysis.runs import read_run
@@ -30,11 +37,19 @@ _PRECISION_HELP = (
     "Go on after the suite's own processes until no figure's interval over processes is wider than this share to "
     "either side: durable and load over the ceiling, stall, training with over without, or, with two arms, the ratios of those."
 )
-PrecisionOption = Annotated[float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)]
-BudgetOption = Annotated[
-    str | None, typer.Option(metavar="10m", help="With --precision: add no process that would outlast this time [default: 10m].")
+PrecisionOption = Annotated[
+    float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)
 ]
-MpirunOption = Annotated[Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")]
+BudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="10m",
+        help="With --precision: add no process that would outlast this time [default: 10m].",
+    ),
+]
+MpirunOption = Annotated[
+    Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")
+]
 
 
 def new_run(
@@ -51,11 +66,26 @@ def new_run(
     """Make the folder of a new run for a plan that fits, on whatever machine is going to measure it."""
     command = ["ckptbench", *sys.argv[1:]]
     sides = {name: arm.to_json() for name, arm in (described or {}).items()}
-    return store.create(results, suite_name, command, plan, None, directory, python, sides, goal, settings, selection)
+    return store.create(
+        results,
+        suite_name,
+        command,
+        plan,
+        None,
+        directory,
+        python,
+        sides,
+        goal,
+        settings,
+        selection,
+    )
 
 
 def settings_of(
-    mpirun: Path | None, timeout_s: float | None, summary_above: int | None = None, site: Path | None = None
+    mpirun: Path | None,
+    timeout_s: float | None,
+    summary_above: int | None = None,
+    site: Path | None = None,
 ) -> store.Settings:
     """What is said once for a whole run."""
     return store.Settings(
@@ -87,7 +117,9 @@ def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> 
         make_environment(sides[name].environments, framework)
 
 
-def measure_here(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None = None) -> None:
+def measure_here(
+    run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None = None
+) -> None:
     """Measure on this machine what a run still lacks."""
     _settle_machine(run, scratch)
     run.lock()
@@ -97,12 +129,20 @@ def measure_here(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeou
 def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
     """Raise UsageError where disk or memory are too small for a plan."""
     preflight.check_scratch(scratch, needed_disk_bytes(plan))
-    largest = max((item.case for item in plan), key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes))
+    largest = max(
+        (item.case for item in plan),
+        key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes),
+    )
     ranks = launch.ranks_per_node(largest.world, largest.nodes)
-    preflight.check_memory(preflight.needed_memory_bytes(state_bytes(largest), ranks), preflight.available_memory_bytes())
+    preflight.check_memory(
+        preflight.needed_memory_bytes(state_bytes(largest), ranks),
+        preflight.available_memory_bytes(),
+    )
 
 
-def chosen_frameworks(given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]) -> list[str]:
+def chosen_frameworks(
+    given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]
+) -> list[str]:
     """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
     names = [name for item in given or ("all",) for name in item.split(",")]
     if "all" in names:
@@ -128,17 +168,31 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
         return
     differences = comparable(run.manifest, here)
     if differences:
-        raise UsageError(f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here")
+        raise UsageError(
+            f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here"
+        )
 
 
-def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None) -> None:
+def _measure(
+    run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None
+) -> None:
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    err.print(f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min", highlight=False)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    err.print(
+        f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min",
+        highlight=False,
+    )
     not_direct = preflight.direct_io(scratch)
     if not_direct:
         err.print(
-            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk", soft_wrap=True
+            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk",
+            soft_wrap=True,
         )
     with Progress(*columns, console=err) as bar:
         task = bar.add_task("", total=samples_wanted(run.plan))
@@ -153,7 +207,11 @@ def _measure(run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s:
         try:
             session.measure(_goal(run))
         except KeyboardInterrupt:
-            err.print(f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
+            err.print(
+                f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}",
+                highlight=False,
+                soft_wrap=True,
+            )
             raise
 
 

@@ -24,8 +24,13 @@ PAGE = "report.html"
 
 @app.command("report")
 def report_command(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[RUN]…", help="Runs or folders of runs; none: the latest.")] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Where the page and the figures go.")] = REPORT,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]…", help="Runs or folders of runs; none: the latest."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--out", help="Where the page and the figures go.")
+    ] = REPORT,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Make one self-contained page of stored runs, with their figures. Nothing is measured."""
@@ -35,8 +40,14 @@ def report_command(
     except OSError as error:
         raise UsageError(f"{folder} cannot be made: {error.strerror}") from error
     file = folder / PAGE
-    drawn_in = [folder] if len(groups) == 1 else [folder / f"machine-{number}" for number in range(1, len(groups) + 1)]
-    machines = [Machine(runs, _pictures(runs, place)) for runs, place in zip(groups, drawn_in, strict=True)]
+    drawn_in = (
+        [folder]
+        if len(groups) == 1
+        else [folder / f"machine-{number}" for number in range(1, len(groups) + 1)]
+    )
+    machines = [
+        Machine(runs, _pictures(runs, place)) for runs, place in zip(groups, drawn_in, strict=True)
+    ]
     file.write_text(page(machines), encoding="utf-8")
     out.print(escape(str(file)), highlight=False, soft_wrap=True)
 
@@ -46,7 +57,10 @@ def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     from harness.analysis import figures  # no other command is to wait for matplotlib
 
     saved = figures.draw_files(runs, folder)
-    return [Picture(figure.title, figure.caption, figure.missing, figure.svg.read_bytes()) for figure in saved]
+    return [
+        Picture(figure.title, figure.caption, figure.missing, figure.svg.read_bytes())
+        for figure in saved
+    ]
 
 
 def _found(names: list[str], results: Path) -> list[Path]:
@@ -62,10 +76,14 @@ def _read(folder: Path) -> ReadRun:
     try:
         run = StoredRun(folder)
         if not run.begun:
-            raise UsageError(f"run {run.name} has not begun to measure: there is nothing to report yet")
+            raise UsageError(
+                f"run {run.name} has not begun to measure: there is nothing to report yet"
+            )
         read, _ = read_run(run), run.manifest  # the page reads the machine too late for a sentence
     except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
         raise UsageError(f"run {folder.name} cannot be read: {error}") from error
     for damage in run.damages:
-        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+        err.print(
+            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
+        )
     return read

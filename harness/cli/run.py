@@ -12,7 +12,16 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness.cli import measuring
-from harness.cli.app import RESULTS, DirOption, PythonOption, ResultsOption, app, environments_of, err, scratch_directory
+from harness.cli.app import (
+    RESULTS,
+    DirOption,
+    PythonOption,
+    ResultsOption,
+    app,
+    environments_of,
+    err,
+    scratch_directory,
+)
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
 from harness.driver import catalog, judge, launch, progress, slurm, store, suite
@@ -25,26 +34,52 @@ from harness.plan import PlannedCase, Selection
 @app.command("run")
 def run_command(
     suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "bench",
-    framework: Annotated[list[str] | None, typer.Option(help="A framework, or 'all'; may be given several times.")] = None,
-    workload: Annotated[list[str] | None, typer.Option(help="Only this workload; may be given several times.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only this method; may be given several times.")] = None,
-    option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Another value for a method's option.")] = None,
+    framework: Annotated[
+        list[str] | None, typer.Option(help="A framework, or 'all'; may be given several times.")
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only this workload; may be given several times.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Only this method; may be given several times.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Another value for a method's option."),
+    ] = None,
     world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
-    strategy: Annotated[list[str] | None, typer.Option(help="How ranks train together; may be given several times.")] = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="How ranks train together; may be given several times.")
+    ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    launcher: Annotated[str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")] = None,
-    nodes: Annotated[int | None, typer.Option(help="Over how many nodes Slurm spreads the ranks.")] = None,
-    site: Annotated[Path | None, typer.Option(help=f"What Slurm is told here (else {slurm.own_site_file()}).")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")] = False,
+    launcher: Annotated[
+        str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(help="Over how many nodes Slurm spreads the ranks.")
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option(help=f"What Slurm is told here (else {slurm.own_site_file()}).")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")
+    ] = False,
     directory: DirOption = None,
     python: PythonOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = None,
-    timeout: Annotated[float | None, typer.Option(help="Seconds without progress after which a worker is ended.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds without progress after which a worker is ended.")
+    ] = None,
     summary_above: Annotated[
         int | None,
-        typer.Option(min=1, help="In a world of more ranks, store their spread instead of every rank's samples [default: 64]."),
+        typer.Option(
+            min=1,
+            help="In a world of more ranks, store their spread instead of every rank's samples [default: 64].",
+        ),
     ] = None,
     mpirun: MpirunOption = None,
     results: ResultsOption = RESULTS,
@@ -52,7 +87,9 @@ def run_command(
     """Measure a suite, and show its table."""
     run = store.Run(store.find(results, resume)) if resume else None
     if run is not None:
-        directory = directory or (Path(run.header["directory"]) if run.header["directory"] else None)
+        directory = directory or (
+            Path(run.header["directory"]) if run.header["directory"] else None
+        )
         python = python or run.header["python"]
     scratch = scratch_directory(directory)
     environments = environments_of(python)
@@ -70,28 +107,52 @@ def run_command(
     if run is not None:
         plan = run.plan
     else:
-        plan = slurm.spread(suite.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes), nodes or 1)
-    _refuse_stray_options(plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume)
+        plan = slurm.spread(
+            suite.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes),
+            nodes or 1,
+        )
+    _refuse_stray_options(
+        plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume
+    )
     goal = measuring.goal_of(precision, budget)
     if run is not None:
-        _refuse_what_is_settled({"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun})
+        _refuse_what_is_settled(
+            {"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun}
+        )
         site = site or (Path(run.settings.site) if run.settings.site else None)
         timeout = timeout if timeout is not None else run.settings.timeout_s
     settings = measuring.settings_of(mpirun, timeout, summary_above, site)
-    request = slurm.Request(plan, slurm.read_site(site), timeout) if dry_run or slurm.is_outside(plan) else None
+    request = (
+        slurm.Request(plan, slurm.read_site(site), timeout)
+        if dry_run or slurm.is_outside(plan)
+        else None
+    )
     if request is not None and dry_run:
-        print(request.script(run.folder if run else store.new_folder(results, suite_name, plan)), end="")
+        print(
+            request.script(run.folder if run else store.new_folder(results, suite_name, plan)),
+            end="",
+        )
         return
     if request is not None:
         slurm.require_commands()
     elif run is None or not run.begun:
         measuring.refuse_what_does_not_fit(plan, scratch)
     if mpirun is not None and request is None:
-        launch.open_mpi(mpirun.absolute())  # refused before anything is stored; of a job, only its nodes can say
+        # refused before anything is stored; of a job, only its nodes can say
+        launch.open_mpi(mpirun.absolute())
     if run is None:
         measuring.make_environments({"": Arm(environments)}, plan)
         selection = Selection.of(frameworks, nodes=nodes, **wishes)
-        run = measuring.new_run(plan, suite_name, results, selection, directory, python or (), goal=goal, settings=settings)
+        run = measuring.new_run(
+            plan,
+            suite_name,
+            results,
+            selection,
+            directory,
+            python or (),
+            goal=goal,
+            settings=settings,
+        )
     if request is not None:
         run = _measured_by_slurm(run, request)
     else:
@@ -107,7 +168,12 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     script = run.folder / slurm.SCRIPT
     is_new = not script.exists()
     script.write_text(request.script(run.folder))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     try:
         with slurm.submitted(script) as job, Progress(*columns, console=err) as bar:
             task = bar.add_task("", total=samples_wanted(run.plan))
@@ -125,11 +191,19 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
             run.discard()
         raise
     except KeyboardInterrupt:
-        err.print(f"cancelled; go on with: ckptbench run --resume {shlex.quote(run.name)}", highlight=False, soft_wrap=True)
+        err.print(
+            f"cancelled; go on with: ckptbench run --resume {shlex.quote(run.name)}",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise
     run = store.Run(run.folder)
     if progress.Progress(run.records).samples_done(run.plan) < samples_wanted(run.plan):
-        err.print(f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}", highlight=False, soft_wrap=True)
+        err.print(
+            f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}",
+            highlight=False,
+            soft_wrap=True,
+        )
     return run
 
 
@@ -137,10 +211,14 @@ def _refuse_what_is_settled(given: Mapping[str, object]) -> None:
     """Refuse to say anew what a run was told when it began."""
     for name, value in given.items():
         if value is not None:
-            raise UsageError(f"{name} is for a new run: one that goes on keeps what it was asked for")
+            raise UsageError(
+                f"{name} is for a new run: one that goes on keeps what it was asked for"
+            )
 
 
-def _refuse_stray_options(plan: Sequence[PlannedCase], given: Mapping[str, object], resume: str | None) -> None:
+def _refuse_stray_options(
+    plan: Sequence[PlannedCase], given: Mapping[str, object], resume: str | None
+) -> None:
     """Refuse what has no meaning: options of Slurm for another launcher, other nodes for a run that has some already."""
     named = [name for name, value in given.items() if value is not None]
     if named and not slurm.is_launcher(plan):

@@ -17,7 +17,15 @@ from harness.driver import store
 from harness.driver.errors import nearest
 
 FORMATS = ("table", "markdown", "csv", "json")
-_TEXT_COLUMNS = ("method", "covers", "power-safe", "verified", "framework", "same files", "same state")
+_TEXT_COLUMNS = (
+    "method",
+    "covers",
+    "power-safe",
+    "verified",
+    "framework",
+    "same files",
+    "same state",
+)
 
 
 @app.command("show")
@@ -37,20 +45,31 @@ def show(run: store.Run, form: str) -> list[Row]:
     read = read_run(run)
     found = read.rows
     for damage in run.damages:
-        err.print(f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True)
+        err.print(
+            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
+        )
     if form == "table":
         _print_tables(read)
     else:
-        print({"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](found), end="")
+        print(
+            {"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](
+                found
+            ),
+            end="",
+        )
     return found
 
 
 def _print_tables(run: ReadRun) -> None:
     for title, members in tables.by_workload(run.rows).items():
         lines = tables.table(members)
-        shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        shown = Table(
+            title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
         for column in lines.columns:
-            shown.add_column(column, justify="left" if column in _TEXT_COLUMNS else "right", overflow="fold")
+            shown.add_column(
+                column, justify="left" if column in _TEXT_COLUMNS else "right", overflow="fold"
+            )
         for line in lines.itertuples(index=False):
             shown.add_row(*(escape(cell) for cell in line))
         out.print(shown)
@@ -59,12 +78,18 @@ def _print_tables(run: ReadRun) -> None:
         for row in members:
             if row.reason:
                 name = escape(naming.name(row))
-                out.print(f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}", highlight=False)
+                out.print(
+                    f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}",
+                    highlight=False,
+                )
         out.print()
     for name, arm in run.stored.header.get("arms", {}).items():
         out.print(f"arm {name}: {escape(' '.join(arm['asked']))}", highlight=False)
     if run.stored.header.get("arms"):
-        out.print(f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a", highlight=False)
+        out.print(
+            f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a",
+            highlight=False,
+        )
     for note in (*summary.notes(run.rows, run.measured), *precision.notes(run)):
         out.print(escape(note), highlight=False)
     out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)

@@ -34,7 +34,10 @@ print(json.dumps({"schema": record.SCHEMA, **fields}))
 
 @dataclass(frozen=True)
 class Arm:
-    """A side of a comparison: whose worker runs, and in which environments. A run without arms has one, called ""."""
+    """A side of a comparison: whose worker runs, and in which environments.
+
+    A run without arms has one, called "".
+    """
 
     environments: Environments
     checkout: Path = ROOT
@@ -42,7 +45,10 @@ class Arm:
 
 @dataclass(frozen=True)
 class Described:
-    """What a side was asked to be. Paths are absolute; the commit of a checkout is None where git does not know it."""
+    """What a side was asked to be.
+
+    Paths are absolute; the commit of a checkout is None where git does not know it.
+    """
 
     asked: tuple[str, ...]
     pins: dict[str, str] = field(default_factory=dict)  # package -> requirement
@@ -69,7 +75,10 @@ class Described:
 def described(header: Mapping[str, Any]) -> dict[str, Described]:
     """The sides that a run's header names; none for a run without."""
     arms = header.get("arms") or {}
-    return {name: Described(**{**fields, "asked": tuple(fields["asked"])}) for name, fields in arms.items()}
+    return {
+        name: Described(**{**fields, "asked": tuple(fields["asked"])})
+        for name, fields in arms.items()
+    }
 
 
 def describe(asked: Sequence[str]) -> Described:
@@ -86,11 +95,14 @@ def describe(asked: Sequence[str]) -> Described:
             made = _with_checkout(made, path.resolve())
         elif path.is_file():
             _refuse_second("interpreter", made.python, text)
-            made = replace(made, python=str(path.absolute()))  # unresolved: a link's place decides its environment
+            # unresolved: a link's place decides its environment
+            made = replace(made, python=str(path.absolute()))
         elif "=" in text:
             made = replace(made, options={**made.options, **suite.parse_options([text])})
         else:
-            raise UsageError(f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, or '.' for what is here")
+            raise UsageError(
+                f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, or '.' for what is here"
+            )
     if made.python and made.pins:
         raise UsageError(
             f"an arm with an interpreter of its own ({made.python}) has no pins: they are for an environment made here"
@@ -106,31 +118,57 @@ def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> No
     for arm in arms.values():
         for name in frameworks:
             if arm.checkout and not (arm.adapters / name / REQUIREMENTS).exists():
-                raise IncomparableError(f"{arm.checkout} has no framework {name}, so there is nothing to compare")
-        pins.require_known(arm.pins, [(arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8") for name in frameworks])
+                raise IncomparableError(
+                    f"{arm.checkout} has no framework {name}, so there is nothing to compare"
+                )
+        pins.require_known(
+            arm.pins,
+            [
+                (arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8")
+                for name in frameworks
+            ],
+        )
         if arm.python and len(frameworks) > 1:
-            raise UsageError(f"{arm.python} is the interpreter of one framework, and the run has {len(frameworks)}")
+            raise UsageError(
+                f"{arm.python} is the interpreter of one framework, and the run has {len(frameworks)}"
+            )
 
 
 def opened(arms: Mapping[str, Described], frameworks: Sequence[str], venvs: Path) -> dict[str, Arm]:
-    """Return the sides' environments, not made yet. Raises UsageError where a checkout is not as it was when it was named."""
+    """Return the sides' environments, not made yet.
+
+    Raises UsageError where a checkout is not as it was when it was named.
+    """
     return {name: _opened(arm, frameworks, venvs) for name, arm in arms.items()}
 
 
-def plan(arms: Mapping[str, Described], frameworks: Sequence[str], chosen: suite.Suite, **wishes: Any) -> list[PlannedCase]:
+def plan(
+    arms: Mapping[str, Described], frameworks: Sequence[str], chosen: suite.Suite, **wishes: Any
+) -> list[PlannedCase]:
     """Return the cases of all sides, each side's by its own checkout's declarations; `wishes` are those of `suite.plan`."""
-    return [item for name, arm in arms.items() for item in _planned(name, arm, frameworks, chosen, wishes)]
+    return [
+        item
+        for name, arm in arms.items()
+        for item in _planned(name, arm, frameworks, chosen, wishes)
+    ]
 
 
 def _planned(
-    name: str, arm: Described, frameworks: Sequence[str], chosen: suite.Suite, wishes: Mapping[str, Any]
+    name: str,
+    arm: Described,
+    frameworks: Sequence[str],
+    chosen: suite.Suite,
+    wishes: Mapping[str, Any],
 ) -> list[PlannedCase]:
     entries = catalog.select(_declared(arm), frameworks)
     return suite.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
 
 
 def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
-    """The frameworks as a side's checkout declares them. IncomparableError where this code cannot read another checkout's."""
+    """The frameworks as a side's checkout declares them.
+
+    IncomparableError where this code cannot read another checkout's.
+    """
     try:
         return catalog.frameworks(arm.adapters)
     except UsageError as error:
@@ -143,22 +181,30 @@ def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
     if arm.checkout:
         _require_same_commit(arm)
     overrides = {name: Path(arm.python) for name in frameworks} if arm.python else {}
-    return Arm(Environments(venvs, arm.adapters, overrides, arm.pins, usual=catalog.ADAPTERS), arm.root)
+    return Arm(
+        Environments(venvs, arm.adapters, overrides, arm.pins, usual=catalog.ADAPTERS), arm.root
+    )
 
 
 def _require_same_commit(arm: Described) -> None:
     commit = manifest.commit_of(arm.root)
     if commit != arm.commit:
-        raise UsageError(f"the checkout {arm.root} was at commit {arm.commit} when the run began and is at {commit} now")
+        raise UsageError(
+            f"the checkout {arm.root} was at commit {arm.commit} when the run began and is at {commit} now"
+        )
 
 
 def _with_checkout(made: Described, folder: Path) -> Described:
     if not (folder / "harness" / "worker").is_dir() or not (folder / "adapters").is_dir():
-        raise UsageError(f"{folder} is no checkout of this project: it has no harness/worker and adapters")
+        raise UsageError(
+            f"{folder} is no checkout of this project: it has no harness/worker and adapters"
+        )
     here, there = _language(ROOT), _language(folder)
     for key, value in here.items():
         if there.get(key) != value:
-            raise IncomparableError(f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}")
+            raise IncomparableError(
+                f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}"
+            )
     _refuse_second("checkout", made.checkout, str(folder))
     return replace(made, checkout=str(folder), commit=manifest.commit_of(folder))
 
@@ -167,10 +213,14 @@ def _language(checkout: Path) -> dict[str, Any]:
     """What a checkout's worker reads and writes. Raises IncomparableError where it does not say."""
     variables = os.environ | {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
     argv = [sys.executable, "-c", _PROBE]
-    done = subprocess.run(argv, env=variables, capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S)
+    done = subprocess.run(
+        argv, env=variables, capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S
+    )
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise IncomparableError(f"the worker of {checkout} does not say what records it writes: {last}")
+        raise IncomparableError(
+            f"the worker of {checkout} does not say what records it writes: {last}"
+        )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

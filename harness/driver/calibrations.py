@@ -15,7 +15,11 @@ def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, Calibration
     """Return the first sweep of so many bytes among a run's neighbours that were measured alike, and that neighbour's name."""
     for file in sorted(run.folder.parent.glob(f"*/{RECORDS}")):
         found = _sweep_in(file)
-        if found is not None and found.bytes == size_bytes and _is_alike(file.with_name(MANIFEST), run.manifest):
+        if (
+            found is not None
+            and found.bytes == size_bytes
+            and _is_alike(file.with_name(MANIFEST), run.manifest)
+        ):
             return file.parent.name, found
     return None
 
@@ -34,5 +38,10 @@ def _sweep_in(records: Path) -> CalibrationRecord | None:
 def _is_alike(manifest: Path, here: Manifest) -> bool:
     try:
         return not comparable(Manifest.from_json(json.loads(manifest.read_text())), here)
-    except (OSError, ValueError, TypeError, KeyError):  # of a run that has not begun, or of another version
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+    ):  # of a run that has not begun, or of another version
         return False

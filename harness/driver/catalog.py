@@ -32,7 +32,8 @@ class ExpectedFailure(tables.Table):
     """A failure that the framework itself causes: a regular expression for the row's reason, and where it is to be expected."""
 
     reason: Annotated[str, AfterValidator(_compiles)]
-    experiment: Literal["cost", "sizes", "train", "resume", "reshard"] | None = None  # None: in every one
+    # None: in every one
+    experiment: Literal["cost", "sizes", "train", "resume", "reshard"] | None = None
     precision: str | None = None
     race: bool = False  # it depends on the moment: now and then the method comes out right
 
@@ -55,13 +56,18 @@ class _MethodTable(tables.Table):
     from_memory: bool = False  # loads restore from shared memory, and not from files
     default: bool = False  # what the framework's documentation reaches for first
     fast: bool = False  # the framework's fastest known way
-    min_world: int = Field(default=1, ge=1)  # on fewer ranks it is another method of the framework: taken there only when named
-    experiments: tuple[str, ...] = Field(default=(), strict=False)  # in which it says something new; in others only when named
-    every_rank: bool = False  # every rank writes all that it holds, so of replicated state there are as many copies as ranks
+    # on fewer ranks it is another method of the framework: taken there only when named
+    min_world: int = Field(default=1, ge=1)
+    # in which it says something new; in others only when named
+    experiments: tuple[str, ...] = Field(default=(), strict=False)
+    # every rank writes all that it holds, so of replicated state there are as many copies as ranks
+    every_rank: bool = False
     takes_shards: bool = False  # it can save a state of which no rank holds the whole
     reshards: bool = False  # another number of ranks can load what it wrote
-    slow: bool = False  # it takes many times as long as the others: a suite may take fewer samples of it
-    own_process: bool = False  # it forks or starts daemons: nothing else may be measured in the same process
+    # it takes many times as long as the others: a suite may take fewer samples of it
+    slow: bool = False
+    # it forks or starts daemons: nothing else may be measured in the same process
+    own_process: bool = False
     extra: bool = False  # a special use of another method: only taken when named
     test_double: bool = False  # misbehaves on purpose: only taken when named
     expected_failures: tuple[ExpectedFailure, ...] = Field(default=(), strict=False)
@@ -108,21 +114,32 @@ class _AdapterFile(tables.Table):
         defaults = sorted(name for name, method in self.methods.items() if method.default)
         if len(defaults) != 1:
             found = ", ".join(defaults) or "none"
-            raise ValueError(f"exactly one method must have `default = true`, and {len(defaults)} have it ({found})")
+            raise ValueError(
+                f"exactly one method must have `default = true`, and {len(defaults)} have it ({found})"
+            )
         if self.strategies and sum(strategy.default for strategy in self.strategies.values()) != 1:
             raise ValueError("exactly one strategy must have `default = true`")
         return self
 
 
 def frameworks(adapters: Path = ADAPTERS) -> dict[str, FrameworkEntry]:
-    """Return every framework under `adapters` by name, in order. Raises UsageError for a broken declaration."""
+    """Return every framework under `adapters` by name, in order.
+
+    Raises UsageError for a broken declaration.
+    """
     return {path.parent.name: read(path) for path in sorted(adapters.glob(f"*/{DECLARATION}"))}
 
 
 def read(path: Path) -> FrameworkEntry:
-    """Return the framework that one adapter.toml declares. Raises UsageError with file and key where it is broken."""
+    """Return the framework that one adapter.toml declares.
+
+    Raises UsageError with file and key where it is broken.
+    """
     declared = tables.read(path, _AdapterFile)
-    methods = {name: MethodEntry(name=name, **table.model_dump(by_alias=True)) for name, table in declared.methods.items()}
+    methods = {
+        name: MethodEntry(name=name, **table.model_dump(by_alias=True))
+        for name, table in declared.methods.items()
+    }
     return FrameworkEntry(
         name=path.parent.name,
         methods=methods,

@@ -1,4 +1,7 @@
-"""What this machine can run, found out by trying. Nothing here raises: each finding is a `Check`."""
+"""What this machine can run, found out by trying.
+
+Nothing here raises: each finding is a `Check`.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ _ENVIRONMENT_CHECKS: dict[str, tuple[Status, str]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """One finding. `missing` limits what can be run, `warning` limits what the numbers are worth."""
+    """One finding.
+
+    `missing` limits what can be run, `warning` limits what the numbers are worth.
+    """
 
     name: str
     status: Status
@@ -63,11 +69,19 @@ def _environment(environment: Environment) -> Check:
 
 def _mpi(found: list[Environment]) -> Check:
     """Look for mpirun beside the interpreters first: the wheel in an environment is the one that its ranks talk to."""
-    beside = [environment.interpreter.parent / "mpirun" for environment in found if environment.state in ("ready", "external")]
+    beside = [
+        environment.interpreter.parent / "mpirun"
+        for environment in found
+        if environment.state in ("ready", "external")
+    ]
     on_path = shutil.which("mpirun")
     paths = [str(path) for path in beside if path.exists()] or ([on_path] if on_path else [])
     if not paths:
-        return Check("mpirun", "missing", "no mpirun in an environment or on the path: only world 1 can be run")
+        return Check(
+            "mpirun",
+            "missing",
+            "no mpirun in an environment or on the path: only world 1 can be run",
+        )
     return Check("mpirun", "ok", f"{_version(paths[0])} ({paths[0]})")
 
 
@@ -84,16 +98,30 @@ def _slurm() -> Check:
     if path is None:
         return Check("slurm", "missing", "no sinfo on the path: the slurm launcher cannot be used")
     try:
-        done = subprocess.run([path, "--noheader", "--format=%R"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        done = subprocess.run(
+            [path, "--noheader", "--format=%R"],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
-        return Check("slurm", "warning", f"{_version(path)} ({path}) reaches no controller: the slurm launcher cannot be used")
-    return Check("slurm", "ok", f"{_version(path)} ({path}); partitions: {', '.join(done.stdout.split())}")
+        return Check(
+            "slurm",
+            "warning",
+            f"{_version(path)} ({path}) reaches no controller: the slurm launcher cannot be used",
+        )
+    return Check(
+        "slurm", "ok", f"{_version(path)} ({path}); partitions: {', '.join(done.stdout.split())}"
+    )
 
 
 def _version(path: str) -> str:
     """Return the first line that `--version` prints."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return "does not answer"
     return next(iter((done.stdout or done.stderr).splitlines()), "of unknown version")
@@ -118,21 +146,37 @@ def _disk(scratch: Path) -> Check:
     mount = manifest.mount_of(scratch)
     device = manifest.block_device(mount)
     where = f"{mount.type} on {device.name}" if device else mount.type
-    return Check("disk", "ok", f"{where}, {shutil.disk_usage(scratch).free / preflight.GIB:.1f} GiB free in {scratch}")
+    return Check(
+        "disk",
+        "ok",
+        f"{where}, {shutil.disk_usage(scratch).free / preflight.GIB:.1f} GiB free in {scratch}",
+    )
 
 
 def _direct_io(scratch: Path) -> Check:
     reason = preflight.direct_io(scratch)
     if reason:
-        return Check("direct I/O", "warning", f"{reason}: ceilings and cold reads here say nothing about a disk")
+        return Check(
+            "direct I/O",
+            "warning",
+            f"{reason}: ceilings and cold reads here say nothing about a disk",
+        )
     return Check("direct I/O", "ok", "O_DIRECT writes reach the device")
 
 
 def _memory() -> Check:
     available = f"{psutil.virtual_memory().available / preflight.GIB:.1f} GiB available"
     if manifest.hypervisor() and manifest.free_page_reporting():
-        return Check("memory", "warning", f"{available}; virtual machine with free page reporting: first touches may be slow")
-    return Check("memory", "ok", f"{available}; {'virtual machine' if manifest.hypervisor() else 'no hypervisor seen'}")
+        return Check(
+            "memory",
+            "warning",
+            f"{available}; virtual machine with free page reporting: first touches may be slow",
+        )
+    return Check(
+        "memory",
+        "ok",
+        f"{available}; {'virtual machine' if manifest.hypervisor() else 'no hypervisor seen'}",
+    )
 
 
 def _page_cache(scratch: Path) -> Check:
@@ -141,10 +185,18 @@ def _page_cache(scratch: Path) -> Check:
         with tempfile.TemporaryFile(dir=scratch) as file:
             resident = _resident_after_drop(file)
     except OSError as error:
-        return Check("page cache", "warning", f"cannot be looked at ({error.strerror}): loads will read as `unknown`")
+        return Check(
+            "page cache",
+            "warning",
+            f"cannot be looked at ({error.strerror}): loads will read as `unknown`",
+        )
     pages = _PROBE_BYTES // mmap.PAGESIZE
     if resident:
-        return Check("page cache", "warning", f"{resident} of {pages} pages stay after a drop: cold loads cannot be measured")
+        return Check(
+            "page cache",
+            "warning",
+            f"{resident} of {pages} pages stay after a drop: cold loads cannot be measured",
+        )
     return Check("page cache", "ok", f"a file can be dropped from it (0 of {pages} pages stay)")
 
 
@@ -160,11 +212,14 @@ def _resident_pages(file: BinaryIO) -> int:
     """Return how many of the file's pages are in the page cache, by mincore(2). Raises OSError."""
     pages = ctypes.c_ubyte * (_PROBE_BYTES // mmap.PAGESIZE)
     libc = ctypes.CDLL(None, use_errno=True)
-    # ctypes takes the address of writable buffers only: a private, writable mapping that nobody writes to.
+    # ctypes takes the address of writable buffers only: a private, writable mapping that nobody
+    # writes to.
     with mmap.mmap(file.fileno(), _PROBE_BYTES, access=mmap.ACCESS_COPY) as mapped:
         start = ctypes.c_char.from_buffer(mapped)
         residency = pages()
-        result = libc.mincore(ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(_PROBE_BYTES), residency)
+        result = libc.mincore(
+            ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(_PROBE_BYTES), residency
+        )
         del start  # a mapping whose address is in use cannot be closed
     if result != 0:
         code = ctypes.get_errno()

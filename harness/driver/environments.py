@@ -32,7 +32,10 @@ State = Literal["ready", "outdated", "missing", "external"]
 
 @dataclass(frozen=True)
 class Environment:
-    """A framework's environment as it is now. `outdated` means made for other pins or another Python, or not finished."""
+    """A framework's environment as it is now.
+
+    `outdated` means made for other pins or another Python, or not finished.
+    """
 
     framework: str
     interpreter: Path
@@ -40,7 +43,10 @@ class Environment:
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
-    """Return `["pytorch=/path/to/python"]` as a dictionary. Paths stay unresolved: a link's place decides its environment."""
+    """Return `["pytorch=/path/to/python"]` as a dictionary.
+
+    Paths stay unresolved: a link's place decides its environment.
+    """
     overrides: dict[str, Path] = {}
     for pair in pairs:
         framework, separator, path = pair.partition("=")
@@ -55,7 +61,8 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
 class Environments:
     """The managed environments under `root`, made from adapters/FRAMEWORK/requirements.txt, and the user's own interpreters.
 
-    One whose requirements are not those under `usual` lies beside the usual one, FRAMEWORK-HASH, so that neither is made anew.
+    One whose requirements are not those under `usual` lies beside the usual one, FRAMEWORK-HASH, so
+    that neither is made anew.
     """
 
     def __init__(
@@ -68,8 +75,9 @@ class Environments:
     ) -> None:
         """Take the folders, the interpreters to use instead by framework, and pins to put in the place of others.
 
-        `pinned` is a requirement by package, such as `{"torch": "torch==2.12.*"}`; `usual` is another folder of adapters, whose
-        requirements make the environments that are called like their framework. Raises UsageError for an unknown framework.
+        `pinned` is a requirement by package, such as `{"torch": "torch==2.12.*"}`; `usual` is
+        another folder of adapters, whose requirements make the environments that are called like
+        their framework. Raises UsageError for an unknown framework.
         """
         self.root = root.absolute()
         self.adapters = adapters.absolute()
@@ -80,7 +88,10 @@ class Environments:
             self._require(framework)
 
     def interpreter(self, framework: str, on_line: OnLine = lambda line: None) -> Path:
-        """Return the framework's interpreter. A managed environment is made first where it is missing or outdated."""
+        """Return the framework's interpreter.
+
+        A managed environment is made first where it is missing or outdated.
+        """
         self._require(framework)
         if framework in self.overrides:
             _check_interpreter(framework, self.overrides[framework])
@@ -91,7 +102,8 @@ class Environments:
     def create(self, framework: str, on_line: OnLine) -> None:
         """Make the managed environment, passing pip's lines to `on_line`; return at once where it is ready.
 
-        Raises UsageError with pip's last lines where that fails. The whole log lies beside the environment.
+        Raises UsageError with pip's last lines where that fails. The whole log lies beside the
+        environment.
         """
         self._require(framework)
         if self._ready(framework):
@@ -151,36 +163,80 @@ class Environments:
     def _ready(self, framework: str) -> bool:
         stamp = self._folder(framework) / STAMP
         try:
-            return stamp.read_text(encoding="utf-8") == self._expected_stamp(framework) and self._python(framework).exists()
+            return (
+                stamp.read_text(encoding="utf-8") == self._expected_stamp(framework)
+                and self._python(framework).exists()
+            )
         except OSError:
             return False
 
     def _expected_stamp(self, framework: str) -> str:
-        return json.dumps({"requirements": _digest(self.requirements(framework)), "python": platform.python_version()})
+        return json.dumps(
+            {
+                "requirements": _digest(self.requirements(framework)),
+                "python": platform.python_version(),
+            }
+        )
 
     def _make(self, framework: str, on_line: OnLine, lock: int) -> None:
-        """Make the environment from nothing. The stamp comes last: whatever interrupts this, the next call starts again."""
-        stamp = self._expected_stamp(framework)  # before pip reads the pins: an edit meanwhile must count as outdated
+        """Make the environment from nothing.
+
+        The stamp comes last: whatever interrupts this, the next call starts again.
+        """
+        # before pip reads the pins: an edit meanwhile must count as outdated
+        stamp = self._expected_stamp(framework)
         folder, requirements = self._folder(framework), self._requirements_file(framework)
         if folder.exists():
             shutil.rmtree(folder)
-        pip = [str(self._python(framework)), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        # The pins hold for what pip builds with, too: an old source package may not build with the newest setuptools.
-        pinned = os.environ | {"PIP_CONSTRAINT": str(requirements), "PIP_BUILD_CONSTRAINT": str(requirements)}
+        pip = [
+            str(self._python(framework)),
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-input",
+        ]
+        # The pins hold for what pip builds with, too: an old source package may not build with the
+        # newest setuptools.
+        pinned = os.environ | {
+            "PIP_CONSTRAINT": str(requirements),
+            "PIP_BUILD_CONSTRAINT": str(requirements),
+        }
         with self._beside(framework, "log").open("w", encoding="utf-8") as log:
-            _run(framework, [sys.executable, "-m", "venv", str(folder)], log, on_line, lock, os.environ)
+            _run(
+                framework,
+                [sys.executable, "-m", "venv", str(folder)],
+                log,
+                on_line,
+                lock,
+                os.environ,
+            )
             _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock, pinned)
         _write_atomically(folder / STAMP, stamp)
 
 
-def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: int, variables: Mapping[str, str]) -> None:
+def _run(
+    framework: str,
+    argv: list[str],
+    log: TextIO,
+    on_line: OnLine,
+    lock: int,
+    variables: Mapping[str, str],
+) -> None:
     """Run one command, pass each of its lines on, and raise UsageError with the last ones where it fails.
 
-    The command holds the lock too: were this process killed, pip could go on for a while, and nobody else may begin before.
+    The command holds the lock too: were this process killed, pip could go on for a while, and
+    nobody else may begin before.
     """
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
     with subprocess.Popen(
-        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", pass_fds=(lock,), env=variables
+        argv,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        pass_fds=(lock,),
+        env=variables,
     ) as process:
         for line in process.stdout or ():
             log.write(line)
@@ -188,7 +244,9 @@ def _run(framework: str, argv: list[str], log: TextIO, on_line: OnLine, lock: in
             on_line(line.rstrip())
     if process.returncode != 0:
         shown = "\n".join(last)
-        raise UsageError(f"could not make the environment of {framework} (the whole log is {log.name}):\n{shown}")
+        raise UsageError(
+            f"could not make the environment of {framework} (the whole log is {log.name}):\n{shown}"
+        )
 
 
 def _digest(text: str) -> str:
@@ -203,7 +261,10 @@ def _write_atomically(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """Hold an exclusive lock on a file and yield its descriptor. It lasts until the last process that inherited it ends."""
+    """Hold an exclusive lock on a file and yield its descriptor.
+
+    It lasts until the last process that inherited it ends.
+    """
     with path.open("w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield file.fileno()
@@ -220,13 +281,17 @@ def _check_interpreter(framework: str, path: Path) -> None:
     if version is None:
         raise UsageError(f"{named} is not a working Python")
     if version < OLDEST_PYTHON:
-        raise UsageError(f"{named} is Python {_dotted(version)}, and {_dotted(OLDEST_PYTHON)} is needed")
+        raise UsageError(
+            f"{named} is Python {_dotted(version)}, and {_dotted(OLDEST_PYTHON)} is needed"
+        )
 
 
 def _python_version(path: Path) -> tuple[int, int] | None:
     argv = [str(path), "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True
+        )
         major, minor = done.stdout.split()
         return int(major), int(minor)
     except (OSError, subprocess.SubprocessError, ValueError):

@@ -26,7 +26,8 @@ class IncomparableError(UsageError):
 def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> UsageError:
     """Return the error for a name that is not among `valid`, with the nearest valid one; `where` says where it was looked for.
 
-    The comparison ignores case, because a wrong capital is the typo that a similarity ratio rates worst in short names.
+    The comparison ignores case, because a wrong capital is the typo that a similarity ratio rates
+    worst in short names.
     """
     names = sorted(valid)
     by_lower_case = {name.lower(): name for name in names}
@@ -35,4 +36,6 @@ def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> Usa
     hint = f"; did you mean {by_lower_case[close[0]]!r}?" if close else ""
     listed = names[-_LISTED_AT_MOST:]  # of runs, whose names begin with their dates, the newest
     more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
-    return UsageError(f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(listed) or 'none'}{more})")
+    return UsageError(
+        f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(listed) or 'none'}{more})"
+    )

@@ -15,9 +15,9 @@ SAMPLED: frozenset[JobRole] = frozenset({"save", "load", "steps"})
 class Stage:
     """One job of a process slot.
 
-    `keeps`: what it leaves in the scratch directory for the stages after it. `alone`: every case has a process of its own.
-    `killed`: its processes do not come back. `once`: one sample, however many the case wants. `elsewhere`: the ranks are as many
-    as the case's `load_world`.
+    `keeps`: what it leaves in the scratch directory for the stages after it. `alone`: every case
+    has a process of its own. `killed`: its processes do not come back. `once`: one sample, however
+    many the case wants. `elsewhere`: the ranks are as many as the case's `load_world`.
     """
 
     role: JobRole
@@ -34,10 +34,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class Experiment:
-    """`traced`: one save is watched at the system calls. `methods`: its cases are methods; else the framework's own training.
+    """`traced`: one save is watched at the system calls.
 
-    `processes` is how many process slots a case has where the suite has no say in it. With `fixed_hashing` every second slot
-    runs its jobs with the same hashes of text, where Python else has other ones in every process.
+    `methods`: its cases are methods; else the framework's own training.
+
+    `processes` is how many process slots a case has where the suite has no say in it. With
+    `fixed_hashing` every second slot runs its jobs with the same hashes of text, where Python else
+    has other ones in every process.
     """
 
     name: str
@@ -55,15 +58,40 @@ class Experiment:
 
 _STRAIGHT = Stage("straight", keeps="reference")
 
-COST = Experiment("cost", (Stage("save", keeps="checkpoint"), Stage("load")), traced=True, sampled=True, processes=None)
-SIZES = Experiment("sizes", (Stage("inspect", keeps="checkpoint"), Stage("repeat")), traced=True, processes=2, fixed_hashing=True)
+COST = Experiment(
+    "cost",
+    (Stage("save", keeps="checkpoint"), Stage("load")),
+    traced=True,
+    sampled=True,
+    processes=None,
+)
+SIZES = Experiment(
+    "sizes",
+    (Stage("inspect", keeps="checkpoint"), Stage("repeat")),
+    traced=True,
+    processes=2,
+    fixed_hashing=True,
+)
 PARITY = Experiment("parity", (Stage("train"),), methods=False)
-TRAIN = Experiment("train", (Stage("steps", keeps="checkpoint"), Stage("load", once=True)), sampled=True, processes=None)
-RESUME = Experiment("resume", (_STRAIGHT, Stage("interrupt", keeps="checkpoint", killed=True), Stage("resume", alone=True)))
+TRAIN = Experiment(
+    "train",
+    (Stage("steps", keeps="checkpoint"), Stage("load", once=True)),
+    sampled=True,
+    processes=None,
+)
+RESUME = Experiment(
+    "resume",
+    (_STRAIGHT, Stage("interrupt", keeps="checkpoint", killed=True), Stage("resume", alone=True)),
+)
 RERUN = Experiment("rerun", (_STRAIGHT, Stage("again")), methods=False)
-RESHARD = Experiment("reshard", (Stage("part", keeps="checkpoint"), Stage("reload", elsewhere=True)))
+RESHARD = Experiment(
+    "reshard", (Stage("part", keeps="checkpoint"), Stage("reload", elsewhere=True))
+)
 
-EXPERIMENTS = {experiment.name: experiment for experiment in (COST, SIZES, PARITY, TRAIN, RESUME, RERUN, RESHARD)}
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (COST, SIZES, PARITY, TRAIN, RESUME, RERUN, RESHARD)
+}
 
 
 def stages(experiment: str) -> tuple[Stage, ...]:

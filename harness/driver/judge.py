@@ -11,7 +11,8 @@ from harness.driver.progress import samples_wanted
 from harness.driver.session import group, state_bytes
 from harness.plan import PlannedCase
 
-# What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never part of a result.
+# What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never
+# part of a result.
 _JOB_S = 7.0  # most of it for what a framework imports
 _RAW_JOB_S = 1.2
 _SAMPLE_S = 0.4
@@ -33,16 +34,29 @@ def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
 
     Of two arms, the head's alone count: what only the base fails at is what the head mends.
     """
-    return int(not all(item.case.arm == ARMS[0] or _as_expected(item, row) for item, row in zip(plan, outcomes, strict=True)))
+    return int(
+        not all(
+            item.case.arm == ARMS[0] or _as_expected(item, row)
+            for item, row in zip(plan, outcomes, strict=True)
+        )
+    )
 
 
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Roughly how many seconds a plan will take."""
-    jobs_s = sum((2 * unit.processes + 1) * (_RAW_JOB_S if unit.case.framework == "raw" else _JOB_S) for unit in group(plan))
-    samples_s = sum(samples_wanted([item]) * (_RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S) for item in plan)
+    jobs_s = sum(
+        (2 * unit.processes + 1) * (_RAW_JOB_S if unit.case.framework == "raw" else _JOB_S)
+        for unit in group(plan)
+    )
+    samples_s = sum(
+        samples_wanted([item]) * (_RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S)
+        for item in plan
+    )
     taken = [(item.case, item.processes * (item.samples + item.warmups)) for item in plan]
     moved = sum(2 * samples * state_bytes(case) for case, samples in taken)
-    trained = sum(samples * _BLOCKS_A_SAMPLE * case.every * state_bytes(case) for case, samples in taken)
+    trained = sum(
+        samples * _BLOCKS_A_SAMPLE * case.every * state_bytes(case) for case, samples in taken
+    )
     return jobs_s + samples_s + moved / _BYTES_PER_S + trained / _TRAINED_BYTES_PER_S
 
 

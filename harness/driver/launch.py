@@ -1,4 +1,7 @@
-"""From a job to a command line, for each way of starting ranks. A launcher is a few lines that return an argv."""
+"""From a job to a command line, for each way of starting ranks.
+
+A launcher is a few lines that return an argv.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,8 @@ class OpenMpi:
 class Launch:
     """What to start: the worker's interpreter, the job, where its ranks write, and over how many nodes they are spread.
 
-    `mpi` is the one that the user has named, where that is not the one of the interpreter's environment.
+    `mpi` is the one that the user has named, where that is not the one of the interpreter's
+    environment.
     """
 
     interpreter: Path
@@ -50,9 +54,11 @@ def local(launch: Launch) -> list[str]:
 
 def mpirun(launch: Launch) -> list[str]:
     """Ranks under mpirun: all on this node, or over those of the Slurm job in which this runs, where srun starts its daemons."""
-    # Without a number for each node, mpirun would fill all nodes of an allocation by turns, also with the ranks of one machine.
+    # Without a number for each node, mpirun would fill all nodes of an allocation by turns, also
+    # with the ranks of one machine.
     mapping = f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"
-    unbound = ["--bind-to", "none"]  # a framework's threads use all processors, whatever a version of Open MPI binds by default
+    # a framework's threads use all processors, whatever a version of Open MPI binds by default
+    unbound = ["--bind-to", "none"]
     return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *unbound, *launch.worker]
 
 
@@ -76,20 +82,27 @@ def environment(
 ) -> dict[str, str]:
     """Return the worker's environment: the project in `root` importable, temporary files in the scratch directory.
 
-    `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when they were killed. `hash_seed` is
-    that of Python's hashes of text; without one every process has another, whatever the user's own environment says. `mpi` is
-    whose library the ranks load.
+    `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when
+    they were killed. `hash_seed` is that of Python's hashes of text; without one every process has
+    another, whatever the user's own environment says. `mpi` is whose library the ranks load.
     """
     variables = dict(os.environ if base is None else base)
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root), variables.get("PYTHONPATH", "")]))
-    variables["PYTHONSAFEPATH"] = "1"  # else -m would look for the worker in the present directory before it looks in `root`
+    variables["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(root), variables.get("PYTHONPATH", "")])
+    )
+    # else -m would look for the worker in the present directory before it looks in `root`
+    variables["PYTHONSAFEPATH"] = "1"
     variables["TMPDIR"] = str(temporary)
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if shared_memory is not None:
-        variables |= {f"OMPI_MCA_btl_{name}_backing_directory": str(shared_memory) for name in ("sm", "vader")}  # of 5, of 4
+        variables |= {
+            f"OMPI_MCA_btl_{name}_backing_directory": str(shared_memory) for name in ("sm", "vader")
+        }  # of 5, of 4
     if mpi is not None:
-        variables["MPI4PY_LIBMPI"] = str(mpi.library)  # mpirun of one Open MPI and ranks of another would be worlds of one each
-    variables["SLURM_EXPORT_ENV"] = "ALL"  # else a site's srun may give mpirun's daemons on other nodes none of this
+        # mpirun of one Open MPI and ranks of another would be worlds of one each
+        variables["MPI4PY_LIBMPI"] = str(mpi.library)
+    # else a site's srun may give mpirun's daemons on other nodes none of this
+    variables["SLURM_EXPORT_ENV"] = "ALL"
     if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables
@@ -98,15 +111,20 @@ def environment(
 def open_mpi(mpirun: Path) -> OpenMpi:
     """Return the Open MPI to which an mpirun belongs. Raises UsageError where it belongs to none.
 
-    Its library is the one that its ompi_info loads: distributions move it from where it was configured to be.
+    Its library is the one that its ompi_info loads: distributions move it from where it was
+    configured to be.
     """
     information = mpirun.with_name("ompi_info")
     if not (os.access(mpirun, os.X_OK) and os.access(information, os.X_OK)):
         raise UsageError(f"{mpirun} is no mpirun of an Open MPI, which has an ompi_info beside it")
-    loaded = subprocess.run(["ldd", str(information)], capture_output=True, text=True, check=False).stdout
+    loaded = subprocess.run(
+        ["ldd", str(information)], capture_output=True, text=True, check=False
+    ).stdout
     library = re.search(r"=> (/.*/libmpi\.so\S*)", loaded)
     if library is None:
-        raise UsageError(f"{information} loads no libmpi that can be found, so the ranks of {mpirun} cannot either")
+        raise UsageError(
+            f"{information} loads no libmpi that can be found, so the ranks of {mpirun} cannot either"
+        )
     return OpenMpi(mpirun, Path(library[1]))
 
 
@@ -127,7 +145,9 @@ def _mpirun(launch: Launch) -> str:
     beside = launch.interpreter.parent / "mpirun"
     command = str(beside) if beside.exists() else shutil.which("mpirun")
     if command is None:
-        raise UsageError(f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started")
+        raise UsageError(
+            f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started"
+        )
     return command
 
 

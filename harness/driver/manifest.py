@@ -20,8 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PROC = Path("/proc")
 SYS = Path("/sys")
 
-# Mount options that name a host, an account or a folder: private, and different on machines that are otherwise alike.
-_PRIVATE_OPTIONS = frozenset({"addr", "clientaddr", "mountaddr", "username", "domain", "unc", "uid", "gid"})
+# Mount options that name a host, an account or a folder: private, and different on machines that
+# are otherwise alike.
+_PRIVATE_OPTIONS = frozenset(
+    {"addr", "clientaddr", "mountaddr", "username", "domain", "unc", "uid", "gid"}
+)
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,20 @@ def mount_of(path: Path) -> Mount:
 def _mount(line: str) -> Mount:
     """Parse a line of mountinfo, proc_pid_mountinfo(5).
 
-    Its fields: id, parent, major:minor, root, point, options, optional ones, "-", type, source, options of the file system.
+    Its fields: id, parent, major:minor, root, point, options, optional ones, "-", type, source,
+    options of the file system.
     """
     before, after = line.split(" - ", 1)
     fields = before.split()
     type_, source, super_options = after.split(" ", 2)
     options = dict.fromkeys([*fields[5].split(","), *super_options.split(",")])
-    return Mount(_unescaped(fields[4]), fields[2], type_, _unescaped(source), ",".join(filter(_public, options)))
+    return Mount(
+        _unescaped(fields[4]),
+        fields[2],
+        type_,
+        _unescaped(source),
+        ",".join(filter(_public, options)),
+    )
 
 
 def _unescaped(field: str) -> str:
@@ -120,7 +130,10 @@ def block_device(mount: Mount) -> BlockDevice | None:
 
 def _block_folder(mount: Mount) -> Path | None:
     """Find the disk by number, or by the source's name where the file system has a number of its own (btrfs)."""
-    for link in (SYS / "dev/block" / mount.device_number, SYS / "class/block" / Path(mount.source).name):
+    for link in (
+        SYS / "dev/block" / mount.device_number,
+        SYS / "class/block" / Path(mount.source).name,
+    ):
         if mount.source.startswith("/dev/") and link.exists():
             folder = link.resolve()
             return folder.parent if (folder / "partition").exists() else folder
@@ -151,7 +164,10 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def _machine_id(model: str) -> str:
-    """Return 12 hex digits of machine-id and processor. In a container without a machine-id, the processor alone."""
+    """Return 12 hex digits of machine-id and processor.
+
+    In a container without a machine-id, the processor alone.
+    """
     own = _text(Path("/etc/machine-id")) or _text(Path("/var/lib/dbus/machine-id")) or ""
     return hashlib.sha256(f"{own}\n{model}".encode()).hexdigest()[:12]
 

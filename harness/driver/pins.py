@@ -15,7 +15,9 @@ def parse(text: str) -> tuple[str, str]:
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise UsageError(f"a pin reads NAME==VERSION, not {text!r}: {str(error).splitlines()[0]}") from error
+        raise UsageError(
+            f"a pin reads NAME==VERSION, not {text!r}: {str(error).splitlines()[0]}"
+        ) from error
     if [specifier.operator for specifier in requirement.specifier] != ["=="]:
         raise UsageError(f"a pin reads NAME==VERSION or NAME==VERSION.*, not {text!r}")
     return canonicalize_name(requirement.name), str(requirement)

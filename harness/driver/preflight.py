@@ -18,8 +18,8 @@ GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
-# What one rank holds at its peak, in units of the state: the state, a method's copy of it (a snapshot or a serialized buffer),
-# and the gradients with the buffer that the ceiling writes from.
+# What one rank holds at its peak, in units of the state: the state, a method's copy of it (a
+# snapshot or a serialized buffer), and the gradients with the buffer that the ceiling writes from.
 _STATES_PER_RANK = 3
 _INTERPRETER_BYTES = 1 * GIB  # a framework and its libraries
 
@@ -33,7 +33,9 @@ def check_scratch(path: Path, needed_bytes: int) -> None:
     _try_to_write(path)
     free = shutil.disk_usage(path).free
     if free < needed_bytes:
-        raise UsageError(f"scratch directory {path} has {_gib(free)} free, and the run needs {_gib(needed_bytes)}")
+        raise UsageError(
+            f"scratch directory {path} has {_gib(free)} free, and the run needs {_gib(needed_bytes)}"
+        )
 
 
 def _try_to_write(path: Path) -> None:
@@ -81,7 +83,9 @@ def check_memory(needed_bytes: int, available_bytes: int) -> None:
     """Raise UsageError where the run's largest case would not fit into memory."""
     if available_bytes < needed_bytes:
         available, needed = _gib(available_bytes), _gib(needed_bytes)
-        raise UsageError(f"{available} of memory are available, and the largest case needs about {needed}")
+        raise UsageError(
+            f"{available} of memory are available, and the largest case needs about {needed}"
+        )
 
 
 def _gib(count: int) -> str:

@@ -19,7 +19,9 @@ from harness.worker.output import DONE, Mark, read_mark, records_path
 
 _POLL_S = 0.2
 _GRACE_S = 5.0
-_EXIT_S = 5.0  # for an interpreter that has done its work; threads that a method left behind can hold it for minutes
+# for an interpreter that has done its work; threads that a method left behind can hold it for
+# minutes
+_EXIT_S = 5.0
 _SHOWN_CHARACTERS = 300
 _SHOWN_RUNS = 4
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
@@ -36,7 +38,10 @@ class Standing:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended. `reason` is empty when every rank had come to its end; `at` is where the rank that broke stood."""
+    """How a job ended.
+
+    `reason` is empty when every rank had come to its end; `at` is where the rank that broke stood.
+    """
 
     reason: str
     at: Standing
@@ -59,7 +64,10 @@ class Follower:
     def poll(self) -> None:
         """Pass on every line that has become complete."""
         for rank in range(self._world):
-            with contextlib.suppress(FileNotFoundError), records_path(self._folder, rank).open("rb") as file:
+            with (
+                contextlib.suppress(FileNotFoundError),
+                records_path(self._folder, rank).open("rb") as file,
+            ):
                 file.seek(self._offsets[rank])
                 content = file.read()
                 whole = content[: content.rfind(b"\n") + 1]
@@ -72,7 +80,14 @@ class Follower:
         return [read_mark(self._folder, rank) for rank in range(self._world)]
 
 
-def run(command: Sequence[str], environment: dict[str, str], log: Path, follower: Follower, world: int, timeout_s: float) -> Ending:
+def run(
+    command: Sequence[str],
+    environment: dict[str, str],
+    log: Path,
+    follower: Follower,
+    world: int,
+    timeout_s: float,
+) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
     kills_before = _oom_kills()
     seen: set[psutil.Process] = set()
@@ -99,7 +114,10 @@ def run(command: Sequence[str], environment: dict[str, str], log: Path, follower
     if hung and _all_done(marks):
         return Ending("", standing)
     if hung:
-        return Ending(f"no progress for {timeout_s:.0f} s, so the process was killed{_side_by_side(marks)}", standing)
+        return Ending(
+            f"no progress for {timeout_s:.0f} s, so the process was killed{_side_by_side(marks)}",
+            standing,
+        )
     if process.returncode == 0 and _all_done(marks):
         return Ending("", standing)
     oom = _oom_kills() > kills_before
@@ -136,7 +154,10 @@ def _follow(
     timeout_s: float,
     seen: set[psutil.Process],
 ) -> bool:
-    """Poll until the process ends; returns whether it had to be killed because it stood still. Notes in `seen` whom it started."""
+    """Poll until the process ends; returns whether it had to be killed because it stood still.
+
+    Notes in `seen` whom it started.
+    """
     marks, moved_at = follower.marks(), time.monotonic()
     members: set[psutil.Process] = set()
     while True:
@@ -147,7 +168,9 @@ def _follow(
             _reap(seen)
             return False
         before, members = members, _members(process)
-        if before - members:  # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is closed
+        # a dead rank's daemon holds on to the rank's output, and mpirun would wait until that is
+        # closed
+        if before - members:
             _reap((before - members) | _orphans(environment))
         seen |= members
         if follower.marks() != marks:
@@ -164,7 +187,11 @@ def _all_done(marks: list[Mark]) -> bool:
 
 def _members(process: subprocess.Popen[bytes]) -> set[psutil.Process]:
     try:
-        return {member for member in psutil.Process(process.pid).children(recursive=True) if _lives(member)}
+        return {
+            member
+            for member in psutil.Process(process.pid).children(recursive=True)
+            if _lives(member)
+        }
     except psutil.NoSuchProcess:
         return set()
 
@@ -215,7 +242,10 @@ def _clear_shared_memory(processes: set[int]) -> None:
 
 
 def _broken_rank(marks: list[Mark]) -> Standing:
-    """The rank that broke is the one that came least far: the others wait for it. Of several, it is the first."""
+    """The rank that broke is the one that came least far: the others wait for it.
+
+    Of several, it is the first.
+    """
     return _standing(marks, _hindmost(marks)[0])
 
 
@@ -241,15 +271,19 @@ def _side_by_side(marks: list[Mark]) -> str:
 
 def _listed(ranks: list[int]) -> str:
     """Name ranks, neighbours together: "rank 3", "ranks 0 to 3", "ranks 0, 2 to 5"."""
-    numbered = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])  # neighbours are as far from their places
+    # neighbours are as far from their places
+    numbered = itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])
     runs = [[rank for _, rank in run] for _, run in numbered]
-    shown = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_SHOWN_RUNS]]
+    shown = [
+        str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs[:_SHOWN_RUNS]
+    ]
     more = ["others"] * (len(runs) > _SHOWN_RUNS)
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(shown + more)}"
 
 
 def _describe_exit(code: int, out_of_memory: bool) -> str:
-    code = 128 - code if code < 0 else code  # a tracer or mpirun reports a signal as 128 + its number
+    # a tracer or mpirun reports a signal as 128 + its number
+    code = 128 - code if code < 0 else code
     if code == 0:
         return "the process ended before its work was done"
     if code > 128:

@@ -37,7 +37,9 @@ class _Samples:
     disturbed: set[int] = field(default_factory=set)
 
     def add(self, record: Sample) -> None:
-        self.ranks[record.index] |= {record.rank} if record.spread is None else set(range(record.spread.ranks))
+        self.ranks[record.index] |= (
+            {record.rank} if record.spread is None else set(range(record.spread.ranks))
+        )
         if record.warmup:
             self.warmups.add(record.index)
         elif record.disturbed:
@@ -91,10 +93,14 @@ class Progress:
             case _:
                 return
         ranks = 1 if isinstance(record, RepeatRecord | TrajectoryRecord) else record.ranks
-        self._ended[record.case, record.process, role] |= set(range(record.rank, record.rank + ranks))
+        self._ended[record.case, record.process, role] |= set(
+            range(record.rank, record.rank + ranks)
+        )
 
     def task(self, item: PlannedCase, process: int, role: JobRole) -> Task:
-        """What one process still has to do for a case. Disturbed samples use up the repeats first, then count.
+        """What one process still has to do for a case.
+
+        Disturbed samples use up the repeats first, then count.
 
         What takes no samples is one piece: there, or to be done from its beginning.
         """
@@ -103,7 +109,9 @@ class Progress:
             missing = len(ranks) < _reporting_ranks(item, role)
             return Task(item.case, samples=int(missing), warmups=0, repeats=0)
         samples = self._samples[item.case.id, process, role]
-        wanted, warmups, repeats = (1, 0, 0) if _stage(item, role).once else (item.samples, item.warmups, item.repeats)
+        wanted, warmups, repeats = (
+            (1, 0, 0) if _stage(item, role).once else (item.samples, item.warmups, item.repeats)
+        )
         complete = samples.complete(item.case.world)
         disturbed = len(complete & samples.disturbed)
         counted = len(complete) - min(disturbed, repeats)
@@ -122,7 +130,8 @@ class Progress:
     def samples_done(self, plan: Iterable[PlannedCase]) -> int:
         """How many of a plan's samples need no more waiting for; those of a failed case do not."""
         return sum(
-            _wanted(item, role) - (0 if item.case.id in self.failed else self.task(item, process, role).samples)
+            _wanted(item, role)
+            - (0 if item.case.id in self.failed else self.task(item, process, role).samples)
             for item in plan
             for process in range(item.processes)
             for role in _roles(item)

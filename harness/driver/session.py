@@ -1,8 +1,9 @@
 """A run: its cases in order, process by process, until nothing is missing.
 
-The unit of work is one process slot of a group of cases that can share a process. In each, the stages of their experiment follow
-one another, a worker process each: one saves and leaves a checkpoint of every case, another, which has not saved, loads them. A
-worker that breaks costs its present case, and the rest is started anew.
+The unit of work is one process slot of a group of cases that can share a process. In each, the
+stages of their experiment follow one another, a worker process each: one saves and leaves a
+checkpoint of every case, another, which has not saved, loads them. A worker that breaks costs its
+present case, and the rest is started anew.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from harness.worker.folders import Folders
 CALIBRATION_BYTES_AT_MOST = 64 << 20  # what a sweep ever has in flight; with 256 MiB it took 21 s
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 _KEPT_BYTES_AT_MOST = 8 << 30
-_STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}  # the references of a resumed run, the checkpoints of a block
+# the references of a resumed run, the checkpoints of a block
+_STATES_AT_WORK = {"resume": 12, "rerun": 12, "train": 6}
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
 _SLOWEST_DEVICE_BYTES_PER_S = 20e6
@@ -79,16 +81,23 @@ class Unit:
     def title(self) -> str:
         """The unit in a few words."""
         methods = sorted({item.case.method for item in self.items})
-        named = (methods[0] if len(methods) == 1 else f"{len(methods)} methods") + f" of arm {self.case.arm}" * bool(self.case.arm)
+        named = (
+            methods[0] if len(methods) == 1 else f"{len(methods)} methods"
+        ) + f" of arm {self.case.arm}" * bool(self.case.arm)
         world = "" if self.case.world == 1 else f" on {self.case.world} ranks"
-        return f"{self.case.framework} {named}{world}" if self.experiment.methods else f"{self.case.framework}{world}"
+        return (
+            f"{self.case.framework} {named}{world}"
+            if self.experiment.methods
+            else f"{self.case.framework}{world}"
+        )
 
 
 @dataclass(frozen=True)
 class Goal:
     """How long a run goes on after its plan: until no case is too imprecise, or until `budget_s` seconds are over.
 
-    `too_wide` looks at what the run holds and returns the identifiers of the cases that need another process.
+    `too_wide` looks at what the run holds and returns the identifiers of the cases that need
+    another process.
     """
 
     too_wide: Callable[[], Collection[str]]
@@ -130,14 +139,20 @@ class Session:
         self.progress = Progress(run.records)
 
     def measure(self, goal: Goal | None = None) -> None:
-        """Measure what is missing, then what a goal asks for. The scratch directory is gone afterwards, whatever happens."""
+        """Measure what is missing, then what a goal asks for.
+
+        The scratch directory is gone afterwards, whatever happens.
+        """
         begin_s = time.monotonic()
         self._refuse_unsupported()
         units = group(self._run.plan)
         try:
             self._scratch.mkdir(parents=True, exist_ok=True)
             storage = self._calibrated(units)
-            slots_s = [self._measure_slots(units, slot, storage) for slot in range(max(unit.processes for unit in units))]
+            slots_s = [
+                self._measure_slots(units, slot, storage)
+                for slot in range(max(unit.processes for unit in units))
+            ]
             if goal is not None:
                 self._go_on(goal, begin_s + goal.budget_s, max(slots_s), storage)
         finally:
@@ -148,14 +163,21 @@ class Session:
     def _go_on(self, goal: Goal, deadline_s: float, longest_s: float, storage: Storage) -> None:
         """Add process slots for the cases whose intervals are too wide; none begins that may outlast the deadline.
 
-        One may take as long as the longest so far, which is known of those that this process has measured.
+        One may take as long as the longest so far, which is known of those that this process has
+        measured.
         """
         for slot in itertools.count(min(item.processes for item in self._run.plan)):
             wide = goal.too_wide()
-            items = [replace(item, processes=slot + 1) for item in self._run.plan if item.case.id in wide]
+            items = [
+                replace(item, processes=slot + 1) for item in self._run.plan if item.case.id in wide
+            ]
             if not items or time.monotonic() + longest_s > deadline_s:
                 return
-            self._on_event(Event(f"{len(items)} of {len(self._run.plan)} rows are less precise than asked: process {slot + 1}"))
+            self._on_event(
+                Event(
+                    f"{len(items)} of {len(self._run.plan)} rows are less precise than asked: process {slot + 1}"
+                )
+            )
             longest_s = max(longest_s, self._measure_slots(group(items), slot, storage))
 
     def _measure_slots(self, units: Sequence[Unit], slot: int, storage: Storage) -> float:
@@ -174,7 +196,11 @@ class Session:
         """Give the cases that cannot be measured their rows."""
         for item in self._run.plan:
             if item.unsupported and item.case.id not in self.progress.failed:
-                self._add(FailureRecord("failure", item.case.id, 0, 0, "unsupported", "plan", item.unsupported))
+                self._add(
+                    FailureRecord(
+                        "failure", item.case.id, 0, 0, "unsupported", "plan", item.unsupported
+                    )
+                )
 
     def _measure_slot(self, unit: Unit, slot: int, storage: Storage) -> None:
         """Go through the stages of the experiment, then (once) watch the system calls."""
@@ -182,7 +208,8 @@ class Session:
         items = [
             item
             for item in unit.items
-            if slot < item.processes and not all(self.progress.done(item, slot, stage.role) for stage in stages)
+            if slot < item.processes
+            and not all(self.progress.done(item, slot, stage.role) for stage in stages)
         ]
         for stage in stages:
             missing = [item for item in items if not self._done(item, slot, stage)]
@@ -195,51 +222,97 @@ class Session:
         """Whether a stage's results are there, and the checkpoint that the next stage needs of it. A failed case is done."""
         if not self.progress.done(item, slot, stage.role):
             return False
-        return item.case.id in self.progress.failed or not stage.keeps or self._left(stage, item.case).exists()
+        return (
+            item.case.id in self.progress.failed
+            or not stage.keeps
+            or self._left(stage, item.case).exists()
+        )
 
     def _left(self, stage: Stage, case: Case) -> Path:
         """A file that is there when a stage has left what it keeps."""
         folders = Folders(self._scratch)
-        return folders.digests(case, rank=0) if stage.keeps == "checkpoint" else folders.reference(case, rank=0)
+        return (
+            folders.digests(case, rank=0)
+            if stage.keeps == "checkpoint"
+            else folders.reference(case, rank=0)
+        )
 
-    def _until_done(self, stage: Stage, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]) -> None:
+    def _until_done(
+        self, stage: Stage, unit: Unit, slot: int, storage: Storage, items: list[PlannedCase]
+    ) -> None:
         """Run jobs until every case is measured or failed: one that breaks costs its present case, and the rest goes on."""
         while items:
             tasks = tuple(self.progress.task(item, slot, stage.role) for item in items)
-            self._on_event(Event(f"{unit.title}: {_IN_WORDS[stage.role]}, process {slot + 1} of {unit.processes}"))
-            name, hash_seed = self._name(stage.role, slot, unit.case.arm), unit.experiment.hash_seed(slot)
+            self._on_event(
+                Event(
+                    f"{unit.title}: {_IN_WORDS[stage.role]}, process {slot + 1} of {unit.processes}"
+                )
+            )
+            name, hash_seed = (
+                self._name(stage.role, slot, unit.case.arm),
+                unit.experiment.hash_seed(slot),
+            )
             world = stage.world(unit.case)
-            job = Job(name, stage.role, slot, str(self._scratch), world, tasks, storage=storage, hash_seed=hash_seed)
+            job = Job(
+                name,
+                stage.role,
+                slot,
+                str(self._scratch),
+                world,
+                tasks,
+                storage=storage,
+                hash_seed=hash_seed,
+            )
             ending = self._run_job(job, unit.case)
             remaining = [item for item in items if not self._done(item, slot, stage)]
             if remaining and (len(remaining) == len(items) or not ending.complete):
                 self._blame(ending, tasks, remaining, slot)
             elif not (ending.complete or stage.killed):
-                self._on_event(Event(f"warning: a worker broke after its work was done: {ending.reason}"))
+                self._on_event(
+                    Event(f"warning: a worker broke after its work was done: {ending.reason}")
+                )
             items = [item for item in remaining if item.case.id not in self.progress.failed]
 
-    def _blame(self, ending: process.Ending, tasks: Sequence[Task], remaining: Sequence[PlannedCase], slot: int) -> None:
+    def _blame(
+        self,
+        ending: process.Ending,
+        tasks: Sequence[Task],
+        remaining: Sequence[PlannedCase],
+        slot: int,
+    ) -> None:
         """Make failures of a job's end: of the case it stood at, or of every unfinished one where it stood at none."""
         unfinished = {item.case.id for item in remaining}
         blamed = unfinished if ending.at.task < 0 else {tasks[ending.at.task].case.id}
         for case in sorted(blamed & unfinished - self.progress.failed):
-            self._fail(case, slot, ending.at.rank, ending.at.phase, ending.reason or "the worker left the case out")
+            self._fail(
+                case,
+                slot,
+                ending.at.rank,
+                ending.at.phase,
+                ending.reason or "the worker left the case out",
+            )
 
     def _calibrated(self, units: Sequence[Unit]) -> Storage:
         """Return how the scratch directory takes I/O, as the run has it, or else an earlier run beside it, or else a sweep."""
         if (found := self._calibration()) is None:
             size_bytes = _calibration_bytes(self._run.plan)
-            earlier = None if self._not_direct else calibrations.of_an_earlier_run(self._run, size_bytes)
+            earlier = (
+                None if self._not_direct else calibrations.of_an_earlier_run(self._run, size_bytes)
+            )
             if earlier is not None:
                 name, found = earlier
                 self._run.append(found)
-                self._on_event(Event(f"ceilings: by the requests that run {name} found the fastest here"))
+                self._on_event(
+                    Event(f"ceilings: by the requests that run {name} found the fastest here")
+                )
             else:
                 found = self._swept(units, size_bytes)
         return _storage_of(found)
 
     def _calibration(self) -> CalibrationRecord | None:
-        return next((record for record in self._run.records if isinstance(record, CalibrationRecord)), None)
+        return next(
+            (record for record in self._run.records if isinstance(record, CalibrationRecord)), None
+        )
 
     def _swept(self, units: Sequence[Unit], size_bytes: int) -> CalibrationRecord:
         """Have a worker find out by which requests the scratch directory is written and read fastest."""
@@ -270,13 +343,23 @@ class Session:
         if reason is None:
             tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
             job = Job(
-                self._name("trace", 0, unit.case.arm), "trace", 0, str(self._scratch), unit.case.world, tasks, storage=storage
+                self._name("trace", 0, unit.case.arm),
+                "trace",
+                0,
+                str(self._scratch),
+                unit.case.world,
+                tasks,
+                storage=storage,
             )
             reason = self._run_job(job, unit.case, syscalls.command(log)).reason
         calls = None if reason else syscalls.Log(log)
         for case in cases:
             if case.id not in self.progress.failed:
-                found = calls.analyse(case.id, self._scratch / "trial") if calls else syscalls.unknown(str(reason))
+                found = (
+                    calls.analyse(case.id, self._scratch / "trial")
+                    if calls
+                    else syscalls.unknown(str(reason))
+                )
                 self._add(SyscallsRecord(kind="syscalls", case=case.id, **vars(found)))
 
     def _run_job(self, job: Job, case: Case, tracer: list[str] | None = None) -> process.Ending:
@@ -284,7 +367,12 @@ class Session:
         arm = self._arms[case.arm]
         if job.tasks:
             packages, memory = self._packages[case.framework], self._memory_of(job)
-            job = replace(job, packages=packages, summary_above=self._run.settings.summary_above, memory=memory)
+            job = replace(
+                job,
+                packages=packages,
+                summary_above=self._run.settings.summary_above,
+                memory=memory,
+            )
         interpreter = arm.environments.interpreter(case.framework)
         folder = self._run.jobs / job.name
         folder.mkdir(parents=True)
@@ -293,7 +381,9 @@ class Session:
         (folder / "job.json").write_text(job_to_json(job))
         nodes = job.tasks[0].case.nodes if job.tasks else 0
         started = Launch(interpreter, folder / "job.json", folder, job.world, nodes, self._mpi)
-        command = launch.argv(job.tasks[0].case.launcher if job.world > 1 else "local", started, tracer or [])
+        command = launch.argv(
+            job.tasks[0].case.launcher if job.world > 1 else "local", started, tracer or []
+        )
         intake = _Intake(self, job)
         follower = process.Follower(folder, job.world, intake.take)
         timeout_s = self._timeout_s if self._timeout_s and job.tasks else _patience_s(job)
@@ -301,7 +391,11 @@ class Session:
         one_machine = job.world > 1 and nodes <= 1
         shared_memory = self._shared_memory.ranks if one_machine else None
         variables = launch.environment(
-            temporary, hash_seed=job.hash_seed, shared_memory=shared_memory, root=arm.checkout, mpi=self._mpi
+            temporary,
+            hash_seed=job.hash_seed,
+            shared_memory=shared_memory,
+            root=arm.checkout,
+            mpi=self._mpi,
         )
         try:
             ending = process.run(command, variables, log, follower, job.world, timeout_s)
@@ -313,7 +407,11 @@ class Session:
     def _memory_of(self, job: Job) -> str | None:
         """Where the job's cases keep checkpoints in memory: nowhere, where ranks are on nodes whose memory nobody clears."""
         on_one_machine = all(task.case.nodes <= 1 for task in job.tasks)
-        levels = self._shared_memory.levels if on_one_machine and any(task.case.from_memory for task in job.tasks) else None
+        levels = (
+            self._shared_memory.levels
+            if on_one_machine and any(task.case.from_memory for task in job.tasks)
+            else None
+        )
         return str(levels) if levels else None
 
     @property
@@ -348,7 +446,11 @@ class Session:
 
 
 class _Intake:
-    """Takes in a job's lines. A line that is no record fails the case whose record follows it: it was written on the way there."""
+    """Takes in a job's lines.
+
+    A line that is no record fails the case whose record follows it: it was written on the way
+    there.
+    """
 
     def __init__(self, session: Session, job: Job) -> None:
         self._session = session
@@ -377,17 +479,25 @@ class _Intake:
 def group(plan: Sequence[PlannedCase]) -> list[Unit]:
     """Put the cases that may share a process together, in the plan's order; as many as their kept checkpoints allow.
 
-    Two arms' processes of the same cases follow one another: what lies between them is in their difference.
+    Two arms' processes of the same cases follow one another: what lies between them is in their
+    difference.
     """
     groups: dict[tuple[object, ...], dict[str, list[PlannedCase]]] = {}
     for item in plan:
         case = item.case
-        alone = _key(case) if item.own_process else ""  # not even itself at another interval: it may own what a process has once
+        # not even itself at another interval: it may own what a process has once
+        alone = _key(case) if item.own_process else ""
         ranks = (case.world, case.load_world, case.strategy, case.launcher)
         shared = (case.experiment, case.framework, case.device, ranks, alone)
         groups.setdefault(shared, {}).setdefault(case.arm, []).append(item)
     in_turn = [itertools.zip_longest(*map(_split, by_arm.values())) for by_arm in groups.values()]
-    return [unit for units in in_turn for side_by_side in units for unit in side_by_side if unit is not None]
+    return [
+        unit
+        for units in in_turn
+        for side_by_side in units
+        for unit in side_by_side
+        if unit is not None
+    ]
 
 
 def _key(case: Case) -> str:
@@ -418,7 +528,9 @@ def _checkpoint_bytes(item: PlannedCase) -> int:
 
 def _states_at_work(case: Case) -> int:
     """How many states lie in the scratch directory at once beside the kept checkpoints; every rank has its own references."""
-    return _STATES_AT_WORK.get(case.experiment, 3) * (case.world if case.experiment in ("resume", "rerun") else 1)
+    return _STATES_AT_WORK.get(case.experiment, 3) * (
+        case.world if case.experiment in ("resume", "rerun") else 1
+    )
 
 
 def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:

@@ -10,7 +10,10 @@ DEVICE = Path("/dev/shm")
 
 
 def folder_of(run: Path) -> Path:
-    """Return the folder of a run. Runs that begin in the same second, of two users say, have one name in different places."""
+    """Return the folder of a run.
+
+    Runs that begin in the same second, of two users say, have one name in different places.
+    """
     place = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
     return DEVICE / f"ckptbench-{run.name}-{place}"
 

@@ -1,7 +1,8 @@
 """Slurm: a whole run as one job, because a run should wait in a queue once.
 
-The job's script resumes the run on the first node of its allocation, where the driver measures as it does everywhere. This side
-writes the script, submits it, watches the job and cancels it. It uses Slurm's commands and no library: every site has those.
+The job's script resumes the run on the first node of its allocation, where the driver measures as
+it does everywhere. This side writes the script, submits it, watches the job and cancels it. It uses
+Slurm's commands and no library: every site has those.
 """
 
 from __future__ import annotations
@@ -30,11 +31,24 @@ from harness.plan import PlannedCase
 SCRIPT = "slurm.sh"
 JOB_NAME = "ckptbench"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PENDING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_AT_WORK = frozenset({"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"})
+_PENDING = frozenset(
+    {
+        "PENDING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
+)
+_AT_WORK = frozenset(
+    {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+)
 _COMMANDS = ("sbatch", "scontrol", "scancel")
 _COMMAND_TIMEOUT_S = 120  # a controller under load answers late
-_END_TIMEOUT_S = 120  # between a job's first signal and its last: Slurm's KillWait, 30 s as it comes, and an epilog
+# between a job's first signal and its last: Slurm's KillWait, 30 s as it comes, and an epilog
+_END_TIMEOUT_S = 120
 _CANCEL_AGAIN_S = 30.0
 _SLOWEST_LOOK_S = 10.0
 _SHOWN_LINES = 12
@@ -53,7 +67,10 @@ class NotCancelled(UsageError):
 
 
 class Site(tables.Table):
-    """What a site wants to be told with every job. `extra_sbatch` holds options as sbatch takes them, such as "--exclusive"."""
+    """What a site wants to be told with every job.
+
+    `extra_sbatch` holds options as sbatch takes them, such as "--exclusive".
+    """
 
     account: str | None = None
     partition: str | None = None
@@ -78,7 +95,9 @@ class State:
         return self.name not in _PENDING | _AT_WORK
 
     def __str__(self) -> str:
-        telling = {"RUNNING": self.nodes, "FAILED": f"exit status {self.exit_status}"}.get(self.name, self.reason)
+        telling = {"RUNNING": self.nodes, "FAILED": f"exit status {self.exit_status}"}.get(
+            self.name, self.reason
+        )
         return f"{self.name} ({telling})" if telling else self.name
 
 
@@ -98,7 +117,9 @@ class Job:
             return GONE if "Invalid job id" in done.stderr else None
         told = dict(re.findall(r"(\w+)=(\S*)", done.stdout))
         reason = "" if told["Reason"] == "None" else told["Reason"]
-        return State(told["JobState"], reason, told.get("NodeList", ""), told["ExitCode"].partition(":")[0])
+        return State(
+            told["JobState"], reason, told.get("NodeList", ""), told["ExitCode"].partition(":")[0]
+        )
 
     def watch(self, on_look: Callable[[State], None], limit_s: float | None = None) -> State:
         """Return the state in which the job ended, or its last one after `limit_s`; `on_look` gets each one seen.
@@ -114,14 +135,19 @@ class Job:
         return state
 
     def cancel(self) -> None:
-        """Cancel the job and return once it has ended, with everything that it had started. Raises NotCancelled."""
+        """Cancel the job and return once it has ended, with everything that it had started.
+
+        Raises NotCancelled.
+        """
         deadline, state = time.monotonic() + _END_TIMEOUT_S, State("PENDING")
         with contextlib.suppress(KeyboardInterrupt):  # a second one: its user does not want to wait
             while not state.ended and time.monotonic() < deadline:
                 _run("scancel", self.id)
                 state = self.watch(lambda state: None, _CANCEL_AGAIN_S)
         if not state.ended:
-            raise NotCancelled(f"Slurm job {self.id} could not be cancelled and may go on: scancel {self.id}")
+            raise NotCancelled(
+                f"Slurm job {self.id} could not be cancelled and may go on: scancel {self.id}"
+            )
 
 
 @dataclass(frozen=True)
@@ -134,10 +160,14 @@ class Request:
 
     def script(self, folder: Path) -> str:
         """Return the batch script that measures the run in `folder`."""
-        shell = "#!/bin/bash -l" if self.site.modules else "#!/bin/bash"  # a login shell is where `module` is defined
+        # a login shell is where `module` is defined
+        shell = "#!/bin/bash -l" if self.site.modules else "#!/bin/bash"
         lines = [
             shell,
-            *(f"#SBATCH {option}" for option in [*self._options(folder.absolute()), *self.site.extra_sbatch]),
+            *(
+                f"#SBATCH {option}"
+                for option in [*self._options(folder.absolute()), *self.site.extra_sbatch]
+            ),
             "set -e",
             *(f"module load {shlex.quote(module)}" for module in self.site.modules),
             f'export PYTHONPATH={shlex.quote(str(ROOT))}"${{PYTHONPATH:+:$PYTHONPATH}}"',
@@ -172,8 +202,11 @@ class Request:
             "chdir": Path.cwd(),
             "output": str(_output_path(folder, "%j")),
         }
-        named = [shlex.quote(f"--{name}={value}") for name, value in values.items() if value is not None]
-        return [*named, "--no-requeue"]  # Slurm would begin anew on other nodes, where the run is refused
+        named = [
+            shlex.quote(f"--{name}={value}") for name, value in values.items() if value is not None
+        ]
+        # Slurm would begin anew on other nodes, where the run is refused
+        return [*named, "--no-requeue"]
 
 
 def read_site(path: Path | None) -> Site:
@@ -185,7 +218,11 @@ def read_site(path: Path | None) -> Site:
 
 def own_site_file() -> Path:
     """Where the user's own site file is looked for."""
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ckptbench" / "site.toml"
+    return (
+        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        / "ckptbench"
+        / "site.toml"
+    )
 
 
 def is_launcher(plan: Sequence[PlannedCase]) -> bool:
@@ -194,7 +231,10 @@ def is_launcher(plan: Sequence[PlannedCase]) -> bool:
 
 
 def spread(plan: Sequence[PlannedCase], nodes: int) -> list[PlannedCase]:
-    """Return the plan with the ranks of every case spread evenly over `nodes`. A single rank stays on the first one."""
+    """Return the plan with the ranks of every case spread evenly over `nodes`.
+
+    A single rank stays on the first one.
+    """
     if not is_launcher(plan):
         return list(plan)
     if nodes < 1:
@@ -205,14 +245,20 @@ def spread(plan: Sequence[PlannedCase], nodes: int) -> list[PlannedCase]:
                 f"a world of {world} cannot be spread evenly over {nodes} nodes: --world takes multiples of {nodes} here"
             )
     if nodes > 1 and all(item.case.world == 1 for item in plan):
-        raise UsageError(f"every case has one rank, which needs no {nodes} nodes: name larger worlds with --world")
-    return [replace(item, case=replace(item.case, nodes=nodes)) if item.case.world > 1 else item for item in plan]
+        raise UsageError(
+            f"every case has one rank, which needs no {nodes} nodes: name larger worlds with --world"
+        )
+    return [
+        replace(item, case=replace(item.case, nodes=nodes)) if item.case.world > 1 else item
+        for item in plan
+    ]
 
 
 def require_a_node() -> None:
     """Raise UsageError in a shell that holds a Slurm job and is on none of its nodes.
 
-    Under salloc the shell stays where it was: what is no rank of mpirun would be measured there, and not on the job's nodes.
+    Under salloc the shell stays where it was: what is no rank of mpirun would be measured there,
+    and not on the job's nodes.
     """
     if "SLURM_JOB_ID" in os.environ and "SLURMD_NODENAME" not in os.environ:
         raise UsageError(
@@ -231,7 +277,9 @@ def is_outside(plan: Sequence[PlannedCase]) -> bool:
     require_a_node()
     wanted, held = _nodes(plan), int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if wanted > held:
-        raise UsageError(f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}")
+        raise UsageError(
+            f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}"
+        )
     return False
 
 
@@ -239,12 +287,17 @@ def require_commands() -> None:
     """Raise UsageError where Slurm's commands are missing."""
     missing = [command for command in _COMMANDS if shutil.which(command) is None]
     if missing:
-        raise UsageError(f"launcher slurm needs Slurm's commands, and on the path there is no {', '.join(missing)}")
+        raise UsageError(
+            f"launcher slurm needs Slurm's commands, and on the path there is no {', '.join(missing)}"
+        )
 
 
 @contextlib.contextmanager
 def submitted(path: Path) -> Iterator[Job]:
-    """Submit a script, and cancel the job where the block is left by an exception. Raises Refused, Unanswered and NotCancelled."""
+    """Submit a script, and cancel the job where the block is left by an exception.
+
+    Raises Refused, Unanswered and NotCancelled.
+    """
     with _interruptions_held() as interrupted:
         job = _submit(path)
     try:
@@ -267,19 +320,25 @@ def _output_path(folder: Path, job: str) -> Path:
 def _last_words(output: Path) -> str:
     if not output.exists():
         return "(it has left no output)"
-    lines = [line.rstrip() for line in output.read_text(errors="replace").splitlines() if line.strip()]
+    lines = [
+        line.rstrip() for line in output.read_text(errors="replace").splitlines() if line.strip()
+    ]
     return "\n".join(lines[-_SHOWN_LINES:])
 
 
 def _submit(path: Path) -> Job:
     done = _run("sbatch", "--parsable", str(path))
-    if done.returncode and "timed out" in done.stderr:  # sbatch says so of the controller, and `_run` of sbatch
+    # sbatch says so of the controller, and `_run` of sbatch
+    if done.returncode and "timed out" in done.stderr:
         raise Unanswered(
             f"Slurm has not answered: the job may be in the queue (squeue --name={JOB_NAME} --me). If it is not, "
             f"go on with: ckptbench run --resume {shlex.quote(path.parent.name)}"
         )
     if done.returncode:
-        lines = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines()]
+        lines = [
+            line.removeprefix("sbatch: ").removeprefix("error: ")
+            for line in done.stderr.splitlines()
+        ]
         raise Refused(f"Slurm refuses the job: {'; '.join(lines)}")
     return Job(done.stdout.strip().partition(";")[0])  # a cluster's name may follow
 
@@ -287,7 +346,14 @@ def _submit(path: Path) -> Job:
 def _run(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run one of Slurm's commands in a session of its own: Ctrl-C is for this process, which then has to cancel."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False, start_new_session=True)
+        return subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_COMMAND_TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(argv, 1, "", str(error))
 
@@ -296,8 +362,12 @@ def _run(*argv: str) -> subprocess.CompletedProcess[str]:
 def _interruptions_held() -> Iterator[list[int]]:
     """Collect signals instead of acting on them: between a submission and its answer there is a job that nobody knows yet."""
     collected: list[int] = []
-    numbers = [number for number in INTERRUPTIONS if signal.getsignal(number) != signal.SIG_IGN]  # nohup ignores one
-    before = {number: signal.signal(number, lambda received, _: collected.append(received)) for number in numbers}
+    # nohup ignores one
+    numbers = [number for number in INTERRUPTIONS if signal.getsignal(number) != signal.SIG_IGN]
+    before = {
+        number: signal.signal(number, lambda received, _: collected.append(received))
+        for number in numbers
+    }
     try:
         yield collected
     finally:

@@ -29,9 +29,10 @@ LATEST = "latest"
 class Settings:
     """What is said once for a whole run: it goes on with the same when it is resumed, and in a Slurm job.
 
-    In a world of more than `summary_above` ranks, one record stands for the samples of all. `mpirun` is that of the system's own
-    Open MPI, where the user has named one. A worker without progress for `timeout_s` is ended; None leaves that to its job. `site`
-    is the file that says what Slurm is told, where not the user's own.
+    In a world of more than `summary_above` ranks, one record stands for the samples of all.
+    `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
+    progress for `timeout_s` is ended; None leaves that to its job. `site` is the file that says
+    what Slurm is told, where not the user's own.
     """
 
     summary_above: int = SUMMARY_ABOVE
@@ -74,7 +75,10 @@ class Run(StoredRun):
         return self.folder / "jobs"
 
     def lock(self) -> None:
-        """Keep a second driver out of this run, and see what one before it has left. Raises UsageError where one is at work."""
+        """Keep a second driver out of this run, and see what one before it has left.
+
+        Raises UsageError where one is at work.
+        """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -87,7 +91,10 @@ class Run(StoredRun):
         self.records.append(record)
 
     def absorb(self, line: str) -> Record | None:
-        """Append a worker's line once it has been validated; None where the run has it already. Raises InvalidLine."""
+        """Append a worker's line once it has been validated; None where the run has it already.
+
+        Raises InvalidLine.
+        """
         if line in self._lines:
             return None
         record = parse(line)
@@ -98,7 +105,8 @@ class Run(StoredRun):
     def salvage(self) -> None:
         """Absorb what workers had written when the driver was killed."""
         for file in sorted(self.jobs.glob("*/rank-*.jsonl")):
-            for line in file.read_text(errors="replace").split("\n")[:-1]:  # what follows the last newline is half a line
+            # what follows the last newline is half a line
+            for line in file.read_text(errors="replace").split("\n")[:-1]:
                 try:
                     self.absorb(line)
                 except InvalidLine:
@@ -111,7 +119,10 @@ class Run(StoredRun):
             del self._descriptor
 
     def _append_line(self, line: str) -> None:
-        """One write for the whole line: a killed driver leaves none in two. A full disk may, and then the next begins anew."""
+        """One write for the whole line: a killed driver leaves none in two.
+
+        A full disk may, and then the next begins anew.
+        """
         data = ("\n" * self._torn + line + "\n").encode()
         self._torn = True
         while data:
@@ -133,11 +144,14 @@ def create(
     settings: Settings | None = None,
     selection: Selection | None = None,
 ) -> Run:
-    """Make the folder of a new run. `manifest` is None where another machine is going to measure: see `Run.begin`.
+    """Make the folder of a new run.
 
-    `directory` and `python` are what the user has named, where anything: a resumed run goes on with the same. So it does with
-    `arms`, what the sides of a comparison are by name, with `goal`, the precision asked for and the seconds it may take, and with
-    `settings`. `selection` is to what the suite was narrowed: without it, nobody knows why a row is not in the run.
+    `manifest` is None where another machine is going to measure: see `Run.begin`.
+
+    `directory` and `python` are what the user has named, where anything: a resumed run goes on with
+    the same. So it does with `arms`, what the sides of a comparison are by name, with `goal`, the
+    precision asked for and the seconds it may take, and with `settings`. `selection` is to what the
+    suite was narrowed: without it, nobody knows why a row is not in the run.
     """
     folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
@@ -150,7 +164,8 @@ def create(
         "goal": dict(goal or {}),
         "settings": asdict(settings or Settings()),
         "selection": selection.to_json() if selection else None,
-        "cases": [{"id": item.case.id, **asdict(item)} for item in plan],  # by which the records name them
+        # by which the records name them
+        "cases": [{"id": item.case.id, **asdict(item)} for item in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
     (folder / RECORDS).touch()
@@ -167,14 +182,20 @@ def new_folder(results: Path, suite: str, plan: Sequence[PlannedCase]) -> Path:
 
 
 def find(results: Path, name: str) -> Path:
-    """Return the folder of the run called `name`, or of the newest for "latest". Raises UsageError naming those that exist."""
+    """Return the folder of the run called `name`, or of the newest for "latest".
+
+    Raises UsageError naming those that exist.
+    """
     known = {folder.name: folder for folder in folders(results)}
     if name != LATEST and (Path(name) / RECORDS).is_file():
         return Path(name)
     if not known:
         raise UsageError(f"there are no runs in {results} yet")
     if name == LATEST:
-        return max(known.values(), key=lambda folder: (re.sub(r"\D", "", folder.name[:15]), folder.stat().st_mtime))
+        return max(
+            known.values(),
+            key=lambda folder: (re.sub(r"\D", "", folder.name[:15]), folder.stat().st_mtime),
+        )
     if name not in known:
         raise nearest("run", name, sorted(known))
     return known[name]

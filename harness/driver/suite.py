@@ -33,7 +33,14 @@ STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
     "sharded": lambda strategy: strategy.sharded,
 }
 NO_METHOD = MethodEntry.model_validate(
-    {"name": "", "class": "adapters.base:Method", "covers": "full", "rank_local": True, "format": "", "description": ""}
+    {
+        "name": "",
+        "class": "adapters.base:Method",
+        "covers": "full",
+        "rank_local": True,
+        "format": "",
+        "description": "",
+    }
 )
 _OWN_KEYS = {"load_world": RESHARD, "every": TRAIN, "ablated": RESUME}
 LAUNCHERS = ("local", "mpirun", "slurm")
@@ -74,26 +81,34 @@ class Sweep(tables.Table):
     precision: Names
     method: Annotated[tuple[str, ...], *_AXIS] = ()  # names of methods, or traits
     world: Worlds = (1,)
-    strategy: Annotated[tuple[str, ...], *_AXIS] = ("default",)  # names of strategies, or traits; a world of one has none
-    load_world: Worlds | tuple[()] = ()  # numbers of ranks that load what `world` ranks saved: experiment reshard alone
+    # names of strategies, or traits; a world of one has none
+    strategy: Annotated[tuple[str, ...], *_AXIS] = ("default",)
+    # numbers of ranks that load what `world` ranks saved: experiment reshard alone
+    load_world: Worlds | tuple[()] = ()
     every: Worlds | tuple[()] = ()  # steps between two checkpoints: experiment train alone
-    ablated: Annotated[tuple[Ablated, ...], *_AXIS] = ("",)  # what a resumed run does not get back: experiment resume alone
+    # what a resumed run does not get back: experiment resume alone
+    ablated: Annotated[tuple[Ablated, ...], *_AXIS] = ("",)
     weak: bool = False  # the workload grows with the world
     dropout: Rates = (0.0,)
     samples: int = Field(default=1, ge=1)  # undisturbed samples per process
     warmups: int = Field(default=1, ge=0)
-    slow_samples: int | None = Field(default=None, ge=1)  # of a method that the catalog calls slow, which then has no warm-up
-    slow_processes: int | None = Field(default=None, ge=1)  # of such a method: each costs a start and one more slow save
+    # of a method that the catalog calls slow, which then has no warm-up
+    slow_samples: int | None = Field(default=None, ge=1)
+    # of such a method: each costs a start and one more slow save
+    slow_processes: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
     processes: int = Field(default=2, ge=1)
-    traced: bool = True  # one save of each case is watched at the system calls, where its experiment has that
+    # one save of each case is watched at the system calls, where its experiment has that
+    traced: bool = True
 
     @model_validator(mode="after")
     def _fits_the_experiment(self) -> Self:
         """Refuse a sweep of methods without any, and counts that its experiment has no use for."""
         experiment = EXPERIMENTS[self.experiment]
         if experiment.methods != bool(self.method):
-            wanted = "names no method" if experiment.methods else "measures no methods, and one is named"
+            wanted = (
+                "names no method" if experiment.methods else "measures no methods, and one is named"
+            )
             raise ValueError(f"a sweep of experiment {self.experiment} {wanted}")
         for key, owner in _OWN_KEYS.items():
             if key in self.model_fields_set and experiment is not owner:
@@ -102,11 +117,22 @@ class Sweep(tables.Table):
                 raise ValueError(f"a sweep of experiment {owner.name} says {key}")
         if experiment.sampled:
             if "samples" not in self.model_fields_set:
-                raise ValueError(f"a sweep of experiment {experiment.name} says how many samples each process takes")
+                raise ValueError(
+                    f"a sweep of experiment {experiment.name} says how many samples each process takes"
+                )
         else:
-            for name in ("samples", "warmups", "slow_samples", "slow_processes", "repeats", "processes"):
+            for name in (
+                "samples",
+                "warmups",
+                "slow_samples",
+                "slow_processes",
+                "repeats",
+                "processes",
+            ):
                 if name in self.model_fields_set:
-                    raise ValueError(f"experiment {self.experiment} takes no samples: {name} has no meaning there")
+                    raise ValueError(
+                        f"experiment {self.experiment} takes no samples: {name} has no meaning there"
+                    )
         return self
 
     @model_validator(mode="after")
@@ -114,7 +140,9 @@ class Sweep(tables.Table):
         """Refuse weak scaling of a workload that has one size."""
         for workload in self.workload if self.weak else ():
             if not is_scalable(workload):
-                raise ValueError(f"workload {workload} does not grow with the world: weak scaling needs one that does")
+                raise ValueError(
+                    f"workload {workload} does not grow with the world: weak scaling needs one that does"
+                )
         return self
 
     @model_validator(mode="after")
@@ -129,10 +157,16 @@ class Sweep(tables.Table):
     def _require_precisions(self) -> None:
         """Refuse a precision that no workload of the sweep has, and a workload that has none of the sweep's precisions."""
         for precision in self.precision:
-            _require("precision", precision, {known for workload in self.workload for known in precisions(workload)})
+            _require(
+                "precision",
+                precision,
+                {known for workload in self.workload for known in precisions(workload)},
+            )
         for workload in self.workload:
             if not set(self.precision) & set(precisions(workload)):
-                _require("precision", self.precision[0], precisions(workload), f"of workload {workload}")
+                _require(
+                    "precision", self.precision[0], precisions(workload), f"of workload {workload}"
+                )
 
     def shapes(self, worlds: Sequence[int]) -> Iterator[Shape]:
         """Yield the product of the axes, over `worlds` instead of the sweep's own where there are any.
@@ -140,9 +174,13 @@ class Sweep(tables.Table):
         A precision that a workload lacks is left out: it is there for the sweep's other workloads.
         """
         states = itertools.product(self.workload, self.preset, self.precision, self.dropout)
-        uses = itertools.product(worlds or self.world, self.load_world or (0,), self.every or (0,), self.ablated)
+        uses = itertools.product(
+            worlds or self.world, self.load_world or (0,), self.every or (0,), self.ablated
+        )
         for state, (world, load_world, every, ablated) in itertools.product(states, list(uses)):
-            shape = Shape(*state, world, load_world, every, ablated, scale=world if self.weak else 0)
+            shape = Shape(
+                *state, world, load_world, every, ablated, scale=world if self.weak else 0
+            )
             if shape.precision in precisions(shape.workload):
                 yield shape
 
@@ -176,7 +214,10 @@ def names(folder: Path = SUITES) -> list[str]:
 
 
 def load(name: str, folder: Path = SUITES) -> Suite:
-    """Return the suite of that name. Raises UsageError where there is none or where its file is wrong."""
+    """Return the suite of that name.
+
+    Raises UsageError where there is none or where its file is wrong.
+    """
     _require("suite", name, names(folder))
     declared = tables.read(folder / f"{name}.toml", _SuiteFile)
     return Suite(name, declared.description, declared.sweep)
@@ -216,15 +257,17 @@ def plan(
 ) -> list[PlannedCase]:
     """Return the suite's cases for `frameworks`, each once: where two sweeps hold the same case, the first one's counts apply.
 
-    `workloads` and `methods` narrow the suite; a method that the suite does not list for a workload is added where the
-    framework has it. `worlds` and `strategies` replace the suite's. `options` replace those of the methods that have them, and
-    then show in the method's name; `arm_options`, those of one side of a comparison, do not, so that the sides' rows are known by
-    the same name. Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any
+    `workloads` and `methods` narrow the suite; a method that the suite does not list for a workload
+    is added where the framework has it. `worlds` and `strategies` replace the suite's. `options`
+    replace those of the methods that have them, and then show in the method's name; `arm_options`,
+    those of one side of a comparison, do not, so that the sides' rows are known by the same name.
+    Raises UsageError for an unknown name, a device that a framework lacks, or a plan without any
     case.
     """
     _require_devices(frameworks, device)
     _require_worlds(worlds or ())
-    everywhere = [*frameworks, *catalog.frameworks().values()]  # a suite may name what another framework has
+    # a suite may name what another framework has
+    everywhere = [*frameworks, *catalog.frameworks().values()]
     _require_methods(frameworks, methods or ())
     _require_methods(everywhere, [name for sweep in suite.sweeps for name in sweep.method])
     sweeps = _narrowed(suite, workloads or ())
@@ -232,9 +275,15 @@ def plan(
         sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
     _require_strategies(frameworks, strategies or ())
     _require_strategies(everywhere, [name for sweep in suite.sweeps for name in sweep.strategy])
-    cells = [cell for framework in frameworks for cell in _cells(framework, sweeps, methods or (), worlds or ())]
+    cells = [
+        cell
+        for framework in frameworks
+        for cell in _cells(framework, sweeps, methods or (), worlds or ())
+    ]
     if not cells:
-        raise UsageError(f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods")
+        raise UsageError(
+            f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these workloads and methods"
+        )
     for given in (options or {}, arm_options or {}):
         _require_options([cell.method for cell in cells if cell.method], given)
     planned: dict[str, PlannedCase] = {}
@@ -292,25 +341,42 @@ def _is_measured(method: MethodEntry, sweep: Sweep, world: int) -> bool:
 
 def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
     """Return the suite's sweeps with only these workloads; all of them where none is named."""
-    measured = list(dict.fromkeys(workload for sweep in suite.sweeps for workload in sweep.workload))
+    measured = list(
+        dict.fromkeys(workload for sweep in suite.sweeps for workload in sweep.workload)
+    )
     for workload in workloads:
         _require("workload", workload, workload_names())
         if workload not in measured:
-            raise UsageError(f"suite {suite.name} does not measure workload {workload!r} (it measures: {', '.join(measured)})")
-    kept = [(sweep, tuple(name for name in sweep.workload if name in (workloads or measured))) for sweep in suite.sweeps]
+            raise UsageError(
+                f"suite {suite.name} does not measure workload {workload!r} (it measures: {', '.join(measured)})"
+            )
+    kept = [
+        (sweep, tuple(name for name in sweep.workload if name in (workloads or measured)))
+        for sweep in suite.sweeps
+    ]
     return [sweep.model_copy(update={"workload": names_}) for sweep, names_ in kept if names_]
 
 
-def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequence[str], worlds: Sequence[int]) -> Iterator[_Cell]:
+def _cells(
+    framework: FrameworkEntry,
+    sweeps: Sequence[Sweep],
+    requested: Sequence[str],
+    worlds: Sequence[int],
+) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds):
             for strategy in _strategies(framework, sweep, shape.world):
                 if not EXPERIMENTS[sweep.experiment].methods:
-                    yield from () if requested else (_Cell(framework, None, shape, strategy, sweep),)
+                    yield from (
+                        () if requested else (_Cell(framework, None, shape, strategy, sweep),)
+                    )
                     continue
-                for method in _methods(framework, sweep, _listed(sweeps, shape.workload), requested):
+                for method in _methods(
+                    framework, sweep, _listed(sweeps, shape.workload), requested
+                ):
                     named = method.name in (*requested, *sweep.method)
-                    told = method.name in requested or sweep.experiment == RESHARD.name  # then a row says why not
+                    # then a row says why not
+                    told = method.name in requested or sweep.experiment == RESHARD.name
                     fits = told or method.takes_shards or not _is_sharded(framework, strategy)
                     if fits and (named or _is_measured(method, sweep, shape.world)):
                         yield _Cell(framework, method, shape, strategy, sweep)
@@ -319,12 +385,17 @@ def _cells(framework: FrameworkEntry, sweeps: Sequence[Sweep], requested: Sequen
 def _strategies(framework: FrameworkEntry, sweep: Sweep, world: int) -> list[str]:
     """Return how the framework's ranks are to train together: "" where there is one rank, or one way that has no name."""
     if world == 1 or not framework.strategies:
-        unsharded = any(name != "sharded" and not _is_sharded(framework, name) for name in sweep.strategy)
+        unsharded = any(
+            name != "sharded" and not _is_sharded(framework, name) for name in sweep.strategy
+        )
         return [""] if unsharded else []
     return [
         name
         for name, strategy in framework.strategies.items()
-        if name in sweep.strategy or any(STRATEGY_TRAITS[trait](strategy) for trait in sweep.strategy if trait in STRATEGY_TRAITS)
+        if name in sweep.strategy
+        or any(
+            STRATEGY_TRAITS[trait](strategy) for trait in sweep.strategy if trait in STRATEGY_TRAITS
+        )
     ]
 
 
@@ -337,11 +408,17 @@ def _listed(sweeps: Iterable[Sweep], workload: str) -> list[str]:
     return [name for sweep in sweeps if workload in sweep.workload for name in sweep.method]
 
 
-def _methods(framework: FrameworkEntry, sweep: Sweep, listed: Sequence[str], requested: Sequence[str]) -> list[MethodEntry]:
+def _methods(
+    framework: FrameworkEntry, sweep: Sweep, listed: Sequence[str], requested: Sequence[str]
+) -> list[MethodEntry]:
     """Return the sweep's methods narrowed to the requested ones, and the requested ones that the suite does not list at all."""
     if not requested:
         return _selected(framework, sweep.method)
-    return [method for method in _selected(framework, requested) if _matches(method, sweep.method) or not _matches(method, listed)]
+    return [
+        method
+        for method in _selected(framework, requested)
+        if _matches(method, sweep.method) or not _matches(method, listed)
+    ]
 
 
 def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEntry]:
@@ -349,14 +426,24 @@ def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEn
 
 
 def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
-    """Whether a name or a trait in `wanted` means this method. No trait means a test double or an extra."""
+    """Whether a name or a trait in `wanted` means this method.
+
+    No trait means a test double or an extra.
+    """
     if method.name in wanted:
         return True
-    return not (method.test_double or method.extra) and any(TRAITS[name](method) for name in wanted if name in TRAITS)
+    return not (method.test_double or method.extra) and any(
+        TRAITS[name](method) for name in wanted if name in TRAITS
+    )
 
 
 def _planned(
-    cell: _Cell, device: str, launcher: str | None, options: Mapping[str, Any], arm: str, arm_options: Mapping[str, Any]
+    cell: _Cell,
+    device: str,
+    launcher: str | None,
+    options: Mapping[str, Any],
+    arm: str,
+    arm_options: Mapping[str, Any],
 ) -> PlannedCase:
     shape, experiment = cell.shape, EXPERIMENTS[cell.sweep.experiment]
     method = cell.method or NO_METHOD
@@ -385,7 +472,14 @@ def _planned(
         from_memory=method.from_memory,
         arm=arm,
     )
-    expected = next((item for item in method.expected_failures if item.concerns(experiment.name, shape.precision)), None)
+    expected = next(
+        (
+            item
+            for item in method.expected_failures
+            if item.concerns(experiment.name, shape.precision)
+        ),
+        None,
+    )
     unsupported = "" if expected else _unsupported(cell)  # a framework's own reason says more
     samples, warmups, repeats = _counts(cell.sweep, method)
     return PlannedCase(
@@ -401,7 +495,9 @@ def _planned(
         default=method.default,
         asynchronous=method.asynchronous,
         sharded=method.sharded,
-        copies=shape.world if method.every_rank and not _is_sharded(cell.framework, cell.strategy) else 1,
+        copies=shape.world
+        if method.every_rank and not _is_sharded(cell.framework, cell.strategy)
+        else 1,
         traced=cell.sweep.traced,
     )
 
@@ -416,7 +512,10 @@ def _unsupported(cell: _Cell) -> str:
 
 
 def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int, int]:
-    """(samples, warm-ups, repeats) of a method in each process. What disturbs two ceilings says little of seconds between them."""
+    """(samples, warm-ups, repeats) of a method in each process.
+
+    What disturbs two ceilings says little of seconds between them.
+    """
     if method.slow and sweep.slow_samples is not None:
         return sweep.slow_samples, 0, 0
     return sweep.samples, sweep.warmups, sweep.repeats
@@ -424,12 +523,18 @@ def _counts(sweep: Sweep, method: MethodEntry) -> tuple[int, int, int]:
 
 def _processes(sweep: Sweep, method: MethodEntry) -> int:
     """How many processes measure a method."""
-    return sweep.slow_processes if method.slow and sweep.slow_processes is not None else sweep.processes
+    return (
+        sweep.slow_processes
+        if method.slow and sweep.slow_processes is not None
+        else sweep.processes
+    )
 
 
 def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options that the method has, in order."""
-    return {key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options}
+    return {
+        key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options
+    }
 
 
 def _checked(method: MethodEntry, key: str, value: Any) -> Any:
@@ -440,7 +545,9 @@ def _checked(method: MethodEntry, key: str, value: Any) -> Any:
     if isinstance(declared, float) and type(value) is int:
         return float(value)
     kind = type(declared).__name__
-    raise UsageError(f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, not {value!r}")
+    raise UsageError(
+        f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, not {value!r}"
+    )
 
 
 def _labelled(name: str, overrides: Mapping[str, Any]) -> str:
@@ -458,5 +565,7 @@ def _launcher(world: int, wanted: str | None) -> str:
         return "local" if world == 1 else "mpirun"
     _require("launcher", wanted, LAUNCHERS)
     if wanted == "local" and world > 1:
-        raise UsageError(f"launcher 'local' starts one process, and world {world} needs 'mpirun' or 'slurm'")
+        raise UsageError(
+            f"launcher 'local' starts one process, and world {world} needs 'mpirun' or 'slurm'"
+        )
     return wanted

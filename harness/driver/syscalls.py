@@ -1,12 +1,15 @@
 """What a checkpoint method asked of the kernel, and whether its checkpoint would survive a power loss.
 
-An strace log of the worker is replayed on a small model of the file system: inodes with unflushed data, and names in
-directories that are not flushed yet. POSIX promises no more than the model grants: fsync of a file makes its data safe but not
-its name, fsync of a directory makes the names in it safe but not their data. Where the log leaves a choice the model takes the
-pessimistic one, so "at return" and "at finished" are claims, and "never" is at worst unfair to a method on one file system.
+An strace log of the worker is replayed on a small model of the file system: inodes with unflushed
+data, and names in directories that are not flushed yet. POSIX promises no more than the model
+grants: fsync of a file makes its data safe but not its name, fsync of a directory makes the names
+in it safe but not their data. Where the log leaves a choice the model takes the pessimistic one, so
+"at return" and "at finished" are claims, and "never" is at worst unfair to a method on one file
+system.
 
-What a log cannot show: stores into a shared mapping after its msync, reads and writes of an io_uring or of Linux AIO (the
-verdict is then "unknown"), and names reached through a symbolic link below the checkpoint's parent directory.
+What a log cannot show: stores into a shared mapping after its msync, reads and writes of an
+io_uring or of Linux AIO (the verdict is then "unknown"), and names reached through a symbolic link
+below the checkpoint's parent directory.
 """
 
 from __future__ import annotations
@@ -50,10 +53,11 @@ _FOREVER = sys.maxsize  # the end of a call that the log does not see return
 class SystemCalls:
     """The system calls of one save on files below the checkpoint's parent directory, from `begin` to `finished`.
 
-    The sizes are what single write calls returned, all zero where there was none. `fsyncs` counts fsync and fdatasync of files
-    and of directories, `syncs` counts sync and syncfs, `msyncs` the MS_SYNC ones. `files` are those left at `finished`.
-    `data_durability` is the same verdict as `durability` over file contents alone: what holds where the file system keeps the
-    names of flushed files by itself, as ext4 does for new ones.
+    The sizes are what single write calls returned, all zero where there was none. `fsyncs` counts
+    fsync and fdatasync of files and of directories, `syncs` counts sync and syncfs, `msyncs` the
+    MS_SYNC ones. `files` are those left at `finished`. `data_durability` is the same verdict as
+    `durability` over file contents alone: what holds where the file system keeps the names of
+    flushed files by itself, as ext4 does for new ones.
     """
 
     writes: int
@@ -76,21 +80,26 @@ class SystemCalls:
 def command(log: Path) -> list[str]:
     """The argv prefix that runs a program, its threads and its children under strace, all into one log.
 
-    io_uring_setup fails with ENOSYS, as on kernels without it. Some event loops (libuv, in PyTorch's TCPStore) open a ring only to
-    wait with, and a log cannot tell that from writing; whoever is refused does without, and all of its writes show.
+    io_uring_setup fails with ENOSYS, as on kernels without it. Some event loops (libuv, in
+    PyTorch's TCPStore) open a ring only to wait with, and a log cannot tell that from writing;
+    whoever is refused does without, and all of its writes show.
     """
     names = [*_MARK_CALLS, *_WRITES, *_RING_CALLS, *_EFFECTS]
     return [
         "strace",
         "-f",
-        *(["--seccomp-bpf"] if _has_seccomp_bpf() else []),  # calls that are not traced then run at full speed
+        # calls that are not traced then run at full speed
+        *(["--seccomp-bpf"] if _has_seccomp_bpf() else []),
         "-qq",
-        "-y",  # descriptors come with their paths: no descriptor table to follow through dup, fork and threads
+        # descriptors come with their paths: no descriptor table to follow through dup, fork and
+        # threads
+        "-y",
         "-s0",  # no payload; paths are never shortened
         "-e",
         "signal=none",
         "-e",
-        "trace=" + ",".join(f"?{name}" for name in dict.fromkeys(names)),  # ?: not every architecture has every call
+        # ?: not every architecture has every call
+        "trace=" + ",".join(f"?{name}" for name in dict.fromkeys(names)),
         "-e",
         "inject=io_uring_setup:error=ENOSYS",
         "-o",
@@ -105,8 +114,18 @@ def available() -> str | None:
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, "log")
         probe = [sys.executable, "-I", "-S", "-c", "from os import access, F_OK; access('/', F_OK)"]
-        outcome = subprocess.run([*command(log), *probe], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if outcome.returncode == 0 and log.is_file() and '"/", F_OK' in log.read_text(errors="replace"):
+        outcome = subprocess.run(
+            [*command(log), *probe],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if (
+            outcome.returncode == 0
+            and log.is_file()
+            and '"/", F_OK' in log.read_text(errors="replace")
+        ):
             return None
     last = (outcome.stderr.strip().splitlines() or ["it saw nothing of a test program"])[-1]
     return f"strace cannot trace here: {last.removeprefix('strace: ')}"
@@ -127,8 +146,8 @@ class Log:
     def analyse(self, case_id: str, root: Path) -> SystemCalls:
         """Judge the first save of a case.
 
-        `root` is the directory that the checkpoint's path is in, empty at `begin`. A log that does not tell enough gives the
-        verdict "unknown" with the reason.
+        `root` is the directory that the checkpoint's path is in, empty at `begin`. A log that does
+        not tell enough gives the verdict "unknown" with the reason.
         """
         return _analyse(self._calls, case_id, root)
 
@@ -156,7 +175,10 @@ def _has_seccomp_bpf() -> bool:
     """Whether this strace can leave the filtering to the kernel (since 5.3)."""
     if shutil.which("strace") is None:
         return False
-    return "--seccomp-bpf" in subprocess.run(["strace", "-h"], capture_output=True, text=True, check=False).stdout
+    return (
+        "--seccomp-bpf"
+        in subprocess.run(["strace", "-h"], capture_output=True, text=True, check=False).stdout
+    )
 
 
 # Reading the log: lines become calls, instants are line numbers.
@@ -250,7 +272,8 @@ def _call(pid: int, text: str, start: int, end: int) -> _Call:
     if match is None or rest is None or (end < _FOREVER and not rest.lstrip().startswith("= ")):
         return _Call(pid, "", (), "", start, end)
     result = rest.strip().removeprefix("= ")
-    return _Call(pid, match[1], args, result, start, _FOREVER if result == "?" else end)  # ?: the process ended in it
+    # ?: the process ended in it
+    return _Call(pid, match[1], args, result, start, _FOREVER if result == "?" else end)
 
 
 def _arguments(text: str) -> tuple[tuple[str, ...], str | None]:
@@ -276,7 +299,11 @@ def _handle(text: str) -> _Handle:
 
 def _flags(call: _Call) -> set[str]:
     """How an open call asked for its file."""
-    return {"O_CREAT", "O_WRONLY", "O_TRUNC"} if call.name == "creat" else set(re.findall(r"\bO_\w+", " ".join(call.args[1:])))
+    return (
+        {"O_CREAT", "O_WRONLY", "O_TRUNC"}
+        if call.name == "creat"
+        else set(re.findall(r"\bO_\w+", " ".join(call.args[1:])))
+    )
 
 
 def _integer(text: str) -> int:
@@ -313,7 +340,9 @@ def _find_window(calls: list[_Call], case_id: str) -> _Window | str:
     times: list[int] = []
     for wanted in ("begin", "returned", "finished"):
         after = times[-1] if times else -1
-        hits = [at for at, case, instant in seen if (case, instant) == (case_id, wanted) and at > after]
+        hits = [
+            at for at, case, instant in seen if (case, instant) == (case_id, wanted) and at > after
+        ]
         if not hits:
             return f"the log has no mark {wanted!r} of case {case_id}"
         times.append(min(hits))
@@ -334,7 +363,8 @@ def _blind_spot(calls: list[_Call], window: _Window) -> str | None:
         inside = window.begin < call.start < window.finished
         if inside and not call.name:
             return f"line {call.start + 1} of the log cannot be read"
-        # A kernel thread serves such a ring without any further call; other rings need io_uring_enter.
+        # A kernel thread serves such a ring without any further call; other rings need
+        # io_uring_enter.
         polled = call.start < window.finished and "IORING_SETUP_SQPOLL" in " ".join(call.args)
         if call.name in _RING_CALLS and not call.failed and (inside or polled):
             return f"{call.name} was called: writes through it do not show in the log"
@@ -413,16 +443,18 @@ class _Verdict:
 class _Tree:
     """Which data and which names are safe after the calls replayed so far.
 
-    Files everywhere are followed, because a file may be written elsewhere and then moved below the root; only those below the
-    root are counted and judged.
+    Files everywhere are followed, because a file may be written elsewhere and then moved below the
+    root; only those below the root are counted and judged.
     """
 
     root: Path
     events: list[_Event] = field(default_factory=list)
     names: dict[str, _Name] = field(default_factory=dict)
-    # Inodes whose descriptors strace shows by a name that is gone: O_TMPFILE, and files that another link keeps.
+    # Inodes whose descriptors strace shows by a name that is gone: O_TMPFILE, and files that
+    # another link keeps.
     nameless: dict[str, _Inode] = field(default_factory=dict)
-    temporaries: dict[tuple[int, int], _Inode] = field(default_factory=dict)  # by process and O_TMPFILE descriptor
+    # by process and O_TMPFILE descriptor
+    temporaries: dict[tuple[int, int], _Inode] = field(default_factory=dict)
     opened: dict[tuple[int, _Inode], _Open] = field(default_factory=dict)
     mappings: list[_Mapping] = field(default_factory=list)
     directories: dict[int, str] = field(default_factory=dict)  # process -> where it works
@@ -464,20 +496,27 @@ class _Tree:
         path = _unescape(call.args[index][1:-1])
         if not os.path.isabs(path):
             base = call.args[index - 1] if index else ""
-            path = os.path.join(_handle(base).path if _HANDLE.fullmatch(base) else self._directory(call.pid), path)
+            path = os.path.join(
+                _handle(base).path if _HANDLE.fullmatch(base) else self._directory(call.pid), path
+            )
         path = os.path.normpath(path)
         below = path.removeprefix(self.spelled)
         return self.top + below if below != path and below[:1] in ("", os.sep) else path
 
     def _directory(self, pid: int) -> str:
         """Where a process works; one that has not shown it (a new thread, a fork) works where all others do."""
-        places = {self.directories[pid]} if pid in self.directories else set(self.directories.values())
+        places = (
+            {self.directories[pid]} if pid in self.directories else set(self.directories.values())
+        )
         if len(places) != 1:
             raise _UnreadableError("a relative path, and the working directory is not known")
         return places.pop()
 
     def _inode(self, handle: _Handle) -> _Inode | None:
-        """What a descriptor refers to; None for what can no longer be part of a checkpoint. Unknown files are old and safe."""
+        """What a descriptor refers to; None for what can no longer be part of a checkpoint.
+
+        Unknown files are old and safe.
+        """
         if handle.deleted:
             return self.nameless.get(handle.path)
         if not handle.path.startswith(os.sep):
@@ -493,16 +532,23 @@ class _Tree:
             return
         handle, flags = _handle(call.result), _flags(call)
         if "O_TMPFILE" in flags:
-            self.temporaries[call.pid, handle.number] = self.nameless[handle.path] = _Inode(safe_since=call.end)
+            self.temporaries[call.pid, handle.number] = self.nameless[handle.path] = _Inode(
+                safe_since=call.end
+            )
         elif "O_CREAT" in flags and handle.path not in self.names:
             self._name(handle.path, _Inode(safe_since=call.end), "creation", call.end)
         elif "O_TRUNC" in flags:
             self._change(self._inode(handle), call, "truncated")
         if flags & {"O_WRONLY", "O_RDWR"}:
-            self._register(handle, _Open(call.pid, "O_DIRECT" in flags, bool(flags & {"O_SYNC", "O_DSYNC"})))
+            self._register(
+                handle, _Open(call.pid, "O_DIRECT" in flags, bool(flags & {"O_SYNC", "O_DSYNC"}))
+            )
 
     def _register(self, handle: _Handle, opened: _Open) -> None:
-        """Remember how a descriptor was opened. Two processes may have the same number for one file: then believe the worse."""
+        """Remember how a descriptor was opened.
+
+        Two processes may have the same number for one file: then believe the worse.
+        """
         inode = self._inode(handle)
         if inode is None:
             return
@@ -524,10 +570,14 @@ class _Tree:
             inode = self._inode(call.handle(0))
             opened = self.opened.get((call.handle(0).number, inode)) if inode else None
             if inode is not None and opened is not None:
-                self.opened[call.handle(0).number, inode] = replace(opened, direct="O_DIRECT" in call.args[2].split("|"))
+                self.opened[call.handle(0).number, inode] = replace(
+                    opened, direct="O_DIRECT" in call.args[2].split("|")
+                )
 
     def _work_in(self, call: _Call) -> None:
-        self.directories[call.pid] = call.handle(0).path if call.name == "fchdir" else self._path(call, 0)
+        self.directories[call.pid] = (
+            call.handle(0).path if call.name == "fchdir" else self._path(call, 0)
+        )
 
     # Data
 
@@ -542,7 +592,9 @@ class _Tree:
             return
         opened = self.opened.get((handle.number, inode)) if inode else None
         if self.inside(handle.path):
-            self.events.append(_Event("write", call.start, call.value, opened is not None and opened.direct))
+            self.events.append(
+                _Event("write", call.start, call.value, opened is not None and opened.direct)
+            )
         if inode is not None and inode.safe_since is not None and self._synchronous(call, opened):
             inode.safe_since = call.end
         else:
@@ -550,9 +602,14 @@ class _Tree:
 
     @staticmethod
     def _synchronous(call: _Call, opened: _Open | None) -> bool:
-        """Whether a write returns only when its bytes are safe. It flushes those alone, not what was written before."""
+        """Whether a write returns only when its bytes are safe.
+
+        It flushes those alone, not what was written before.
+        """
         flagged = call.name == "pwritev2" and "SYNC" in call.args[-1]
-        descriptor = opened is not None and opened.sync and call.name.startswith(("write", "pwrite"))
+        descriptor = (
+            opened is not None and opened.sync and call.name.startswith(("write", "pwrite"))
+        )
         return call.end < _FOREVER and (flagged or descriptor)
 
     def _resize(self, call: _Call) -> None:
@@ -576,7 +633,10 @@ class _Tree:
             self.mappings.append(_Mapping(call.pid, path, inode, call.value, length, offset))
 
     def _covered(self, call: _Call) -> list[_Mapping]:
-        """The mappings that the call's range holds whole. Other processes use the same addresses: prefer the caller's own."""
+        """The mappings that the call's range holds whole.
+
+        Other processes use the same addresses: prefer the caller's own.
+        """
         if not self.mappings:
             return []
         start, stop = call.number(0), call.number(0) + call.number(1) + _PAGE_BYTES - 1
@@ -597,7 +657,10 @@ class _Tree:
         self._drop([it for it in self.mappings if it.pid == call.pid], at_exit)
 
     def _drop(self, mappings: list[_Mapping], call: _Call) -> None:
-        """End mappings. Until now stores were possible: only a flush from here on covers them, unless msync has."""
+        """End mappings.
+
+        Until now stores were possible: only a flush from here on covers them, unless msync has.
+        """
         for mapping in mappings:
             self.mappings.remove(mapping)
             if not mapping.synced:
@@ -620,11 +683,17 @@ class _Tree:
             return
         self._count("fsync", handle.path, call)
         self._flush_data(self._inode(handle), call)
-        self._flush_names((name for path, name in self.names.items() if os.path.dirname(path) == handle.path), call)
+        self._flush_names(
+            (name for path, name in self.names.items() if os.path.dirname(path) == handle.path),
+            call,
+        )
 
     def _flush_all(self, call: _Call) -> None:
         """Sync, or syncfs: of another file system unless its descriptor is below the root."""
-        if call.end == _FOREVER or (call.name == "syncfs" and not (call.handle(0).path + os.sep).startswith(self.top + os.sep)):
+        if call.end == _FOREVER or (
+            call.name == "syncfs"
+            and not (call.handle(0).path + os.sep).startswith(self.top + os.sep)
+        ):
             return
         self.events.append(_Event("sync", call.start))
         for inode in {name.inode for name in self.names.values()} | set(self.nameless.values()):
@@ -635,7 +704,8 @@ class _Tree:
         if inode is None:
             return
         inode.flushed = True
-        mapped = any(it.inode is inode and not it.synced for it in self.mappings)  # stores may follow the flush unseen
+        # stores may follow the flush unseen
+        mapped = any(it.inode is inode and not it.synced for it in self.mappings)
         if inode.safe_since is None and inode.changed_at < call.start and not mapped:
             inode.safe_since = call.end
 
@@ -665,7 +735,9 @@ class _Tree:
             self.nameless[path] = name.inode
 
     def _make_directory(self, call: _Call) -> None:
-        self._name(self._path(call, -1), _Inode(safe_since=call.end, directory=True), "creation", call.end)
+        self._name(
+            self._path(call, -1), _Inode(safe_since=call.end, directory=True), "creation", call.end
+        )
 
     def _symlink(self, call: _Call) -> None:
         self._name(self._path(call, -1), _Inode(safe_since=call.end), "creation", call.end)
@@ -683,14 +755,22 @@ class _Tree:
             return self._inode(call.handle(0))
         source = self._path(call, 0)
         descriptor = re.fullmatch(r"/proc/[^/]+/fd/(\d+)", source)
-        return self._temporary(call.pid, int(descriptor[1])) if descriptor else self._inode(_Handle(-1, source, False))
+        return (
+            self._temporary(call.pid, int(descriptor[1]))
+            if descriptor
+            else self._inode(_Handle(-1, source, False))
+        )
 
     def _temporary(self, pid: int, number: int) -> _Inode:
         """The O_TMPFILE of a descriptor, which another thread of the process may have opened."""
         candidates = {inode for (_, other), inode in self.temporaries.items() if other == number}
-        found = self.temporaries.get((pid, number)) or (candidates.pop() if len(candidates) == 1 else None)
+        found = self.temporaries.get((pid, number)) or (
+            candidates.pop() if len(candidates) == 1 else None
+        )
         if found is None:
-            raise _UnreadableError(f"descriptor {number} is linked, and what it refers to is not known")
+            raise _UnreadableError(
+                f"descriptor {number} is linked, and what it refers to is not known"
+            )
         return found
 
     def _rename(self, call: _Call) -> None:
@@ -707,7 +787,8 @@ class _Tree:
     def _move(self, source: str, target: str, call: _Call) -> None:
         """Rename: the data keeps its state, the new name is not safe yet, names below a directory keep theirs."""
         inode = self._inode(_Handle(-1, source, False))
-        if inode is None or inode is getattr(self.names.get(target), "inode", None):  # two links of one file: nothing happens
+        # two links of one file: nothing happens
+        if inode is None or inode is getattr(self.names.get(target), "inode", None):
             return
         self._name(target, inode, "rename", call.end)
         del self.names[source]
@@ -719,7 +800,9 @@ class _Tree:
 
     def files(self) -> int:
         """How many files are below the root."""
-        return sum(self.inside(path) and not name.inode.directory for path, name in self.names.items())
+        return sum(
+            self.inside(path) and not name.inode.directory for path, name in self.names.items()
+        )
 
     def judge(self, window: _Window) -> _Verdict:
         """Judge what is below the root. Replay up to `finished` first."""
@@ -731,11 +814,17 @@ class _Tree:
         both = _grade([*contents, *(name.safe_since for name in names.values())], window)
         return _Verdict(both, data, self._reason(names, window, data, both))
 
-    def _reason(self, names: dict[str, _Name], window: _Window, data: Durability, both: Durability) -> str:
+    def _reason(
+        self, names: dict[str, _Name], window: _Window, data: Durability, both: Durability
+    ) -> str:
         if data == "never":
-            return self._unsafe_data([path for path, name in names.items() if _late(name.inode.safe_since, window)])
+            return self._unsafe_data(
+                [path for path, name in names.items() if _late(name.inode.safe_since, window)]
+            )
         if both == "never":
-            return self._unsafe_name({path: name for path, name in names.items() if _late(name.safe_since, window)})
+            return self._unsafe_name(
+                {path: name for path, name in names.items() if _late(name.safe_since, window)}
+            )
         if both == "at return":
             return "every file and every name is flushed before save returns"
         return "every file and every name is flushed, but not all of them before save returns"
@@ -744,7 +833,9 @@ class _Tree:
         first = self.names[paths[0]].inode
         verb = "was" if len(paths) == 1 else "were"
         when = "not flushed again afterwards" if first.flushed else "never flushed"
-        return f"{self._relative(paths[0])}{_others(len(paths) - 1)} {verb} {first.change} and {when}"
+        return (
+            f"{self._relative(paths[0])}{_others(len(paths) - 1)} {verb} {first.change} and {when}"
+        )
 
     def _unsafe_name(self, names: dict[str, _Name]) -> str:
         """Names the latest one: it is what makes a checkpoint appear."""
@@ -773,7 +864,8 @@ _EFFECTS: dict[str, _Effect] = {
     "mremap": _Tree._remap,
     "exit_group": _Tree._exit,
     "msync": _Tree._sync_mapping,
-    **dict.fromkeys(("fsync", "fdatasync"), _Tree._flush),  # not sync_file_range: it leaves the metadata and the disk's cache
+    # not sync_file_range: it leaves the metadata and the disk's cache
+    **dict.fromkeys(("fsync", "fdatasync"), _Tree._flush),
     **dict.fromkeys(("sync", "syncfs"), _Tree._flush_all),
     **dict.fromkeys(("mkdir", "mkdirat"), _Tree._make_directory),
     **dict.fromkeys(("symlink", "symlinkat"), _Tree._symlink),
@@ -790,14 +882,20 @@ def _late(safe_since: int | None, window: _Window) -> bool:
 def _grade(safe_since: list[int | None], window: _Window) -> Durability:
     if any(_late(since, window) for since in safe_since):
         return "never"
-    return "at return" if all(since is not None and since < window.returned for since in safe_since) else "at finished"
+    return (
+        "at return"
+        if all(since is not None and since < window.returned for since in safe_since)
+        else "at finished"
+    )
 
 
 def _others(count: int) -> str:
     return "" if count == 0 else f" and {count} other{'s' if count > 1 else ''}"
 
 
-def _summarise(during: list[_Event], late: list[_Event], files: int, verdict: _Verdict) -> SystemCalls:
+def _summarise(
+    during: list[_Event], late: list[_Event], files: int, verdict: _Verdict
+) -> SystemCalls:
     sizes = [event.size_bytes for event in during if event.kind == "write"]
     kinds = [event.kind for event in during]
     return SystemCalls(

@@ -12,7 +12,10 @@ from harness.driver.errors import UsageError, nearest
 
 
 class Table(BaseModel):
-    """A TOML table with known keys only. Strict: TOML has types, so `true` in quotes is a mistake and not a boolean."""
+    """A TOML table with known keys only.
+
+    Strict: TOML has types, so `true` in quotes is a mistake and not a boolean.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -31,7 +34,10 @@ TableT = TypeVar("TableT", bound=Table)
 
 
 def read(path: Path, model: type[TableT]) -> TableT:
-    """Return the file's content as `model`. Raises UsageError where it is missing, not TOML, or not what `model` describes."""
+    """Return the file's content as `model`.
+
+    Raises UsageError where it is missing, not TOML, or not what `model` describes.
+    """
     try:
         return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -45,7 +51,11 @@ def read(path: Path, model: type[TableT]) -> TableT:
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors()[0]
     key = ".".join(str(part) for part in fault["loc"])
-    return f"{key}: {_reason(fault['msg'], fault['input'])}" if key else _reason(fault["msg"], fault["input"])
+    return (
+        f"{key}: {_reason(fault['msg'], fault['input'])}"
+        if key
+        else _reason(fault["msg"], fault["input"])
+    )
 
 
 def _reason(message: str, given: object) -> str:

@@ -20,7 +20,15 @@ from harness.case import Case, Job, JobRole, Storage, Task, job_from_json
 from harness.record import OverheadRecord, WorkerRecord
 from harness.worker import usage, verify
 from harness.worker.backing import Backer
-from harness.worker.bench import Bench, Fence, bytes_here, measure_copies, no_old_garbage, record_failure, state_record
+from harness.worker.bench import (
+    Bench,
+    Fence,
+    bytes_here,
+    measure_copies,
+    no_old_garbage,
+    record_failure,
+    state_record,
+)
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.folders import Folders
 from harness.worker.inspect import run_inspections, run_repeats
@@ -38,7 +46,8 @@ Entries = list[tuple[int, Task]]  # tasks with their index in the job
 
 
 _EMPTY_SAVES = 20
-_STEPS_BEFORE_SAVING = 2  # a load's first target has taken none: counters and the position in the data differ too
+# a load's first target has taken none: counters and the position in the data differ too
+_STEPS_BEFORE_SAVING = 2
 
 
 def main(job_file: str, folder: str) -> None:
@@ -64,10 +73,15 @@ def run_calibration(job: Job, output: Output) -> None:
 
 
 def run_tasks(job: Job, world: World, output: Output) -> None:
-    """Take the tasks of one state after the other, the methods of each interleaved. A failure costs what it concerns."""
+    """Take the tasks of one state after the other, the methods of each interleaved.
+
+    A failure costs what it concerns.
+    """
     try:
         framework = _load_class(job.tasks[0].case.framework_path)()
-        states = [entries for entries in _by_state(job.tasks) if _is_supported(framework, entries, output)]
+        states = [
+            entries for entries in _by_state(job.tasks) if _is_supported(framework, entries, output)
+        ]
         if not states:  # a framework must not be started on a device that it lacks
             return
         bench = start(job, world, output, framework)
@@ -115,7 +129,16 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
     framework.start(place)
     if world.rank == 0 or world.size <= job.summary_above:
         output.write(worker_record(job, world, case.device))
-    bench = Bench(job, world, output, place, framework, Ceiling(job.storage, folders.ceilings, world), Backer(), folders)
+    bench = Bench(
+        job,
+        world,
+        output,
+        place,
+        framework,
+        Ceiling(job.storage, folders.ceilings, world),
+        Backer(),
+        folders,
+    )
     bench.watch_threads()
     return bench
 
@@ -129,15 +152,21 @@ def _run_state(bench: Bench, entries: Entries) -> None:
             bench.output.enter("overhead")
             bench.write_alike(measure_overhead(bench))
         _ROLES[bench.job.role](bench, entries)
-    except (Exception, SystemExit) as error:  # with several ranks, the others would wait for this one in a barrier
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # with several ranks, the others would wait for this one in a barrier
         record_failure(bench.output, bench.world, [task for _, task in entries], error)
     bench.drop_state()
 
 
 def build(bench: Bench, case: Case) -> None:
-    """Build the state of a case, and train it where it is going to be timed. A load's target gets its steps before each load.
+    """Build the state of a case, and train it where it is going to be timed.
 
-    A traced save shows which calls are made and how many bytes they take, which training does not change.
+    A load's target gets its steps before each load.
+
+    A traced save shows which calls are made and how many bytes they take, which training does not
+    change.
     """
     bench.output.enter("build")
     loading = bench.job.role == "load"
@@ -224,7 +253,9 @@ def run_trajectories(bench: Bench, entries: Entries) -> None:
     bench.attempt(entries, lambda task: run_trajectory(bench, task.case))
 
 
-def _interleave(bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence | Pace) -> list[tuple[int, TrialT]]:
+def _interleave(
+    bench: Bench, trials: list[tuple[int, TrialT]], fence: Fence | Pace
+) -> list[tuple[int, TrialT]]:
     """Take one sample of each trial after the other until none wants more; returns those that did not fail.
 
     Another method opens each round, and the state moves on between rounds.
@@ -249,7 +280,9 @@ def _by_state(tasks: Sequence[Task]) -> list[Entries]:
     groups: dict[tuple[object, ...], Entries] = {}
     for index, task in enumerate(tasks):
         case = task.case
-        groups.setdefault((case.workload, case.preset, case.precision, case.dropout, case.scale), []).append((index, task))
+        groups.setdefault(
+            (case.workload, case.preset, case.precision, case.dropout, case.scale), []
+        ).append((index, task))
     return list(groups.values())
 
 

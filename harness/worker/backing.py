@@ -1,9 +1,10 @@
 """Memory that the kernel can hand out at once.
 
-A hypervisor with free page reporting or ballooning takes free pages back, and the first touch of one afterwards is up to ten times
-slower: a page-cache write of 1 GiB ran at 0.45 GB/s instead of 4.7 by this alone. So a helper process touches as much memory as the
-sample is going to need and frees it again: the pages are then the kernel's, backed. How fast it touched them is the evidence: where
-that was slow they were not backed before, so it touches them once more.
+A hypervisor with free page reporting or ballooning takes free pages back, and the first touch of
+one afterwards is up to ten times slower: a page-cache write of 1 GiB ran at 0.45 GB/s instead of
+4.7 by this alone. So a helper process touches as much memory as the sample is going to need and
+frees it again: the pages are then the kernel's, backed. How fast it touched them is the evidence:
+where that was slow they were not backed before, so it touches them once more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from pathlib import Path
 from harness.record import Backing
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
-_BACKED_BYTES_PER_S = 2e9  # no machine of today touches backed memory slower, or unbacked memory faster
+# no machine of today touches backed memory slower, or unbacked memory faster
+_BACKED_BYTES_PER_S = 2e9
 _TRIES = 3
 
 
@@ -53,14 +55,19 @@ class Backer:
         """Ask the helper for one round; returns its rate in bytes a second, 0 where it failed."""
         if self._helper is None:
             command = [sys.executable, "-m", "harness.worker.backing"]
-            self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._helper = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None
         try:
             self._helper.stdin.write(f"{size_bytes}\n")
             self._helper.stdin.flush()
             return float(json.loads(self._helper.stdout.readline()))
-        except (OSError, ValueError):  # the helper is gone: without evidence the sample is tagged, not lost
+        except (
+            OSError,
+            ValueError,
+        ):  # the helper is gone: without evidence the sample is tagged, not lost
             return 0.0
 
 

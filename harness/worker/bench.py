@@ -54,7 +54,16 @@ _BACKED_COPIES = 3  # page cache, snapshot, serialization buffer
 _BACKED_EXTRA_BYTES = 64 << 20
 
 Sample = SaveRecord | LoadRecord | TrainingRecord
-Alike = OverheadRecord | StateRecord | OpenedRecord | KeptRecord | VerifiedRecord | StraightRecord | InterruptRecord | ReshardRecord
+Alike = (
+    OverheadRecord
+    | StateRecord
+    | OpenedRecord
+    | KeptRecord
+    | VerifiedRecord
+    | StraightRecord
+    | InterruptRecord
+    | ReshardRecord
+)
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
@@ -85,7 +94,9 @@ class Bench:
         """Make and open a method."""
         self.output.enter("open")
         memory = Path(self.job.memory) / case.id if self.job.memory else None
-        method = method_class(replace(self.place, memory=memory), self.framework, dict(case.options))
+        method = method_class(
+            replace(self.place, memory=memory), self.framework, dict(case.options)
+        )
         method.open(self.state)
         return method
 
@@ -103,7 +114,8 @@ class Bench:
     def drop_state(self) -> None:
         """Let go of the state's memory."""
         self.state = None
-        gc.unfreeze()  # a framework's state may hold itself in cycles, and was frozen with everything else
+        # a framework's state may hold itself in cycles, and was frozen with everything else
+        gc.unfreeze()
         gc.collect()
 
     def rebuild(self, seed: int, steps: int) -> None:
@@ -129,7 +141,8 @@ class Bench:
     def move(self, names: Iterable[str]) -> None:
         """Assign other bytes to these leaves.
 
-        A rank's shard may be one that no step changes: Adam's moments of an embedding's rows whose tokens do not occur stay zero.
+        A rank's shard may be one that no step changes: Adam's moments of an embedding's rows whose
+        tokens do not occur stay zero.
         """
         wanted = set(names)
         leaves = (leaf for leaf in self.framework.leaves(self.state) if leaf.name in wanted)
@@ -165,7 +178,9 @@ class Bench:
         gc.collect()
         self.framework.synchronize(self.state)
         quiet = storage.wait_until_quiet(self.folders.scratch)
-        return quiet, self.backer.back(_BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES)
+        return quiet, self.backer.back(
+            _BACKED_COPIES * size_bytes // self.world.size + _BACKED_EXTRA_BYTES
+        )
 
     def write_alike(self, record: Alike) -> None:
         """Write what every rank has to say alike; in a large world rank 0 does it for all, once all have come here."""
@@ -185,7 +200,9 @@ class Bench:
         if ranks is not None:
             self.output.write(summed_up(ranks))
 
-    def attempt(self, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]) -> list[tuple[int, ResultT]]:
+    def attempt(
+        self, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]
+    ) -> list[tuple[int, ResultT]]:
         """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
         done = []
         for index, entry in entries:
@@ -196,7 +213,9 @@ class Bench:
                 record_failure(self.output, self.world, [self.job.tasks[index]], error)
                 self.thread_errors.clear()
                 if self.job.role == "load":
-                    self.rebuild_target()  # a bad load may have put mappings or other types into the state that the next ones share
+                    # a bad load may have put mappings or other types into the state that the next
+                    # ones share
+                    self.rebuild_target()
                 storage.remove_tree(self.folders.trial)
         return done
 
@@ -209,7 +228,9 @@ class Bench:
         """Remember exceptions that end a thread; Python would only print them."""
 
         def remember(died: threading.ExceptHookArgs) -> None:
-            self.thread_errors.append(describe(died.exc_value) if died.exc_value else died.exc_type.__name__)
+            self.thread_errors.append(
+                describe(died.exc_value) if died.exc_value else died.exc_type.__name__
+            )
 
         threading.excepthook = remember
 
@@ -217,13 +238,15 @@ class Bench:
 class Fence:
     """Ceilings of one direction that alternate with samples, C S C S C, so that every sample stands between two.
 
-    Each is taken as samples are, on a quiet disk and after memory has been backed: the helper that touches it leaves the caches to
-    its own pages, and what follows it runs a little slower.
+    Each is taken as samples are, on a quiet disk and after memory has been backed: the helper that
+    touches it leaves the caches to its own pages, and what follows it runs a little slower.
     """
 
     def __init__(self, bench: Bench, operation: str) -> None:
         self._settle = bench.settle
-        self._transfer_ns = bench.ceiling.write_ns if operation == "write" else bench.ceiling.read_ns
+        self._transfer_ns = (
+            bench.ceiling.write_ns if operation == "write" else bench.ceiling.read_ns
+        )
         self._direct = bench.ceiling.storage.direct
         self._world = bench.world
         self._last: tuple[int, int, int] | None = None  # bytes, duration, when
@@ -257,23 +280,42 @@ def _other_bytes(data: memoryview) -> memoryview:
 def summed_up(ranks: Sequence[Sample]) -> Sample:
     """The sample of the rank that came last, for all: disturbed where any was, flushed when the last was."""
     durations = [_duration_ns(record) for record in ranks]
-    moved = [record.usage.read_bytes if record.kind == "load" else record.usage.written_bytes for record in ranks]
+    moved = [
+        record.usage.read_bytes if record.kind == "load" else record.usage.written_bytes
+        for record in ranks
+    ]
     spread = RankSpread(len(ranks), _spread(durations), _spread(moved))
-    last = max(ranks, key=_stall_ns) if ranks[0].kind == "training" else ranks[spread.duration_ns.slowest_rank]
-    common: dict[str, Any] = {"rank": 0, "disturbed": any(record.disturbed for record in ranks), "spread": spread}
+    last = (
+        max(ranks, key=_stall_ns)
+        if ranks[0].kind == "training"
+        else ranks[spread.duration_ns.slowest_rank]
+    )
+    common: dict[str, Any] = {
+        "rank": 0,
+        "disturbed": any(record.disturbed for record in ranks),
+        "spread": spread,
+    }
     if isinstance(last, SaveRecord):
         files = max((record.files for record in ranks if isinstance(record, SaveRecord)), key=len)
         common["files"] = tuple(sorted(files, key=lambda file: -file.bytes)[:_FILES_AT_MOST])
         common["file_count"] = len(files)
-        common["memory_copy_ns"] = median_ns(record.memory_copy_ns for record in ranks if isinstance(record, SaveRecord))
+        common["memory_copy_ns"] = median_ns(
+            record.memory_copy_ns for record in ranks if isinstance(record, SaveRecord)
+        )
     if not isinstance(last, LoadRecord):
-        common["sync_ns"] = max(record.sync_ns for record in ranks if not isinstance(record, LoadRecord))
+        common["sync_ns"] = max(
+            record.sync_ns for record in ranks if not isinstance(record, LoadRecord)
+        )
     return replace(last, **common)
 
 
 def _stall_ns(record: Sample) -> tuple[int, int]:
     """How long a block of training waited for its saves, and how long it was: other ranks wait for the longest in their steps."""
-    return (sum(record.save_ns) + sum(record.staged_ns), record.block_ns) if isinstance(record, TrainingRecord) else (0, 0)
+    return (
+        (sum(record.save_ns) + sum(record.staged_ns), record.block_ns)
+        if isinstance(record, TrainingRecord)
+        else (0, 0)
+    )
 
 
 def _duration_ns(record: Sample) -> int:
@@ -287,7 +329,9 @@ def _duration_ns(record: Sample) -> int:
 
 
 def _spread(values: Sequence[int]) -> Spread:
-    return Spread(tuple(float(value) for value in np.percentile(values, PERCENTILES)), int(np.argmax(values)))
+    return Spread(
+        tuple(float(value) for value in np.percentile(values, PERCENTILES)), int(np.argmax(values))
+    )
 
 
 def is_disturbed(ceilings: Ceilings) -> bool:
@@ -295,11 +339,18 @@ def is_disturbed(ceilings: Ceilings) -> bool:
     return ceilings.spread > DISTURBED_ABOVE
 
 
-def record_failure(output: Output, world: World, tasks: Sequence[Task], error: BaseException) -> None:
-    """Record a failure of the tasks. With several ranks it ends the job: the others wait in a barrier."""
+def record_failure(
+    output: Output, world: World, tasks: Sequence[Task], error: BaseException
+) -> None:
+    """Record a failure of the tasks.
+
+    With several ranks it ends the job: the others wait in a barrier.
+    """
     traceback.print_exception(error)
     if world.size > 1:
-        time.sleep(_OTHERS_END_S)  # where another rank has died, this error is only its echo, and the launcher ends this rank too
+        # where another rank has died, this error is only its echo, and the launcher ends this rank
+        # too
+        time.sleep(_OTHERS_END_S)
     for task in tasks:
         output.fail(task.case.id, describe(error))
     world.fail()
@@ -338,7 +389,10 @@ def no_old_garbage() -> Iterator[None]:
 def measure_copies(bench: Bench) -> tuple[int, int]:
     """(memory copy, device copy) of the whole state: median nanoseconds of one single-threaded copy each, 0 for none."""
     leaves = bench.framework.leaves
-    memory_ns = median_ns(bench.ceiling.memory_copy_ns(leaf.data for leaf in leaves(bench.state)) for _ in range(_COPY_TRIES))
+    memory_ns = median_ns(
+        bench.ceiling.memory_copy_ns(leaf.data for leaf in leaves(bench.state))
+        for _ in range(_COPY_TRIES)
+    )
     device_ns = []
     for _ in range(_COPY_TRIES):
         begin = now_ns()
@@ -381,7 +435,11 @@ def state_record(bench: Bench, case: Case, copies_ns: tuple[int, int]) -> StateR
 
 def _bytes_in_world(leaf: Leaf, world: World) -> int:
     """A replicated leaf counts once; what differs between ranks counts on each."""
-    return leaf.data.nbytes if isinstance(leaf.placement, Replicated) else world.total(leaf.data.nbytes)
+    return (
+        leaf.data.nbytes
+        if isinstance(leaf.placement, Replicated)
+        else world.total(leaf.data.nbytes)
+    )
 
 
 def _written_once(leaf: Leaf, leaf_bytes: int, case: Case) -> int:

@@ -1,7 +1,8 @@
 """How fast this machine moves the same bytes, here and now: what every sample is compared with.
 
-A ceiling writes from a ring of private huge-page memory no larger than `RING_BYTES`, and copies in memory have another, so that the
-harness stays small beside the largest state. What it writes is random: a device or file system that compresses gets no gift.
+A ceiling writes from a ring of private huge-page memory no larger than `RING_BYTES`, and copies in
+memory have another, so that the harness stays small beside the largest state. What it writes is
+random: a device or file system that compresses gets no gift.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _SWEEP_BLOCKS_BYTES = (1 * _MIB, 4 * _MIB, 16 * _MIB)
 _SWEEP_DEPTHS = (1, 2, 4)
 _SWEEP_ROUNDS = 7
 _SETTINGS = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))  # (block_bytes, depth)
-_GOOD_SHARE = 0.95  # of the fastest setting's speed: medians of the rounds differ by as much for nothing
+# of the fastest setting's speed: medians of the rounds differ by as much for nothing
+_GOOD_SHARE = 0.95
 
 
 class Ceiling:
@@ -55,7 +57,10 @@ class Ceiling:
         self.peak_bytes = usage.since(before).peak_rss_bytes
 
     def write_ns(self, total_bytes: int) -> int:
-        """Time to make `total_bytes` durable in new files: write, fsync of file and directory. The last rank's time."""
+        """Time to make `total_bytes` durable in new files: write, fsync of file and directory.
+
+        The last rank's time.
+        """
         path = self._path("write")
         try:
             self._world.barrier()
@@ -69,7 +74,8 @@ class Ceiling:
     def read_ns(self, total_bytes: int) -> int:
         """Time to read `total_bytes` that are not in the page cache. The last rank's time."""
         path = self._path(f"read-{self._share(total_bytes)}")
-        if not path.exists() or path.stat().st_size < self._share(total_bytes):  # shorter where the disk was full the last time
+        # shorter where the disk was full the last time
+        if not path.exists() or path.stat().st_size < self._share(total_bytes):
             write_file(path, self._ring, self._share(total_bytes), self.storage)
         drop_from_cache(path)
         self._world.barrier()
@@ -96,9 +102,12 @@ class Ceiling:
     def copy_ns(self, size_bytes: int) -> int:
         """Time of one single-threaded copy of so many bytes in memory, in parts as large as large leaves are.
 
-        Round and round from the ring to another one: to ask a framework for its leaves may take longer than the sample.
+        Round and round from the ring to another one: to ask a framework for its leaves may take
+        longer than the sample.
         """
-        source, target = (np.frombuffer(ring, dtype=np.uint8) for ring in (self._ring, self._copied))
+        source, target = (
+            np.frombuffer(ring, dtype=np.uint8) for ring in (self._ring, self._copied)
+        )
         begin = now_ns()
         for start in range(0, size_bytes, _COPY_BYTES):
             place = start % RING_BYTES
@@ -156,8 +165,9 @@ def read_file(path: Path, ring: memoryview, total_bytes: int, storage: Storage) 
 class _Sweep:
     """All settings, tried in one directory with so many bytes.
 
-    They take turns, so that what neighbours do on the device meanwhile hits them alike, and each is judged by its median: single
-    tries scatter by more than the settings differ, and of many settings the luckiest try is no measure.
+    They take turns, so that what neighbours do on the device meanwhile hits them alike, and each is
+    judged by its median: single tries scatter by more than the settings differ, and of many
+    settings the luckiest try is no measure.
     """
 
     folder: Path
@@ -172,7 +182,9 @@ class _Sweep:
         """Each setting reads a file that is there already."""
         return self._in_turns("read", partial(self._read_ns, path))
 
-    def _in_turns(self, operation: Literal["write", "read"], try_ns: Callable[[Storage], int]) -> list[SweepPoint]:
+    def _in_turns(
+        self, operation: Literal["write", "read"], try_ns: Callable[[Storage], int]
+    ) -> list[SweepPoint]:
         times_ns: dict[tuple[int, int], list[int]] = {setting: [] for setting in _SETTINGS}
         for _ in range(_SWEEP_ROUNDS):
             wait_until_quiet(self.folder)
@@ -201,7 +213,8 @@ class _Sweep:
 def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> CalibrationRecord:
     """Find the block size and depth at which `folder` takes direct writes and reads of `total_bytes` fastest.
 
-    `not_direct` says why direct I/O is not to be had here; then nothing is swept and every ceiling goes through the page cache.
+    `not_direct` says why direct I/O is not to be had here; then nothing is swept and every ceiling
+    goes through the page cache.
     """
     total_bytes = round_up(total_bytes, ALIGNMENT)
     if not_direct:
@@ -225,7 +238,8 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
         write_depth=write.depth,
         read_block_bytes=read.block_bytes,
         read_depth=read.depth,
-        counts_device_reads=after_bytes - before_bytes >= total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS,
+        counts_device_reads=after_bytes - before_bytes
+        >= total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS,
         points=(*writes, *reads),
         rounds=_SWEEP_ROUNDS,
     )

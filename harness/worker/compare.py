@@ -1,8 +1,8 @@
 """Whether two checkpoints are the same files, and if not: where they differ, and what lies there. Standard library and numpy.
 
-A cause is named only where the bytes show it: both files have a moment of the run in that place, or a random identifier, or a
-running number, or the same content in another order: each byte as often, and pieces of the one found again in the other. What is
-left is called unexplained.
+A cause is named only where the bytes show it: both files have a moment of the run in that place, or
+a random identifier, or a running number, or the same content in another order: each byte as often,
+and pieces of the one found again in the other. What is left is called unexplained.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _CONTEXT_BYTES = 64
 _CLOCK_SLACK_S = 60.0
 _ORDER_TOLERANCE = 0.02  # of the differing bytes: addresses and checksums change with the order
 
-_PIECE_BYTES = 16  # too long to be found by chance, and short enough to lie within one entry of an index
+# too long to be found by chance, and short enough to lie within one entry of an index
+_PIECE_BYTES = 16
 _PIECES = 32
 _PIECES_FOUND = 0.5  # of them: some lie across the border of what was moved
 
@@ -76,9 +77,18 @@ def compare(first: Path, second: Path) -> Comparison:
     """Compare two checkpoints, each a file or a directory, file by file under the same name."""
     ours, theirs = _files(first), _files(second)
     window = _window([*ours.values(), *theirs.values()])
-    differences = [_difference(name, ours[name], theirs[name], window) for name in sorted(ours.keys() & theirs.keys())]
-    only_ours, only_theirs = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
-    renamed = len({_digest(ours[name]) for name in only_ours} & {_digest(theirs[name]) for name in only_theirs})
+    differences = [
+        _difference(name, ours[name], theirs[name], window)
+        for name in sorted(ours.keys() & theirs.keys())
+    ]
+    only_ours, only_theirs = (
+        sorted(ours.keys() - theirs.keys()),
+        sorted(theirs.keys() - ours.keys()),
+    )
+    renamed = len(
+        {_digest(ours[name]) for name in only_ours}
+        & {_digest(theirs[name]) for name in only_theirs}
+    )
     return Comparison(
         files=len(theirs),
         renamed=renamed,
@@ -95,7 +105,9 @@ def _files(path: Path) -> dict[str, Path]:
 def _window(files: list[Path]) -> tuple[float, float]:
     """The moments, in seconds since the epoch, that a time stamp in these files can mean."""
     now = time.time()
-    return min((file.stat().st_mtime for file in files), default=now) - _CLOCK_SLACK_S, now + _CLOCK_SLACK_S
+    return min(
+        (file.stat().st_mtime for file in files), default=now
+    ) - _CLOCK_SLACK_S, now + _CLOCK_SLACK_S
 
 
 def _digest(file: Path) -> str:
@@ -103,7 +115,9 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _difference(name: str, first: Path, second: Path, window: tuple[float, float]) -> FileDifference | None:
+def _difference(
+    name: str, first: Path, second: Path, window: tuple[float, float]
+) -> FileDifference | None:
     with _content(first) as ours, _content(second) as theirs:
         ranges, range_count, differing = _ranges(ours, theirs)
         if not range_count:
@@ -165,7 +179,11 @@ def _array(content: bytes) -> NDArray[np.uint8]:
 
 
 def _causes(
-    files: tuple[Path, Path], contents: tuple[Content, Content], ranges: list[Range], differing: int, window: tuple[float, float]
+    files: tuple[Path, Path],
+    contents: tuple[Content, Content],
+    ranges: list[Range],
+    differing: int,
+    window: tuple[float, float],
 ) -> tuple[str, ...]:
     stamps, checksums = _zip_fields(files[0])
     found = {_cause(place, contents, stamps, checksums, window) for place in ranges}
@@ -175,7 +193,11 @@ def _causes(
 
 
 def _cause(
-    place: Range, contents: tuple[Content, Content], stamps: set[Range], checksums: set[Range], window: tuple[float, float]
+    place: Range,
+    contents: tuple[Content, Content],
+    stamps: set[Range],
+    checksums: set[Range],
+    window: tuple[float, float],
 ) -> str:
     if _lies_in(place, stamps):
         return TIME_STAMP
@@ -213,7 +235,9 @@ def _is_binary_moment(place: Range, content: Content, window: tuple[float, float
     for width, formats in ((8, "<Q >Q <d >d"), (4, "<I >I")):
         for start in range(max(0, place[1] - width), place[0] + 1):
             raw = content[start : start + width]
-            if len(raw) == width and any(_is_moment(struct.unpack(form, raw)[0], window) for form in formats.split()):
+            if len(raw) == width and any(
+                _is_moment(struct.unpack(form, raw)[0], window) for form in formats.split()
+            ):
                 return True
     return False
 
@@ -236,7 +260,12 @@ def _zip_fields(file: Path) -> tuple[set[Range], set[Range]]:
             ):
                 stamps.add((origin + stamp[0], origin + stamp[1]))
                 checksums.add((origin + checksum[0], origin + checksum[1]))
-            place += _CENTRAL_HEADER + len(member.filename.encode()) + len(member.extra) + len(member.comment)
+            place += (
+                _CENTRAL_HEADER
+                + len(member.filename.encode())
+                + len(member.extra)
+                + len(member.comment)
+            )
     return stamps, checksums
 
 
@@ -244,7 +273,10 @@ def _same_members(first: Path, second: Path) -> bool:
     """Whether both are zip archives with the same members in another order."""
     if not (zipfile.is_zipfile(first) and zipfile.is_zipfile(second)):
         return False
-    ours, theirs = ([(info.filename, info.CRC) for info in zipfile.ZipFile(file).infolist()] for file in (first, second))
+    ours, theirs = (
+        [(info.filename, info.CRC) for info in zipfile.ZipFile(file).infolist()]
+        for file in (first, second)
+    )
     return ours != theirs and sorted(ours) == sorted(theirs)
 
 
@@ -256,7 +288,8 @@ def _same_pieces(ours: Content, theirs: Content, ranges: list[Range]) -> bool:
     """Whether what differs is found elsewhere in the other content: unrelated content has each byte about as often too."""
     pieces = list(_pieces(ours, ranges))
     missing = 0
-    for piece in pieces:  # a piece that is not there costs a search of everything, so the first half decides
+    # a piece that is not there costs a search of everything, so the first half decides
+    for piece in pieces:
         missing += theirs.find(piece) < 0
         if missing > (1.0 - _PIECES_FOUND) * len(pieces):
             return False
@@ -274,10 +307,14 @@ def _pieces(content: Content, ranges: list[Range]) -> Iterator[bytes]:
 
 def _same_bytes(ours: Content, theirs: Content, differing: int) -> bool:
     """Whether the contents have each byte equally often, but for the few that change with the order."""
-    return int(np.abs(_histogram(ours) - _histogram(theirs)).sum()) <= 2 * _ORDER_TOLERANCE * differing
+    return (
+        int(np.abs(_histogram(ours) - _histogram(theirs)).sum()) <= 2 * _ORDER_TOLERANCE * differing
+    )
 
 
 def _histogram(content: Content) -> NDArray[Any]:
     parts = range(0, len(content), _CHUNK_BYTES)
-    counts = [np.bincount(_array(content[start : start + _CHUNK_BYTES]), minlength=256) for start in parts]
+    counts = [
+        np.bincount(_array(content[start : start + _CHUNK_BYTES]), minlength=256) for start in parts
+    ]
     return np.asarray(np.sum(counts, axis=0))

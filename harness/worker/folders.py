@@ -1,4 +1,7 @@
-"""Where a run writes, all of it below its scratch directory. The driver looks here too, to see what a worker has left."""
+"""Where a run writes, all of it below its scratch directory.
+
+The driver looks here too, to see what a worker has left.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """What a checkpoint's files hold, and whether the same state gives the same files. Never timed.
 
-One process saves the fresh state once and the trained one twice; another, with the same state, saves it once more.
+One process saves the fresh state once and the trained one twice; another, with the same state,
+saves it once more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from harness.worker import compare, payload, storage, verify
 from harness.worker.bench import Bench, state_record
 
 TRAINED_STEPS = 20
-_STAMP_STEP_S = 2.1  # zip archives tell the time in steps of two seconds: two saves must not share one
+# zip archives tell the time in steps of two seconds: two saves must not share one
+_STAMP_STEP_S = 2.1
 
 Pair = Literal["one process", "two processes"]
 MethodClass = Callable[[Task], type[Method[Any]]]
@@ -54,7 +56,9 @@ class Subject:
         self._save(path)
         storage.wait_until_quiet(bench.folders.scratch)
         after_bytes = storage.device_written_bytes(bench.folders.scratch)
-        device_bytes = None if before_bytes is None or after_bytes is None else after_bytes - before_bytes
+        device_bytes = (
+            None if before_bytes is None or after_bytes is None else after_bytes - before_bytes
+        )
         bench.output.enter("inspect")
         state = state_record(bench, self.case, (0, 0))
         files = contents(path, list(self.method.entries(path)))
@@ -92,7 +96,9 @@ class Subject:
         """Save the same state again, at the same path, and compare the files with the kept ones."""
         bench = self.bench
         bench.output.enter("verify")
-        _check_same_state(verify.read_digests(bench.folders.digests(self.case, bench.world.rank)), state)
+        _check_same_state(
+            verify.read_digests(bench.folders.digests(self.case, bench.world.rank)), state
+        )
         path = bench.fresh(bench.folders.trial)
         self._save(path)
         bench.output.enter("compare")
@@ -105,7 +111,9 @@ class Subject:
                     process=bench.job.process,
                     rank=0,
                     pair=pair,
-                    hashing="random" if os.environ.get("PYTHONHASHSEED", "random") == "random" else "fixed",
+                    hashing="random"
+                    if os.environ.get("PYTHONHASHSEED", "random") == "random"
+                    else "fixed",
                     identical=found.identical,
                     files=found.files,
                     renamed=found.renamed,
@@ -156,7 +164,11 @@ def _look(bench: Bench, entries: Entries, subjects: Subjects, steps: int) -> Sub
     bench.output.enter("inspect")
     roles = payload.compressibility(lambda: bench.framework.leaves(bench.state))
     for _, task in entries:
-        bench.output.write(PayloadRecord("payload", task.case.id, bench.job.process, bench.world.rank, steps, roles))
+        bench.output.write(
+            PayloadRecord(
+                "payload", task.case.id, bench.job.process, bench.world.rank, steps, roles
+            )
+        )
     saved = verify.digests(bench.framework.leaves(bench.state))
 
     def look_and_keep(subject: Subject) -> Subject:
@@ -165,7 +177,9 @@ def _look(bench: Bench, entries: Entries, subjects: Subjects, steps: int) -> Sub
         different = _different(saved, verify.digests(bench.framework.leaves(bench.state)))
         if different:
             bench.rebuild(bench.job.seed, steps)  # the other methods share the state
-            raise StateChanged(f"the save changed {len(different)} leaves of the state: {verify.listed(different)}")
+            raise StateChanged(
+                f"the save changed {len(different)} leaves of the state: {verify.listed(different)}"
+            )
         return subject
 
     return bench.attempt(subjects, look_and_keep)
@@ -186,16 +200,24 @@ def run_repeats(bench: Bench, entries: Entries, method_class: MethodClass) -> No
 
 
 def contents(path: Path, entries: Sequence[Entry]) -> tuple[FileContent, ...]:
-    """Return every file with what its entries say is in it. Raises WrongEntries where they say more than the file can hold."""
+    """Return every file with what its entries say is in it.
+
+    Raises WrongEntries where they say more than the file can hold.
+    """
     files = {file.name: file.bytes for file in storage.inventory(path)}
     unknown = sorted({entry.file for entry in entries} - files.keys())
     if unknown:
         raise WrongEntries(f"entries name files that are not there: {verify.listed(unknown)}")
-    found = tuple(_content(name, size, [entry for entry in entries if entry.file == name]) for name, size in files.items())
+    found = tuple(
+        _content(name, size, [entry for entry in entries if entry.file == name])
+        for name, size in files.items()
+    )
     for file in found:
         stored = sum(file.stored_by_role.values())
         if stored > file.bytes:
-            raise WrongEntries(f"the entries of {file.name} come to {stored} bytes, and it has {file.bytes}")
+            raise WrongEntries(
+                f"the entries of {file.name} come to {stored} bytes, and it has {file.bytes}"
+            )
     return found
 
 
@@ -212,8 +234,12 @@ def _content(name: str, size: int, entries: Sequence[Entry]) -> FileContent:
 def _check_same_state(kept: verify.Digests, state: verify.Digests) -> None:
     different = _different(kept, state)
     if different:
-        raise NotRepeatable(f"{len(different)} leaves of the state differ before it is saved: {verify.listed(different)}")
+        raise NotRepeatable(
+            f"{len(different)} leaves of the state differ before it is saved: {verify.listed(different)}"
+        )
 
 
 def _different(first: verify.Digests, second: verify.Digests) -> list[str]:
-    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    return sorted(
+        name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
+    )

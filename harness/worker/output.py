@@ -1,6 +1,7 @@
 """What a worker tells its driver: records in a file, and a mark in shared memory that says where it stands.
 
-The mark is what remains when the worker is killed. Setting it costs well under a microsecond, so it may stand next to the clock.
+The mark is what remains when the worker is killed. Setting it costs well under a microsecond, so it
+may stand next to the clock.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from typing import NamedTuple
 
 from harness.record import FailureRecord, Record, Status, to_line
 
-# Changes, what of them was told, task and phase. The worker of another checkout may have one number of eight bytes at the front,
-# which reads as nothing told, and reads these two as one that grows as they do.
+# Changes, what of them was told, task and phase. The worker of another checkout may have one number
+# of eight bytes at the front, which reads as nothing told, and reads these two as one that grows as
+# they do.
 _MARK = struct.Struct("<IIi20s")
 DONE = "done"
 
 
 class Mark(NamedTuple):
-    """Where a rank stands. What does not change hangs; the rank that has reached least is the one that others wait for.
+    """Where a rank stands.
 
-    `changes` counts phases. `reached` is as many, or, where ranks are on several nodes, as many as all nodes have been told of:
-    else the ranks whose every phase the driver sees would always seem to be ahead of the others.
+    What does not change hangs; the rank that has reached least is the one that others wait for.
+
+    `changes` counts phases. `reached` is as many, or, where ranks are on several nodes, as many as
+    all nodes have been told of: else the ranks whose every phase the driver sees would always seem
+    to be ahead of the others.
     """
 
     changes: int = 0
@@ -45,7 +50,10 @@ class Output:
     """A rank's records and mark."""
 
     def __init__(self, folder: Path, rank: int, process: int, on_nodes: bool = False) -> None:
-        """Open a rank's files in `folder`. `on_nodes` says that ranks are on several nodes, and the driver is on one of them."""
+        """Open a rank's files in `folder`.
+
+        `on_nodes` says that ranks are on several nodes, and the driver is on one of them.
+        """
         self._on_nodes = on_nodes
         self.rank = rank
         self.process = process
@@ -61,7 +69,10 @@ class Output:
         self.task(-1)
 
     def task(self, index: int) -> None:
-        """Say which task the following phases belong to; -1 for none. No clock runs here: a driver on another node is told too."""
+        """Say which task the following phases belong to; -1 for none.
+
+        No clock runs here: a driver on another node is told too.
+        """
         self._task = index
         if self._on_nodes:
             self._tell()
@@ -80,7 +91,9 @@ class Output:
         self._tell()
 
     def _put(self) -> None:
-        _MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
+        _MARK.pack_into(
+            self._mark, 0, self._changes, self._reached, self._task, self.phase.encode()
+        )
 
     def _tell(self) -> None:
         """Show the mark to all nodes: a network file system shows a mapped page once it is flushed, which takes a while."""
@@ -94,7 +107,9 @@ class Output:
 
     def fail(self, case: str, reason: str, status: Status = "failed") -> None:
         """Append the failure of a case in the present phase."""
-        self.write(FailureRecord("failure", case, self.process, self.rank, status, self.phase, reason))
+        self.write(
+            FailureRecord("failure", case, self.process, self.rank, status, self.phase, reason)
+        )
 
 
 def read_mark(folder: Path, rank: int) -> Mark:
@@ -103,4 +118,6 @@ def read_mark(folder: Path, rank: int) -> Mark:
         changes, told, task, phase = _MARK.unpack(mark_path(folder, rank).read_bytes())
     except (FileNotFoundError, struct.error):
         return Mark()
-    return Mark(changes, task, phase.rstrip(b"\0").decode(errors="replace") or Mark().phase, told or changes)
+    return Mark(
+        changes, task, phase.rstrip(b"\0").decode(errors="replace") or Mark().phase, told or changes
+    )

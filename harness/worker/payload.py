@@ -17,7 +17,10 @@ _AT_LEAST_BYTES = 256  # of each leaf
 
 
 def compressibility(leaves: Callable[[], Iterable[Leaf]]) -> tuple[RolePayload, ...]:
-    """Compress a sample of each role: the same share of every leaf, from its middle. `leaves` is asked twice."""
+    """Compress a sample of each role: the same share of every leaf, from its middle.
+
+    `leaves` is asked twice.
+    """
     totals: dict[str, int] = {}
     for leaf in leaves():
         totals[str(leaf.role)] = totals.get(str(leaf.role), 0) + leaf.data.nbytes

@@ -1,7 +1,7 @@
 """Whether a checkpoint of one number of ranks is whole for another. Never timed.
 
-Compared is what the ranks hold together: replicated leaves on every rank, sharded ones put together. What a rank has of its own has
-no meaning in a world of another size, and is left out.
+Compared is what the ranks hold together: replicated leaves on every rank, sharded ones put
+together. What a rank has of its own has no meaning in a world of another size, and is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def run_parts(bench: Bench, entries: Entries, method_class: MethodClass) -> None
         expected = bench.folders.digests(task.case, bench.world.rank)
         expected.parent.mkdir(exist_ok=True)
         verify.write_digests(expected, whole)
-        bench.write_alike(KeptRecord("kept", task.case.id, bench.job.process, bench.world.rank, len(whole)))
+        bench.write_alike(
+            KeptRecord("kept", task.case.id, bench.job.process, bench.world.rank, len(whole))
+        )
 
     bench.attempt(entries, save)
 
@@ -71,22 +73,32 @@ def whole_digests(bench: Bench) -> Digests:
         if isinstance(leaf.placement, Shard):
             whole = put_together(leaf, leaf.placement, bench.world)
             sha256 = bench.world.agreed(verify.sha256(whole) if whole is not None else "")
-            digests[leaf.name] = replace(digests[leaf.name], sha256=sha256, shape=leaf.placement.global_shape)
+            digests[leaf.name] = replace(
+                digests[leaf.name], sha256=sha256, shape=leaf.placement.global_shape
+            )
     return digests
 
 
 def put_together(leaf: Leaf, shard: Shard, world: World) -> memoryview | None:
-    """Return the bytes of the whole leaf on rank 0, None on the others. Mismatch where the ranks' parts are not all of it."""
+    """Return the bytes of the whole leaf on rank 0, None on the others.
+
+    Mismatch where the ranks' parts are not all of it.
+    """
     parts = world.gather((shard.offset, tuple(leaf.shape), bytes(leaf.data)))
     if parts is None:
         return None
     item_bytes = max(len(data) // max(1, int(np.prod(shape))) for _, shape, data in parts)
-    held, wanted = sum(int(np.prod(shape)) for _, shape, _ in parts), int(np.prod(shard.global_shape))
+    held, wanted = (
+        sum(int(np.prod(shape)) for _, shape, _ in parts),
+        int(np.prod(shard.global_shape)),
+    )
     if held != wanted:
         raise verify.Mismatch(f"the ranks hold {held} elements of {leaf.name}, which has {wanted}")
     whole = np.zeros((*shard.global_shape, item_bytes), dtype=np.uint8)
     for offset, shape, data in parts:
-        place = tuple(slice(start, start + length) for start, length in zip(offset, shape, strict=True))
+        place = tuple(
+            slice(start, start + length) for start, length in zip(offset, shape, strict=True)
+        )
         whole[place] = np.frombuffer(data, dtype=np.uint8).reshape(*shape, item_bytes)
     return whole.reshape(-1).data
 
@@ -97,7 +109,9 @@ def _make_target(bench: Bench, saved: Digests) -> None:
     bench.move(_standing(saved, whole_digests(bench)))
     same = _standing(saved, whole_digests(bench))
     if same:
-        raise verify.Mismatch(f"cannot be verified: {verify.listed(same)} had the saved value before the load")
+        raise verify.Mismatch(
+            f"cannot be verified: {verify.listed(same)} had the saved value before the load"
+        )
 
 
 def _standing(saved: Digests, target: Digests) -> list[str]:
@@ -113,14 +127,22 @@ def _compared(bench: Bench, case: Case, saved: Digests) -> ReshardRecord:
     """Raise Mismatch unless every covered leaf that the ranks hold together is what was saved."""
     loaded = whole_digests(bench)
     roles = bench.scope(case).covers.roles
-    compared = [name for name in saved if saved[name].role in roles and _is_common(saved, loaded, name)]
+    compared = [
+        name for name in saved if saved[name].role in roles and _is_common(saved, loaded, name)
+    ]
     missing = [name for name in compared if name not in loaded]
     if missing or not compared:
         raise verify.Mismatch(f"leaves are missing: {verify.listed(missing) or 'all of them'}")
     wrong = [name for name in compared if loaded[name].sha256 != saved[name].sha256]
     if wrong:
-        raise verify.Mismatch(f"{len(wrong)} of {len(compared)} leaves differ from the saved state: {verify.listed(wrong)}")
-    sharded = {leaf.name for leaf in bench.framework.leaves(bench.state) if isinstance(leaf.placement, Shard)}
+        raise verify.Mismatch(
+            f"{len(wrong)} of {len(compared)} leaves differ from the saved state: {verify.listed(wrong)}"
+        )
+    sharded = {
+        leaf.name
+        for leaf in bench.framework.leaves(bench.state)
+        if isinstance(leaf.placement, Shard)
+    }
     return ReshardRecord(
         kind="reshard",
         case=case.id,

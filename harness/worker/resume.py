@@ -1,7 +1,10 @@
-"""Whether a run that was killed goes on, from its checkpoint, as if nothing had happened. Never timed.
+"""Whether a run that was killed goes on, from its checkpoint, as if nothing had happened.
 
-One process trains straight on and keeps what every step has made of the state; another trains up to a checkpoint and is killed; a
-third loads it and trains on. A fourth may train again from the beginning: what differs there is not the checkpoint's doing.
+Never timed.
+
+One process trains straight on and keeps what every step has made of the state; another trains up to
+a checkpoint and is killed; a third loads it and trains on. A fourth may train again from the
+beginning: what differs there is not the checkpoint's doing.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ class Reference:
         self._leaves: list[KeptLeaf] = []
         with self._file(step).open("wb") as file:
             for leaf in leaves:
-                self._leaves.append(KeptLeaf(leaf.name, str(leaf.role), leaf.dtype, file.tell(), leaf.data.nbytes))
+                self._leaves.append(
+                    KeptLeaf(leaf.name, str(leaf.role), leaf.dtype, file.tell(), leaf.data.nbytes)
+                )
                 file.write(leaf.data)
 
     def close(self) -> None:
@@ -68,7 +73,9 @@ class Reference:
 
     def compare(self, step: int, leaves: Iterable[Leaf]) -> list[Divergence]:
         """Return the leaves that differ from what they were after the step, the farthest first."""
-        kept = {fields["name"]: KeptLeaf(**fields) for fields in json.loads(self._index.read_text())}
+        kept = {
+            fields["name"]: KeptLeaf(**fields) for fields in json.loads(self._index.read_text())
+        }
         content = np.memmap(self._file(step), dtype=np.uint8, mode="r")
         found = []
         for leaf in leaves:
@@ -96,7 +103,11 @@ def run_straight(bench: Bench, entries: Entries) -> None:
         losses.append(_step(bench))
         reference.keep(step, bench.framework.leaves(bench.state))
     for _, task in entries:
-        bench.write_alike(StraightRecord("straight", task.case.id, bench.job.process, bench.world.rank, tuple(losses)))
+        bench.write_alike(
+            StraightRecord(
+                "straight", task.case.id, bench.job.process, bench.world.rank, tuple(losses)
+            )
+        )
     reference.close()
 
 
@@ -137,7 +148,11 @@ def _write_kept(bench: Bench, case: Case, losses: tuple[float, ...], file_bytes:
     expected = bench.folders.digests(case, bench.world.rank)
     expected.parent.mkdir(exist_ok=True)
     verify.write_digests(expected, bench.digests())
-    bench.write_alike(InterruptRecord("interrupt", case.id, bench.job.process, bench.world.rank, AT_STEP, losses, file_bytes))
+    bench.write_alike(
+        InterruptRecord(
+            "interrupt", case.id, bench.job.process, bench.world.rank, AT_STEP, losses, file_bytes
+        )
+    )
 
 
 def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
@@ -151,7 +166,9 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
         bench.forget_digests()
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
         bench.framework.synchronize(bench.state)
-        restored = bench.digests() == verify.read_digests(bench.folders.digests(case, bench.world.rank))
+        restored = bench.digests() == verify.read_digests(
+            bench.folders.digests(case, bench.world.rank)
+        )
         if lost:
             bench.forget_digests()
             bench.framework.assign(bench.state, lost)
@@ -164,7 +181,9 @@ def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> No
 
 def run_again(bench: Bench, entries: Entries) -> None:
     """Train once more from the first step to the last."""
-    bench.attempt(entries, lambda task: _write(bench, _trained_on(bench, task.case, 0, restored=True)))
+    bench.attempt(
+        entries, lambda task: _write(bench, _trained_on(bench, task.case, 0, restored=True))
+    )
 
 
 def _write(bench: Bench, record: ResumeRecord) -> None:
@@ -188,12 +207,20 @@ def summed_up(ranks: Sequence[ResumeRecord]) -> list[ResumeRecord]:
         final_count=max(record.final_count for record in ranks),
         final_max_ulp=max(record.final_max_ulp for record in ranks),
     )
-    first = min(ranks, key=lambda record: (STEPS + 1 if record.diverged_at is None else record.diverged_at, record.rank))
+    first = min(
+        ranks,
+        key=lambda record: (
+            STEPS + 1 if record.diverged_at is None else record.diverged_at,
+            record.rank,
+        ),
+    )
     others = [first] if first.rank else []
     return [*others, for_all]
 
 
-def divergence(name: str, role: str, dtype: str, straight: NDArray[np.uint8], own: NDArray[np.uint8]) -> Divergence:
+def divergence(
+    name: str, role: str, dtype: str, straight: NDArray[np.uint8], own: NDArray[np.uint8]
+) -> Divergence:
     """Say how far two values of a leaf are from each other. Both are given as bytes."""
     if len(straight) != len(own):
         return Divergence(name, role, None, float("inf"))
@@ -214,14 +241,20 @@ def _max_ulp(first: NDArray[np.uint8], second: NDArray[np.uint8], dtype: str) ->
 
 def _places(values: NDArray[np.uint8], dtype: str) -> NDArray[Any]:
     """Where each number stands among all of its type: the bits, with the order of the negative ones turned around."""
-    bits = np.ascontiguousarray(values).view({"bfloat16": "<u2", "float16": "<u2", "float32": "<u4", "float64": "<u8"}[dtype])
+    bits = np.ascontiguousarray(values).view(
+        {"bfloat16": "<u2", "float16": "<u2", "float32": "<u4", "float64": "<u8"}[dtype]
+    )
     sign = bits.dtype.type(1 << (8 * bits.itemsize - 1))
     return np.where(bits & sign, ~bits, bits | sign)
 
 
 def _copies(bench: Bench, role: str) -> dict[str, memoryview]:
     """What the leaves of a role are in the state as it was built."""
-    found = {leaf.name: memoryview(bytes(leaf.data)) for leaf in bench.framework.leaves(bench.state) if leaf.role == role}
+    found = {
+        leaf.name: memoryview(bytes(leaf.data))
+        for leaf in bench.framework.leaves(bench.state)
+        if leaf.role == role
+    }
     if not found:
         raise verify.Mismatch(f"the state has no leaf of role {role}, so nothing can be left out")
     return found
@@ -230,7 +263,11 @@ def _copies(bench: Bench, role: str) -> dict[str, memoryview]:
 def _trained_on(bench: Bench, case: Case, at_step: int, restored: bool) -> ResumeRecord:
     """Train from `at_step` to the end, and hold every step against the reference."""
     reference = Reference(bench.folders.reference(case, bench.world.rank))
-    diverged = {at_step: reference.compare(at_step, bench.framework.leaves(bench.state))} if at_step else {}
+    diverged = (
+        {at_step: reference.compare(at_step, bench.framework.leaves(bench.state))}
+        if at_step
+        else {}
+    )
     losses = []
     for step in range(at_step + 1, STEPS + 1):
         bench.output.enter("train")
@@ -254,7 +291,9 @@ def _trained_on(bench: Bench, case: Case, at_step: int, restored: bool) -> Resum
         diverged_at=at,
         first=tuple(first[:_NAMED_AT_MOST]),
         first_roles=tuple(sorted({leaf.role for leaf in first})),
-        first_max_ulp=max((leaf.max_ulp for leaf in first if leaf.max_ulp is not None), default=None),
+        first_max_ulp=max(
+            (leaf.max_ulp for leaf in first if leaf.max_ulp is not None), default=None
+        ),
         first_count=len(first),
         final_count=len(last),
         final_max_ulp=max((leaf.max_ulp or 0 for leaf in last), default=0),

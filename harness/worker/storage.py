@@ -17,7 +17,14 @@ _PAGE_BYTES = mmap.PAGESIZE
 _SECTORS_WRITTEN, _SECTOR_BYTES = 6, 512  # the kernel counts in these sectors on every device
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,
+]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
@@ -25,7 +32,10 @@ Fingerprint = dict[str, tuple[int, int]]  # file name -> (bytes, modification ti
 
 
 def files_under(path: Path) -> list[Path]:
-    """Every regular file of a checkpoint, which is a file or a directory, in name order. A link is no file of its own."""
+    """Every regular file of a checkpoint, which is a file or a directory, in name order.
+
+    A link is no file of its own.
+    """
     if path.is_file():
         return [path]
     return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
@@ -38,7 +48,9 @@ def name_inside(file: Path, root: Path) -> str:
 
 def inventory(path: Path) -> tuple[FileEntry, ...]:
     """The files of a checkpoint with their sizes."""
-    return tuple(FileEntry(name_inside(file, path), file.stat().st_size) for file in files_under(path))
+    return tuple(
+        FileEntry(name_inside(file, path), file.stat().st_size) for file in files_under(path)
+    )
 
 
 def fingerprint(path: Path) -> Fingerprint:
@@ -60,7 +72,10 @@ def sync_tree(path: Path) -> None:
 
 
 def drop_from_cache(path: Path) -> None:
-    """Flush a checkpoint and ask the kernel to forget its pages. Dirty or mapped pages would stay: hence the flush."""
+    """Flush a checkpoint and ask the kernel to forget its pages.
+
+    Dirty or mapped pages would stay: hence the flush.
+    """
     sync_tree(path)
     for file in files_under(path):
         descriptor = os.open(file, os.O_RDONLY)
@@ -88,7 +103,8 @@ def resident_fraction(path: Path) -> float:
 def wait_until_quiet(path: Path, limit_s: float = 2.0, still_s: float = 0.02) -> bool | None:
     """Flush the file system of `path` and wait until its device has been still for a moment.
 
-    Returns whether it became still in time; None where the device does not tell (network file systems, overlays).
+    Returns whether it became still in time; None where the device does not tell (network file
+    systems, overlays).
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -125,7 +141,11 @@ def mapped_files(path: Path) -> list[str]:
     """The files of a checkpoint that this process still has mapped."""
     prefix = str(path.resolve())
     with open("/proc/self/maps") as maps:
-        names = {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if len(line.split(maxsplit=5)) == 6}
+        names = {
+            line.split(maxsplit=5)[5].rstrip("\n")
+            for line in maps
+            if len(line.split(maxsplit=5)) == 6
+        }
     return sorted(name for name in names if name == prefix or name.startswith(prefix + "/"))
 
 
@@ -135,7 +155,9 @@ def open_writers(path: Path, processes: list[int]) -> list[str]:
     found = set()
     for process in processes:
         for descriptor, target in _descriptors(process):
-            if (target == prefix or target.startswith(prefix + "/")) and _is_writable(process, descriptor):
+            if (target == prefix or target.startswith(prefix + "/")) and _is_writable(
+                process, descriptor
+            ):
                 found.add(target)
     return sorted(found)
 
@@ -163,7 +185,8 @@ def _is_writable(process: int, descriptor: str) -> bool:
 
 
 def _sync_file(path: Path) -> None:
-    if not path.is_file():  # a link to nowhere, a socket, a pipe (whose opening would wait for ever), or nothing at all
+    # a link to nowhere, a socket, a pipe (whose opening would wait for ever), or nothing at all
+    if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -193,7 +216,11 @@ def _resident_pages(file: Path, size_bytes: int) -> int | None:
 def _device_counters(path: Path) -> tuple[int, ...] | None:
     """(reads, writes, discards, requests in flight) of the block device below `path`."""
     fields = _device_statistics(path)
-    return None if fields is None else (fields[0], fields[4], fields[11] if len(fields) > 11 else 0, fields[8])
+    return (
+        None
+        if fields is None
+        else (fields[0], fields[4], fields[11] if len(fields) > 11 else 0, fields[8])
+    )
 
 
 def _device_statistics(path: Path) -> list[int] | None:

@@ -74,7 +74,9 @@ class Waits:
 class TrainingTrial(Trial[Pace]):
     """Blocks of training with checkpoints by one method."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+    def __init__(
+        self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int
+    ) -> None:
         super().__init__(bench, task, method_class, size_bytes)
         self.method = bench.method(self.case, method_class)
 
@@ -129,7 +131,9 @@ class TrainingTrial(Trial[Pace]):
         keep_checkpoint(self.bench, self.case, self.method)
 
 
-def train_block(bench: Bench, method: Method[Any], paths: list[Path], every: int) -> tuple[int, Waits]:
+def train_block(
+    bench: Bench, method: Method[Any], paths: list[Path], every: int
+) -> tuple[int, Waits]:
     """Train `every` steps behind each of the checkpoints; returns the nanoseconds of it all, and what they went to."""
     waits = Waits()
     bench.forget_digests()

@@ -35,7 +35,9 @@ def run_trajectory(bench: Bench, case: Case) -> None:
     losses = [framework.loss(bench.state)]
     forward = samples(framework.leaves(bench.state), {Role.BUFFER})
     framework.update(bench.state)
-    updated = samples(framework.leaves(bench.state), {Role.WEIGHT, Role.OPTIMIZER}, {leaf.name for leaf in extra})
+    updated = samples(
+        framework.leaves(bench.state), {Role.WEIGHT, Role.OPTIMIZER}, {leaf.name for leaf in extra}
+    )
     for _ in range(STEPS - 1):
         framework.gradients(bench.state)
         losses.append(framework.loss(bench.state))
@@ -55,11 +57,14 @@ def run_trajectory(bench: Bench, case: Case) -> None:
     )
 
 
-def check_first_state(workload: Workload, leaves: Iterable[Leaf], seed: int) -> tuple[ExtraLeaf, ...]:
+def check_first_state(
+    workload: Workload, leaves: Iterable[Leaf], seed: int
+) -> tuple[ExtraLeaf, ...]:
     """Return the leaves beyond the workload's own.
 
-    Raises AnotherState unless the workload's are all there with their dtypes, shapes and, bit by bit, their first values: weights
-    and buffers as the workload draws them from `seed`, master weights like the weights before rounding, other slots zero.
+    Raises AnotherState unless the workload's are all there with their dtypes, shapes and, bit by
+    bit, their first values: weights and buffers as the workload draws them from `seed`, master
+    weights like the weights before rounding, other slots zero.
     """
     specs = {spec.name: spec for spec in workload.leaf_specs()}
     extra = []
@@ -68,20 +73,27 @@ def check_first_state(workload: Workload, leaves: Iterable[Leaf], seed: int) -> 
         if spec is None:
             extra.append(ExtraLeaf(leaf.name, str(leaf.role), leaf.dtype, tuple(leaf.shape)))
             continue
-        found, wanted = (leaf.role, leaf.dtype, tuple(leaf.shape)), (spec.role, spec.dtype, spec.shape)
+        found, wanted = (
+            (leaf.role, leaf.dtype, tuple(leaf.shape)),
+            (spec.role, spec.dtype, spec.shape),
+        )
         if found != wanted:
             raise AnotherState(f"{leaf.name} is {found}, and the workload has {wanted}")
         if bytes(leaf.data) != _first_bytes(workload, spec, seed):
             raise AnotherState(f"{leaf.name} does not start with the workload's values")
     if specs:
         raise AnotherState(f"leaves are missing: {verify.listed(sorted(specs))}")
-    unexpected = [leaf.name for leaf in extra if leaf.role in (Role.WEIGHT, Role.BUFFER) and leaf.shape]
+    unexpected = [
+        leaf.name for leaf in extra if leaf.role in (Role.WEIGHT, Role.BUFFER) and leaf.shape
+    ]
     if unexpected:
         raise AnotherState(f"weights that the workload does not have: {verify.listed(unexpected)}")
     return tuple(extra)
 
 
-def samples(leaves: Iterable[Leaf], roles: set[Role], leave_out: Iterable[str] = ()) -> tuple[LeafSample, ...]:
+def samples(
+    leaves: Iterable[Leaf], roles: set[Role], leave_out: Iterable[str] = ()
+) -> tuple[LeafSample, ...]:
     """Sample the leaves of these roles, in the order of their names."""
     left_out = set(leave_out)
     found = [_sample(leaf) for leaf in leaves if leaf.role in roles and leaf.name not in left_out]

@@ -1,4 +1,7 @@
-"""The measured sequences. A trial is one case in one process; its methods read top to bottom as what happens."""
+"""The measured sequences.
+
+A trial is one case in one process; its methods read top to bottom as what happens.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,14 @@ from typing import Any, Generic, TypeVar
 from adapters.base import Method, Pending
 from harness.case import Case, Task
 from harness.marks import Instant, mark
-from harness.record import CacheState, KeptRecord, LoadRecord, OpenedRecord, SaveRecord, VerifiedRecord
+from harness.record import (
+    CacheState,
+    KeptRecord,
+    LoadRecord,
+    OpenedRecord,
+    SaveRecord,
+    VerifiedRecord,
+)
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
 from harness.worker.clock import now_ns
@@ -64,7 +74,9 @@ class EmptyMethod(Method[Any]):
 class Trial(ABC, Generic[FenceT]):
     """One case in this process, and how many samples of it are still wanted."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+    def __init__(
+        self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int
+    ) -> None:
         self.bench = bench
         self.case: Case = task.case
         self.method_class = method_class
@@ -97,11 +109,20 @@ class Trial(ABC, Generic[FenceT]):
 class SaveTrial(Trial[Fence]):
     """Saves of one case, and at the end the checkpoint that the loading process will read."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int, copied_bytes: int) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        task: Task,
+        method_class: type[Method[Any]],
+        size_bytes: int,
+        copied_bytes: int,
+    ) -> None:
         """`copied_bytes` are those of this rank's state, which its stall is held against a copy of."""
         super().__init__(bench, task, method_class, size_bytes)
         self.method, open_ns = timed_open(bench, self.case, method_class, size_bytes)
-        bench.write_alike(OpenedRecord("opened", self.case.id, bench.job.process, bench.world.rank, open_ns))
+        bench.write_alike(
+            OpenedRecord("opened", self.case.id, bench.job.process, bench.world.rank, open_ns)
+        )
         self.copied_bytes = copied_bytes
 
     def sample(self, fence: Fence) -> None:
@@ -158,7 +179,9 @@ class SaveTrial(Trial[Fence]):
 class LoadTrial(Trial[Fence]):
     """Loads of a checkpoint that another process wrote, each on a new method into a state that differs in every leaf."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int) -> None:
+    def __init__(
+        self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int
+    ) -> None:
         super().__init__(bench, task, method_class, size_bytes)
         self.path = bench.folders.kept(self.case) / "checkpoint"
         self.saved = verify.read_digests(bench.folders.digests(self.case, bench.world.rank))
@@ -193,7 +216,11 @@ class LoadTrial(Trial[Fence]):
         file_bytes = sum(file.bytes for file in files)
         read_bytes = bench.world.total(used.read_bytes)
         counted = bench.ceiling.storage.counts_device_reads
-        cache: CacheState = "memory" if self.case.from_memory else cache_state(resident, read_bytes, file_bytes, counted)
+        cache: CacheState = (
+            "memory"
+            if self.case.from_memory
+            else cache_state(resident, read_bytes, file_bytes, counted)
+        )
         if self.case.from_memory:
             check_from_memory(read_bytes, file_bytes, looks=len(files) * bench.world.size)
         bench.output.enter("close")
@@ -227,19 +254,25 @@ class LoadTrial(Trial[Fence]):
         scope = self.bench.scope(self.case)
         verify.check_restored(self.saved, loaded, scope)
         world = self.bench.world
-        restored = {name: world.total(int(own)) for name, own in verify.own_views(self.saved, loaded, scope).items()}
+        restored = {
+            name: world.total(int(own))
+            for name, own in verify.own_views(self.saved, loaded, scope).items()
+        }
         lost = [name for name, ranks in restored.items() if ranks == 0]
         if lost:
             raise verify.Mismatch(f"no rank's own value came back of {verify.listed(lost)}")
         if restored and min(restored.values()) == world.size:
-            raise verify.Mismatch("the method declares one rank's view of rank-local leaves but restored every rank's own")
+            raise verify.Mismatch(
+                "the method declares one rank's view of rank-local leaves but restored every rank's own"
+            )
 
     def _make_target(self) -> None:
         """Have a state that differs from the saved one in every leaf.
 
-        As a rule it is there: the first target is built from another seed and has taken no step, and what the load before has
-        restored was saved at another step. Else a step leads away from it. Where a leaf stands still, the state is built anew, from
-        another seed and with another number of steps than the saved one. What no training moves is given another value.
+        As a rule it is there: the first target is built from another seed and has taken no step,
+        and what the load before has restored was saved at another step. Else a step leads away from
+        it. Where a leaf stands still, the state is built anew, from another seed and with another
+        number of steps than the saved one. What no training moves is given another value.
         """
         for change in (self.bench.train, self.bench.rebuild_target, self._move_what_stands):
             if self._target_differs():
@@ -282,11 +315,13 @@ class LoadTrial(Trial[Fence]):
 def keep_checkpoint(bench: Bench, case: Case, method: Method[Any]) -> None:
     """Save across a training step, untimed, and keep the checkpoint with what it must restore; the method is closed with it.
 
-    Forward and backward run before `staged`, the optimizer's step before `finished`: a method that aliases the live state, or
-    copies batch-norm statistics too late, writes something else than the saved step.
+    Forward and backward run before `staged`, the optimizer's step before `finished`: a method that
+    aliases the live state, or copies batch-norm statistics too late, writes something else than the
+    saved step.
     """
     bench.output.enter("prepare")
-    bench.train()  # two steps between kept checkpoints: one step after loading one of them is then no other's
+    # two steps between kept checkpoints: one step after loading one of them is then no other's
+    bench.train()
     saved = bench.digests()
     save_for_another(bench, case, method)
     expected = bench.folders.digests(case, bench.world.rank)
@@ -344,7 +379,9 @@ def timed_sync(bench: Bench, path: Path) -> int:
     return duration_ns
 
 
-def timed_open(bench: Bench, case: Case, method_class: type[Method[Any]], size_bytes: int) -> tuple[Method[Any], int]:
+def timed_open(
+    bench: Bench, case: Case, method_class: type[Method[Any]], size_bytes: int
+) -> tuple[Method[Any], int]:
     """Make a method and open it on the state; returns it and nanoseconds until the last rank's device has done with that."""
     bench.settle(size_bytes)
     bench.world.barrier()
@@ -410,7 +447,9 @@ def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> No
 
 def check_finished(path: Path, written: storage.Fingerprint) -> None:
     """Raise when a checkpoint changed after `finished`, or when files lie beside it."""
-    changed = [name for name, seen in storage.fingerprint(path).items() if written.get(name) != seen]
+    changed = [
+        name for name, seen in storage.fingerprint(path).items() if written.get(name) != seen
+    ]
     if changed:
         raise LateWork(f"{', '.join(changed[:4])} changed after finished() had returned")
     stray = [entry.name for entry in path.parent.iterdir() if entry != path]
@@ -422,27 +461,33 @@ def check_nothing_open(path: Path) -> None:
     """Raise when a file of the checkpoint is still open for writing, here or in a child process."""
     writers = storage.open_writers(path, [os.getpid(), *usage.descendants()])
     if writers:
-        raise LateWork(f"{Path(writers[0]).name} was still open for writing after finished() had returned")
+        raise LateWork(
+            f"{Path(writers[0]).name} was still open for writing after finished() had returned"
+        )
 
 
 def check_nothing_mapped(path: Path) -> None:
     """Raise when a load left a mapping of a checkpoint file: its values are then still to be read."""
     mapped = storage.mapped_files(path)
     if mapped:
-        raise NotRead(f"{Path(mapped[0]).name} is still mapped after the load: values are read later, outside the clock")
+        raise NotRead(
+            f"{Path(mapped[0]).name} is still mapped after the load: values are read later, outside the clock"
+        )
 
 
 def check_from_memory(read_bytes: int, file_bytes: int, looks: int) -> None:
     """Raise where a load that declares to restore from memory read its files; `looks` of them may have been at a header."""
     if read_bytes > max(file_bytes // 2, looks * _READAHEAD_BYTES):
-        raise NotFromMemory(f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device: not from memory")
+        raise NotFromMemory(
+            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device: not from memory"
+        )
 
 
 def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool) -> CacheState:
     """Say whether a load was cold: no page in memory before it, and every byte through the device during it.
 
-    `read_bytes` are the device's, of all ranks; `counted` whether this directory's device reads are accounted at all. Raises
-    NotRead where the values cannot have come from the files.
+    `read_bytes` are the device's, of all ranks; `counted` whether this directory's device reads are
+    accounted at all. Raises NotRead where the values cannot have come from the files.
     """
     if resident < 0 or not counted:
         return "unknown"

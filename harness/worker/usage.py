@@ -30,7 +30,10 @@ def begin() -> Reading:
 
 
 def since(start: Reading) -> Usage:
-    """What has been used since `start`. Children that are still alive count with their own peak and their own transfers."""
+    """What has been used since `start`.
+
+    Children that are still alive count with their own peak and their own transfers.
+    """
     now = _read()
     return Usage(
         rss_before_bytes=start.rss_bytes,
@@ -83,7 +86,10 @@ def _children(process: int) -> list[int]:
         return found
     for thread in threads:
         try:
-            found += [int(child) for child in Path(f"/proc/{process}/task/{thread}/children").read_text().split()]
+            found += [
+                int(child)
+                for child in Path(f"/proc/{process}/task/{thread}/children").read_text().split()
+            ]
         except OSError:
             continue
     return found
@@ -99,7 +105,9 @@ def _is_helper(process: int) -> bool:
 def _reset_peak(process: int) -> None:
     try:
         Path(f"/proc/{process}/clear_refs").write_text("5")
-    except OSError:  # ended meanwhile, or a kernel without the file: the peak is then one of the whole life
+    except (
+        OSError
+    ):  # ended meanwhile, or a kernel without the file: the peak is then one of the whole life
         return
 
 

@@ -1,4 +1,7 @@
-"""Whether a checkpoint holds what was saved, leaf by leaf and bit by bit. Never timed; written once, over the contract's leaves."""
+"""Whether a checkpoint holds what was saved, leaf by leaf and bit by bit.
+
+Never timed; written once, over the contract's leaves.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,12 @@ class Scope:
 
     def one_view(self, digest: Digest) -> bool:
         """Whether the checkpoint holds one rank's value of the leaf, whichever's: that rank gets it back, the others do not."""
-        return digest.role in self.covers.roles and self.world > 1 and digest.rank_local and not self.rank_local
+        return (
+            digest.role in self.covers.roles
+            and self.world > 1
+            and digest.rank_local
+            and not self.rank_local
+        )
 
 
 def digests(leaves: Iterable[Leaf]) -> Digests:
@@ -85,18 +93,31 @@ def check_all_differ(saved: Digests, target: Digests) -> None:
 def standing(saved: Digests, target: Digests) -> list[str]:
     """Name the target's leaves that have the saved value.
 
-    An empty leaf, as a rank has where there are more ranks than rows to shard, has only one value and is none of them.
+    An empty leaf, as a rank has where there are more ranks than rows to shard, has only one value
+    and is none of them.
     """
-    return [name for name, digest in saved.items() if digest.bytes and name in target and target[name].sha256 == digest.sha256]
+    return [
+        name
+        for name, digest in saved.items()
+        if digest.bytes and name in target and target[name].sha256 == digest.sha256
+    ]
 
 
 def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
     """Raise Mismatch unless every covered leaf is the saved one and every leaf outside the coverage is not."""
     _check_same_structure(saved, loaded)
-    wrong = [name for name, digest in saved.items() if scope.covered(digest) and loaded[name].sha256 != digest.sha256]
+    wrong = [
+        name
+        for name, digest in saved.items()
+        if scope.covered(digest) and loaded[name].sha256 != digest.sha256
+    ]
     if wrong:
-        raise Mismatch(f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {listed(wrong)}")
-    untouched = {name: digest for name, digest in saved.items() if scope.untouched(digest) and digest.bytes}
+        raise Mismatch(
+            f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {listed(wrong)}"
+        )
+    untouched = {
+        name: digest for name, digest in saved.items() if scope.untouched(digest) and digest.bytes
+    }
     extra = [name for name, digest in untouched.items() if loaded[name].sha256 == digest.sha256]
     if extra:
         raise Mismatch(f"the method declares '{scope.covers}' but restored more: {listed(extra)}")
@@ -104,7 +125,11 @@ def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
 
 def own_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
     """Of each leaf that the checkpoint holds one rank's view of: whether this rank got its own value back."""
-    return {name: loaded[name].sha256 == digest.sha256 for name, digest in saved.items() if scope.one_view(digest)}
+    return {
+        name: loaded[name].sha256 == digest.sha256
+        for name, digest in saved.items()
+        if scope.one_view(digest)
+    }
 
 
 def write_digests(path: Path, found: Digests) -> None:
@@ -114,7 +139,10 @@ def write_digests(path: Path, found: Digests) -> None:
 
 def read_digests(path: Path) -> Digests:
     """Return what `write_digests` kept."""
-    return {name: Digest(**(fields | {"shape": tuple(fields["shape"])})) for name, fields in json.loads(path.read_text()).items()}
+    return {
+        name: Digest(**(fields | {"shape": tuple(fields["shape"])}))
+        for name, fields in json.loads(path.read_text()).items()
+    }
 
 
 def _check_same_structure(saved: Digests, other: Digests) -> None:
@@ -127,7 +155,9 @@ def _check_same_structure(saved: Digests, other: Digests) -> None:
     for name, digest in saved.items():
         found = other[name]
         if (found.dtype, found.shape) != (digest.dtype, digest.shape):
-            raise Mismatch(f"{name} is {found.dtype}{list(found.shape)} and was saved as {digest.dtype}{list(digest.shape)}")
+            raise Mismatch(
+                f"{name} is {found.dtype}{list(found.shape)} and was saved as {digest.dtype}{list(digest.shape)}"
+            )
 
 
 def sha256(data: memoryview) -> str:
@@ -147,4 +177,6 @@ def _pool() -> ThreadPoolExecutor:
 def listed(names: list[str]) -> str:
     """The first few names, and how many more there are."""
     shown = ", ".join(names[:_NAMED_AT_MOST])
-    return shown if len(names) <= _NAMED_AT_MOST else f"{shown} and {len(names) - _NAMED_AT_MOST} more"
+    return (
+        shown if len(names) <= _NAMED_AT_MOST else f"{shown} and {len(names) - _NAMED_AT_MOST} more"
+    )

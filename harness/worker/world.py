@@ -63,7 +63,8 @@ class MpiWorld(World):
     """The ranks that an MPI launcher started."""
 
     def __init__(self) -> None:
-        # Not at the module's top: importing mpi4py starts MPI, also in the children of a method that forks.
+        # Not at the module's top: importing mpi4py starts MPI, also in the children of a method
+        # that forks.
         from mpi4py import MPI
 
         super().__init__()
@@ -71,7 +72,8 @@ class MpiWorld(World):
         self._world = MPI.COMM_WORLD
         self.rank = self._world.Get_rank()
         self.size = self._world.Get_size()
-        # Open MPI splits by its daemons, one a node, so two Slurm nodes stay two even where they are one machine.
+        # Open MPI splits by its daemons, one a node, so two Slurm nodes stay two even where they
+        # are one machine.
         node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
         self.local_rank, self.ranks_here = node.Get_rank(), node.Get_size()
 
@@ -99,17 +101,22 @@ class MpiWorld(World):
         return found
 
     def require_shared(self, folder: Path) -> None:
-        # A new name for every look: a network file system remembers for a while which names it did not find.
+        # A new name for every look: a network file system remembers for a while which names it did
+        # not find.
         probe = folder / self._world.bcast(f"shared-{uuid.uuid4().hex}" if self.rank == 0 else None)
         if self.rank == 0:
             probe.touch()
         self._world.Barrier()
-        blind = sorted({node for node in self._world.allgather(None if probe.exists() else self.node) if node})
+        blind = sorted(
+            {node for node in self._world.allgather(None if probe.exists() else self.node) if node}
+        )
         if self.rank == 0:
             probe.unlink()
         if blind:
             named = ", ".join(blind[:4])
-            raise NotShared(f"{named} does not see scratch directory {folder}: ranks on several nodes need one that all share")
+            raise NotShared(
+                f"{named} does not see scratch directory {folder}: ranks on several nodes need one that all share"
+            )
 
     def fail(self) -> None:
         self._world.Abort(1)
@@ -117,7 +124,8 @@ class MpiWorld(World):
     def leave(self) -> None:
         self._world.Barrier()
         self._mpi.Finalize()
-        # Communication threads of a framework that are still joinable abort a normal exit now and then.
+        # Communication threads of a framework that are still joinable abort a normal exit now and
+        # then.
         os._exit(0)
 
 
@@ -144,7 +152,9 @@ def _reachable_address(on_one_host: bool) -> str:
     except OSError as error:
         if on_one_host:
             return "127.0.0.1"
-        raise RuntimeError(f"the name of rank 0's host, {name}, does not resolve: ranks on other hosts cannot reach it") from error
+        raise RuntimeError(
+            f"the name of rank 0's host, {name}, does not resolve: ranks on other hosts cannot reach it"
+        ) from error
     return name
 
 

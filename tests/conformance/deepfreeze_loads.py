@@ -15,7 +15,14 @@ from adapters.deepfreeze.stored import Damaged
 SMALL_BLOCK_BYTES = 1 << 14  # for the first tensor to come before the last is read
 
 
-def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def load_breaks_off(
+    method: Method[Any],
+    state: Any,
+    path: Path,
+    place: object,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Load while the function `name` of `place` fails, and assert that nothing reads on though the error keeps the load's frame."""
 
     def fail(*arguments: object) -> None:
@@ -26,7 +33,9 @@ def load_breaks_off(method: Method[Any], state: Any, path: Path, place: object, 
     with pytest.raises(RuntimeError, match="no memory") as kept:
         method.load(state, path)
     assert kept.tb is not None
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")
+    ]
 
 
 def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

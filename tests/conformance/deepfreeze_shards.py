@@ -38,7 +38,9 @@ def save_shards(path: Path) -> dict[str, bytes]:
         list(pool.map(save, range(WORLD)))
     pieces = [(rank, piece) for rank in range(WORLD) for piece in share(SPECS, rank, WORLD)]
     return {
-        piece.name: states[rank][piece.spec.name][piece.skip_bytes : piece.skip_bytes + piece.size_bytes].tobytes()
+        piece.name: states[rank][piece.spec.name][
+            piece.skip_bytes : piece.skip_bytes + piece.size_bytes
+        ].tobytes()
         for rank, piece in pieces
     }
 
@@ -51,4 +53,6 @@ def indexed(path: Path) -> Iterator[tuple[str, Path]]:
 
 def _data(spec: Spec, rank: int) -> np.ndarray:
     """Bytes that are the same on all ranks but for what each has of its own, and never those of a number that equals none."""
-    return np.random.default_rng(rank if spec.local else WORLD).integers(0, 64, spec.size_bytes, dtype=np.uint8)
+    return np.random.default_rng(rank if spec.local else WORLD).integers(
+        0, 64, spec.size_bytes, dtype=np.uint8
+    )

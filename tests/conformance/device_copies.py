@@ -14,7 +14,9 @@ from adapters.directio import aligned_buffer
 SIZES = [3, 0, 70_000, 1, 1 << 20]  # in bytes
 
 
-def check_there_and_back(device: Device, to_gpu: Callable[[Bytes], Any], to_host: Callable[[Any], Bytes]) -> None:
+def check_there_and_back(
+    device: Device, to_gpu: Callable[[Bytes], Any], to_host: Callable[[Any], Bytes]
+) -> None:
     """Copy to tensors and from them, together and alone, by threads, through memory that is pinned twice."""
     random = np.random.default_rng(1)
     values = [random.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
@@ -35,7 +37,10 @@ def check_there_and_back(device: Device, to_gpu: Callable[[Bytes], Any], to_host
             device.fetch([tensors[-1][5:]], source[: SIZES[-1] - 5])
             other.submit(device.mark).result()()
             device.mark()()
-        assert all(np.array_equal(to_host(tensor), value) for tensor, value in zip(tensors, values, strict=True))
+        assert all(
+            np.array_equal(to_host(tensor), value)
+            for tensor, value in zip(tensors, values, strict=True)
+        )
         assert np.array_equal(destination, np.concatenate(values))
         assert np.array_equal(source[: SIZES[-1] - 5], values[-1][5:])
         unpin()

@@ -1,7 +1,8 @@
 """One rank of JAX under mpirun: `jax_ranks.py STRATEGY FOLDER [SAVED]`.
 
-Prints a line for each check, "NAME: equal" or what is not. FOLDER gets the checkpoints, what they hold and what training has come
-to; SAVED is the folder of a run with another number of ranks, of which the checkpoints are loaded.
+Prints a line for each check, "NAME: equal" or what is not. FOLDER gets the checkpoints, what they
+hold and what training has come to; SAVED is the folder of a run with another number of ranks, of
+which the checkpoints are loaded.
 """
 
 from __future__ import annotations
@@ -47,9 +48,24 @@ def main(strategy: str, folder: Path, saved: Path | None) -> None:
     """Run all checks, those of two ranks or those of more."""
     rendezvous = WORLD.bcast(("127.0.0.1", free_port()) if WORLD.rank == 0 else None)
     framework = Jax()
-    framework.start(Place(WORLD.rank, WORLD.size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, WORLD.rank, strategy))
+    framework.start(
+        Place(
+            WORLD.rank,
+            WORLD.size,
+            "cpu",
+            folder,
+            DirectIo(False, 0, 0),
+            rendezvous,
+            WORLD.rank,
+            strategy,
+        )
+    )
     workload = workloads.load(*RESHARDED[strategy])
-    checks = resharding(framework, workload, folder, saved) if saved else saving(framework, workload, folder)
+    checks = (
+        resharding(framework, workload, folder, saved)
+        if saved
+        else saving(framework, workload, folder)
+    )
     for name, found in checks:
         print(f"{name}: {found}\n", end="", flush=True)
     framework.stop()
@@ -61,14 +77,22 @@ def main(strategy: str, folder: Path, saved: Path | None) -> None:
 def saving(framework: Jax, workload: Workload, folder: Path) -> Iterator[tuple[str, str]]:
     """Train, assign, save and load with this number of ranks."""
     state = trained(framework, workload, 1, 2)
-    write(folder / "saved.json", {name: digest(data) for name, data in whole(framework, state).items()})
+    write(
+        folder / "saved.json",
+        {name: digest(data) for name, data in whole(framework, state).items()},
+    )
     for name in methods_for(framework.place.strategy):
         yield name, restored(framework, name, state, folder / name)
     yield "assigned", assigned(framework, workload)
-    yield "replicas of resnet50", replicas(framework, trained(framework, workloads.load("resnet50", "small"), 1, 3))
+    yield (
+        "replicas of resnet50",
+        replicas(framework, trained(framework, workloads.load("resnet50", "small"), 1, 3)),
+    )
 
 
-def resharding(framework: Jax, workload: Workload, folder: Path, saved: Path) -> Iterator[tuple[str, str]]:
+def resharding(
+    framework: Jax, workload: Workload, folder: Path, saved: Path
+) -> Iterator[tuple[str, str]]:
     """Load what another number of ranks has saved, and train for a comparison with one rank."""
     for name in resharding_for(framework.place.strategy):
         yield name, loaded(framework, workload, name, saved)
@@ -87,7 +111,11 @@ def restored(framework: Jax, name: str, state: State, path: Path) -> str:
     """Save a copy of the state behind a training step, and load it into another state."""
     state = copied(framework, state)
     every_rank = METHODS[name].get("rank_local", False)
-    covered = [leaf.name for leaf in framework.leaves(state) if every_rank or not isinstance(leaf.placement, RankLocal)]
+    covered = [
+        leaf.name
+        for leaf in framework.leaves(state)
+        if every_rank or not isinstance(leaf.placement, RankLocal)
+    ]
     saved = digests(framework, state)
     method = make(name, framework)
     method.open(state)
@@ -104,17 +132,26 @@ def restored(framework: Jax, name: str, state: State, path: Path) -> str:
     wrong += different(saved, digests(framework, target), covered)
     if every_rank:
         train(framework, target, 1)
-        wrong += [f"{leaf} a step later" for leaf in different(digests(framework, state), digests(framework, target), covered)]
+        wrong += [
+            f"{leaf} a step later"
+            for leaf in different(digests(framework, state), digests(framework, target), covered)
+        ]
     return verdict(wrong)
 
 
-def wrong_entries(framework: Jax, name: str, method: Method[State], state: State, path: Path) -> list[str]:
+def wrong_entries(
+    framework: Jax, name: str, method: Method[State], state: State, path: Path
+) -> list[str]:
     """Return the roles of which the entries have other bytes than the state over all ranks."""
     entries = list(method.entries(path))
     check_files(path, entries)
     expected = role_bytes(framework, state, lambda leaf: stored_bytes(leaf, name))
     found = {role: sum(entry.raw_bytes for entry in entries if entry.role is role) for role in Role}
-    return [f"entries of {role}" for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER) if found[role] != expected[role]]
+    return [
+        f"entries of {role}"
+        for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER)
+        if found[role] != expected[role]
+    ]
 
 
 def stored_bytes(leaf: Leaf, name: str) -> int:
@@ -135,7 +172,9 @@ def loaded(framework: Jax, workload: Workload, name: str, saved: Path) -> str:
     method.close()
     found = {leaf: digest(data) for leaf, data in whole(framework, target).items()}
     expected = json.loads((saved / "saved.json").read_text())
-    return verdict(different(expected, found, expected) + different(own, digests(framework, target), own))
+    return verdict(
+        different(expected, found, expected) + different(own, digests(framework, target), own)
+    )
 
 
 def assigned(framework: Jax, workload: Workload) -> str:
@@ -164,7 +203,9 @@ def compiled(state: State) -> tuple[int, int]:
 def copied(framework: Jax, state: State) -> State:
     """Return a new state with the leaves of another one."""
     copy = framework.build(state.workload, 3)
-    framework.assign(copy, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)})
+    framework.assign(
+        copy, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)}
+    )
     return copy
 
 
@@ -176,7 +217,11 @@ def repeated(framework: Jax, workload: Workload) -> str:
 
 def replicas(framework: Jax, state: State) -> str:
     """Compare what is to be the same on all ranks."""
-    own = {leaf.name: digest(leaf.data) for leaf in framework.leaves(state) if leaf.placement == Replicated()}
+    own = {
+        leaf.name: digest(leaf.data)
+        for leaf in framework.leaves(state)
+        if leaf.placement == Replicated()
+    }
     first = WORLD.bcast(own)
     return verdict(different(first, own, first) if own else ["nothing is replicated"])
 
@@ -194,10 +239,18 @@ def whole(framework: Jax, state: State) -> dict[str, Bytes]:
 
 
 def joined(part: Bytes, placement: Shard) -> Bytes:
-    """Return the tensor of which every rank has a part. Elements that no rank has are not a number."""
+    """Return the tensor of which every rank has a part.
+
+    Elements that no rank has are not a number.
+    """
     tensor = np.full((*placement.global_shape, part.shape[-1]), 0xFF, np.uint8)
     for offset, other in WORLD.allgather((placement.offset, part)):
-        tensor[tuple(slice(start, start + length) for start, length in zip(offset, other.shape, strict=False))] = other
+        tensor[
+            tuple(
+                slice(start, start + length)
+                for start, length in zip(offset, other.shape, strict=False)
+            )
+        ] = other
     return tensor
 
 

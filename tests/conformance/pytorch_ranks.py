@@ -1,7 +1,7 @@
 """One rank of the PyTorch adapter's checks under mpirun: `pytorch_ranks.py train|save|load FOLDER`.
 
-Rank 0 prints a line for each thing that was checked: "right", or what is wrong on any rank. `save` leaves checkpoints that `load`
-reads, with another number of ranks.
+Rank 0 prints a line for each thing that was checked: "right", or what is wrong on any rank. `save`
+leaves checkpoints that `load` reads, with another number of ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from test_pytorch import METHODS, RESHARDED, STRATEGIES, WORKING, digests, make, opened, train, trained
+from test_pytorch import (
+    METHODS,
+    RESHARDED,
+    STRATEGIES,
+    WORKING,
+    digests,
+    make,
+    opened,
+    train,
+    trained,
+)
 
 import workloads
 from adapters.base import DirectIo, Leaf, Place, RankLocal, Replicated, Shard
@@ -37,15 +47,20 @@ Problems = list[str]
 
 SAVED = {"ddp": ("resnet50",), "fsdp": ("llm-slice", "uneven")}
 
-# Several ranks with a part of the batch each against one with all of it, in float32: only the order of the sums differs, by steps.
-# A sum for an average, or a rank's own gradients, would show in Adam's moments, but hardly in weights: Adam rescales gradients.
+# Several ranks with a part of the batch each against one with all of it, in float32: only the order
+# of the sums differs, by steps. A sum for an average, or a rank's own gradients, would show in
+# Adam's moments, but hardly in weights: Adam rescales gradients.
 MOMENT_TOLERANCE = {1: 1e-5, 10: 1e-4}  # of the largest element; found: 1.3e-6, 7.1e-6
-WEIGHT_TOLERANCE = 0.01  # of steps times learning rate, about the way that a weight can have gone; found: 0.0037
+# of steps times learning rate, about the way that a weight can have gone; found: 0.0037
+WEIGHT_TOLERANCE = 0.01
 
 
 @functools.cache
 def ranks() -> Any:
-    """Return all ranks. Not at the module's top: DCP's daemon imports this module too, and must not start MPI."""
+    """Return all ranks.
+
+    Not at the module's top: DCP's daemon imports this module too, and must not start MPI.
+    """
     from mpi4py import MPI
 
     return MPI.COMM_WORLD
@@ -54,17 +69,43 @@ def ranks() -> Any:
 def small(name: str, dropout: float = 0.1) -> Workload:
     """Return a workload by name; "uneven" has rows that neither two nor four ranks can share evenly, and fewer than four."""
     if name == "uneven":
-        layers = (("first", Dense(9, 5, Normal(0.3))), ("relu", Relu()), ("last", Dense(5, 9, Normal(0.3))))
-        return replace(small("candle-mlp", dropout), name=name, model=Sequential(layers), data=Expression(genes=9))
-    return workloads.load(name, "small", workloads.precisions(name)[-1] if dropout else "float32", dropout)
+        layers = (
+            ("first", Dense(9, 5, Normal(0.3))),
+            ("relu", Relu()),
+            ("last", Dense(5, 9, Normal(0.3))),
+        )
+        return replace(
+            small("candle-mlp", dropout),
+            name=name,
+            model=Sequential(layers),
+            data=Expression(genes=9),
+        )
+    return workloads.load(
+        name, "small", workloads.precisions(name)[-1] if dropout else "float32", dropout
+    )
 
 
 @contextmanager
 def started(strategy: str, folder: Path) -> Iterator[PyTorch]:
     """Start the framework among all ranks; a world of one has no strategy."""
-    rendezvous = ranks().bcast(("127.0.0.1", free_port()) if ranks().rank == 0 else None) if ranks().size > 1 else None
+    rendezvous = (
+        ranks().bcast(("127.0.0.1", free_port()) if ranks().rank == 0 else None)
+        if ranks().size > 1
+        else None
+    )
     framework = PyTorch()
-    framework.start(Place(ranks().rank, ranks().size, "cpu", folder, DirectIo(False, 0, 0), rendezvous, ranks().rank, strategy))
+    framework.start(
+        Place(
+            ranks().rank,
+            ranks().size,
+            "cpu",
+            folder,
+            DirectIo(False, 0, 0),
+            rendezvous,
+            ranks().rank,
+            strategy,
+        )
+    )
     yield framework
     framework.stop()
 
@@ -84,14 +125,21 @@ def check_training(folder: Path) -> None:
                 report(f"{strategy} builds {name}", wrong_values(framework, small(name)))
                 report(f"{strategy} trains {name}", wrong_training(framework, small(name)))
             for name in ("candle-mlp", "llm-slice"):
-                report(f"{strategy} averages over {name}", wrong_averages(framework, small(name, dropout=0.0)))
+                report(
+                    f"{strategy} averages over {name}",
+                    wrong_averages(framework, small(name, dropout=0.0)),
+                )
 
 
 def wrong_values(framework: PyTorch, workload: Workload) -> Problems:
     """A new state has the workload's first values, whichever rank holds them, and its shards lie side by side."""
     first = whole(framework, framework.build(workload, 3))
     for variable in workload.parameters:
-        name = f"optimizer/master/{variable.name}" if workload.master_weights else f"weights/{variable.name}"
+        name = (
+            f"optimizer/master/{variable.name}"
+            if workload.master_weights
+            else f"weights/{variable.name}"
+        )
         if not np.array_equal(first.pop(name), workload.initial(variable.name, 3)):
             return [f"{name} starts otherwise"]
     return []
@@ -99,14 +147,23 @@ def wrong_values(framework: PyTorch, workload: Workload) -> Problems:
 
 def wrong_training(framework: PyTorch, workload: Workload) -> Problems:
     """Ranks agree on what they share and on nothing else, training is repeatable, leaves can be given back, memory is freed."""
-    steps = 1 if framework.place.strategy == "ddp" else 0  # in a step of its own it rebuilds its buckets, as `state` has done
+    # in a step of its own it rebuilds its buckets, as `state` has done
+    steps = 1 if framework.place.strategy == "ddp" else 0
     state, again = (trained(framework, workload, 1, 3) for _ in range(2))
     other = trained(framework, workload, 2, steps)
     values = bytes_of(framework, state)
     problems = different_views(framework, state)
-    problems += [f"{name} is not repeatable" for name, data in bytes_of(framework, again).items() if data != values[name]]
+    problems += [
+        f"{name} is not repeatable"
+        for name, data in bytes_of(framework, again).items()
+        if data != values[name]
+    ]
     framework.assign(other, {name: memoryview(data) for name, data in values.items()})
-    problems += [f"{name} was not assigned" for name, data in bytes_of(framework, other).items() if data != values[name]]
+    problems += [
+        f"{name} was not assigned"
+        for name, data in bytes_of(framework, other).items()
+        if data != values[name]
+    ]
     for one in (state, other):
         train(framework, one, 1)
     problems += differing(digests(framework, state), digests(framework, other), "goes on otherwise")
@@ -138,8 +195,13 @@ def wrong_averages(framework: PyTorch, workload: Workload) -> Problems:
     for steps in (1, 10):
         for each, state in zip((framework, alone), states, strict=True):
             train(each, state, steps - state.step)
-        ours, theirs = whole(framework, states[0]), {leaf.name: array_of(leaf) for leaf in alone.leaves(states[1])}
-        if [leaf.name for leaf in framework.leaves(states[0])] != [leaf.name for leaf in alone.leaves(states[1])]:
+        ours, theirs = (
+            whole(framework, states[0]),
+            {leaf.name: array_of(leaf) for leaf in alone.leaves(states[1])},
+        )
+        if [leaf.name for leaf in framework.leaves(states[0])] != [
+            leaf.name for leaf in alone.leaves(states[1])
+        ]:
             problems.append("the leaves have other names")
         for name, values in ours.items():
             difference = float(np.abs(values.astype(np.float64) - theirs[name]).max())
@@ -159,16 +221,28 @@ def check_saving(folder: Path) -> None:
     """Save by every method and load with the same ranks; keep what another number of ranks is to load."""
     for strategy, name in saved_states():
         with started(strategy, folder) as framework:
-            state, target = trained(framework, small(name), 1, 2), trained(framework, small(name), 2, 1)
+            state, target = (
+                trained(framework, small(name), 1, 2),
+                trained(framework, small(name), 2, 1),
+            )
             for method in methods_for(strategy):
                 path = folder / strategy / name / method
-                report(f"{method} under {strategy} with {name}", wrong_restore(framework, state, target, method, path))
+                report(
+                    f"{method} under {strategy} with {name}",
+                    wrong_restore(framework, state, target, method, path),
+                )
 
 
-def wrong_restore(framework: PyTorch, state: State, target: State, name: str, path: Path) -> Problems:
+def wrong_restore(
+    framework: PyTorch, state: State, target: State, name: str, path: Path
+) -> Problems:
     """Save behind a training step, load into another state, and name what did not come back."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    covered = [leaf.name for leaf in framework.leaves(state) if METHODS[name].get("rank_local") or leaf.placement != RankLocal()]
+    covered = [
+        leaf.name
+        for leaf in framework.leaves(state)
+        if METHODS[name].get("rank_local") or leaf.placement != RankLocal()
+    ]
     saved, expected = digests(framework, state), whole(framework, state)
     if ranks().rank == 0:
         path.with_suffix(".expected").write_bytes(pickle.dumps(expected))
@@ -183,9 +257,12 @@ def wrong_restore(framework: PyTorch, state: State, target: State, name: str, pa
         problems = wrong_entries(framework, name, state, path)
         method.load(target, path)
     loaded = digests(framework, target)
-    train(framework, state, 1)  # two steps between checkpoints: one after a load leads to no other's values
+    # two steps between checkpoints: one after a load leads to no other's values
+    train(framework, state, 1)
     train(framework, target, 1)  # the ranks can still work together
-    return problems + [f"{leaf} did not come back" for leaf in covered if loaded[leaf] != saved[leaf]]
+    return problems + [
+        f"{leaf} did not come back" for leaf in covered if loaded[leaf] != saved[leaf]
+    ]
 
 
 def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Problems:
@@ -196,13 +273,17 @@ def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Pr
     found: Counter[Role | None] = Counter()
     for leaf in framework.leaves(state):
         sharded = isinstance(leaf.placement, Shard)
-        expected[leaf.role] += ranks().allreduce(leaf.data.nbytes) if sharded else copies * leaf.data.nbytes
+        expected[leaf.role] += (
+            ranks().allreduce(leaf.data.nbytes) if sharded else copies * leaf.data.nbytes
+        )
     for entry in entries:
         found[entry.role] += entry.raw_bytes
     wrong = [role for role in (Role.WEIGHT, Role.OPTIMIZER) if found[role] != expected[role]]
     files = {entry.file for entry in entries}
     writers = ranks().size if METHODS[name].get("sharded") else 1
-    return [f"entries of role {role}" for role in wrong] + ([] if len(files) == writers else [f"{len(files)} files"])
+    return [f"entries of role {role}" for role in wrong] + (
+        [] if len(files) == writers else [f"{len(files)} files"]
+    )
 
 
 def check_loading(folder: Path) -> None:
@@ -213,7 +294,9 @@ def check_loading(folder: Path) -> None:
             for method in methods_for(strategy):
                 path = folder / strategy / name / method
                 check = wrong_reshard if method in RESHARDED else wrong_refusal
-                report(f"{method} under {strategy} with {name}", check(framework, target, method, path))
+                report(
+                    f"{method} under {strategy} with {name}", check(framework, target, method, path)
+                )
 
 
 def wrong_reshard(framework: PyTorch, target: State, name: str, path: Path) -> Problems:
@@ -221,9 +304,14 @@ def wrong_reshard(framework: PyTorch, target: State, name: str, path: Path) -> P
     method = make(name, framework)
     with opened(method, target):
         method.load(target, path)
-    expected, found = pickle.loads(path.with_suffix(".expected").read_bytes()), whole(framework, target)
+    expected, found = (
+        pickle.loads(path.with_suffix(".expected").read_bytes()),
+        whole(framework, target),
+    )
     train(framework, target, 1)
-    return [f"{leaf} is another" for leaf in expected if not np.array_equal(found[leaf], expected[leaf])]
+    return [
+        f"{leaf} is another" for leaf in expected if not np.array_equal(found[leaf], expected[leaf])
+    ]
 
 
 def wrong_refusal(framework: PyTorch, target: State, name: str, path: Path) -> Problems:
@@ -242,7 +330,11 @@ def saved_states() -> Iterator[tuple[str, str]]:
 
 def methods_for(strategy: str) -> list[str]:
     """Return the methods that can save what the strategy leaves to a rank."""
-    fitting = [name for name in WORKING if METHODS[name].get("takes_shards") or not STRATEGIES[strategy].get("sharded")]
+    fitting = [
+        name
+        for name in WORKING
+        if METHODS[name].get("takes_shards") or not STRATEGIES[strategy].get("sharded")
+    ]
     return [name for name in fitting if not METHODS[name].get("extra")]
 
 
@@ -262,7 +354,9 @@ def joined(parts: list[tuple[Shard, NDArray[Any]]]) -> NDArray[Any]:
     shape = parts[0][0].global_shape
     values, times = np.zeros(shape, parts[0][1].dtype), np.zeros(shape, int)
     for shard, part in parts:
-        place = tuple(slice(start, start + size) for start, size in zip(shard.offset, part.shape, strict=True))
+        place = tuple(
+            slice(start, start + size) for start, size in zip(shard.offset, part.shape, strict=True)
+        )
         values[place] = part
         times[place] += 1
     assert (times == 1).all()
@@ -292,7 +386,11 @@ def free_port() -> int:
         return port
 
 
-CHECKS: dict[str, Callable[[Path], None]] = {"train": check_training, "save": check_saving, "load": check_loading}
+CHECKS: dict[str, Callable[[Path], None]] = {
+    "train": check_training,
+    "save": check_saving,
+    "load": check_loading,
+}
 
 
 def main(check: str, folder: Path) -> None:

@@ -20,8 +20,9 @@ from workloads import Role
 
 WORLD = MPI.COMM_WORLD
 CHECKED_STEPS = (1, 10)
-# Of float32 sums in another order, about ten times what they come to. Adam divides a gradient by its own size in the first steps:
-# where it is next to nothing, so is what two orders have in common, and a weight is off by a share of the learning rate.
+# Of float32 sums in another order, about ten times what they come to. Adam divides a gradient by
+# its own size in the first steps: where it is next to nothing, so is what two orders have in
+# common, and a weight is off by a share of the learning rate.
 SLOT_TOLERANCE = 1e-4  # of the largest number in the slot
 WEIGHT_TOLERANCE = 5e-2  # of the learning rate
 
@@ -41,9 +42,15 @@ def unlike_ranks(framework: TensorFlow) -> Iterator[str]:
     state = trained(framework, workload, 1, 3)
     found = digests(framework, state)
     ranks = WORLD.allgather({name: found[name] for name in shared(framework, state)})
-    yield from (f"{name} is not the same on all ranks" for name in ranks[0] if len({rank[name] for rank in ranks}) > 1)
+    yield from (
+        f"{name} is not the same on all ranks"
+        for name in ranks[0]
+        if len({rank[name] for rank in ranks}) > 1
+    )
     again = digests(framework, trained(framework, workload, 1, 3))
-    yield from (f"{name} is another one when trained again" for name in found.keys() - same(found, again))
+    yield from (
+        f"{name} is another one when trained again" for name in found.keys() - same(found, again)
+    )
 
 
 def unlike_one_rank(framework: TensorFlow) -> Iterator[str]:
@@ -82,15 +89,21 @@ def methods(folder: str, *names: str) -> Iterator[str]:
     workload = workloads.load("resnet50", "small", dropout=0.1)
     state, target = trained(framework, workload, 1, 2), trained(framework, workload, 2, 1)
     for name in names:
-        train(framework, state, 1)  # two steps between two saves: the target, one behind the last one, is at no other's
+        # two steps between two saves: the target, one behind the last one, is at no other's
+        train(framework, state, 1)
         train(framework, target, 1)
         for fault in saved_and_loaded(framework, name, state, target, Path(folder) / name):
             yield f"{name}: {fault}"
     framework.stop()
 
 
-def saved_and_loaded(framework: TensorFlow, name: str, state: State, target: State, path: Path) -> Iterator[str]:
-    """Yield what is wrong with one method's save and load. Rank 0 keeps the checkpoint with what is in it for all ranks."""
+def saved_and_loaded(
+    framework: TensorFlow, name: str, state: State, target: State, path: Path
+) -> Iterator[str]:
+    """Yield what is wrong with one method's save and load.
+
+    Rank 0 keeps the checkpoint with what is in it for all ranks.
+    """
     saved = digests(framework, state)
     method = make(name, framework)
     method.open(state)
@@ -124,14 +137,21 @@ def reshard(folder: str, *names: str) -> Iterator[str]:
         method.load(state, Path(folder) / name)
         method.close()
         saved = json.loads((Path(folder) / f"{name}.json").read_text())
-        yield from (f"{name}: {leaf} did not come back" for leaf in saved.keys() - same(saved, digests(framework, state)))
+        yield from (
+            f"{name}: {leaf} did not come back"
+            for leaf in saved.keys() - same(saved, digests(framework, state))
+        )
     framework.stop()
 
 
 def shared(framework: TensorFlow, state: State) -> set[str]:
     """Return the names of the leaves that all ranks have in common; in a world of one, those that more ranks would have."""
     own = (Role.BUFFER, Role.RNG)
-    return {leaf.name for leaf in framework.leaves(state) if leaf.placement == Replicated() and leaf.role not in own}
+    return {
+        leaf.name
+        for leaf in framework.leaves(state)
+        if leaf.placement == Replicated() and leaf.role not in own
+    }
 
 
 def started(strategy: str, world: int = WORLD.size) -> TensorFlow:
@@ -142,7 +162,9 @@ def started(strategy: str, world: int = WORLD.size) -> TensorFlow:
     return framework
 
 
-CHECKS: dict[str, Callable[..., Iterator[str]]] = {check.__name__: check for check in (training, methods, reshard)}
+CHECKS: dict[str, Callable[..., Iterator[str]]] = {
+    check.__name__: check for check in (training, methods, reshard)
+}
 
 if __name__ == "__main__":
     print("; ".join(CHECKS[sys.argv[1]](*sys.argv[2:])) or "as declared", flush=True)

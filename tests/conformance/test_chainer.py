@@ -1,4 +1,7 @@
-"""The Chainer adapter keeps the contract. Runs in Chainer's environment, and is skipped in any other."""
+"""The Chainer adapter keeps the contract.
+
+Runs in Chainer's environment, and is skipped in any other.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,13 @@ FULL = [name for name in METHODS if METHODS[name]["covers"] == "full"]
 RESHARDING = [name for name in SOUND if METHODS[name].get("reshards")]
 BACKGROUND = ["snapshot-thread-copy", "snapshot-process"]
 HEADER_BYTES = {"npz": 128, "hdf5": 0}  # numpy's, before every array of an archive
-OWN = [name for name in METHODS if METHODS[name]["format"] in HEADER_BYTES]  # the methods that write Chainer's own formats
+# the methods that write Chainer's own formats
+OWN = [name for name in METHODS if METHODS[name]["format"] in HEADER_BYTES]
 EPOCH_BYTES = 8  # a number that Chainer saves with the optimizer, and that nothing here counts
 
 under_mpirun = pytest.mark.skipif(
-    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None,
+    reason="mpirun is not installed",
 )
 
 
@@ -62,14 +67,25 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Chainer]:
     framework = Chainer()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
 
 def make(name: str, framework: Chainer) -> Method[State]:
     module, _, attribute = METHODS[name]["class"].partition(":")
-    return getattr(importlib.import_module(module), attribute)(framework.place, framework, METHODS[name].get("options", {}))
+    return getattr(importlib.import_module(module), attribute)(
+        framework.place, framework, METHODS[name].get("options", {})
+    )
 
 
 @contextmanager
@@ -117,13 +133,17 @@ def test_the_leaves_are_those_of_the_workload(framework: Chainer, workload: Work
     leaves = [spec(leaf) for leaf in framework.leaves(framework.build(workload, 1))]
     expected = {(leaf.name, leaf.role, leaf.dtype, leaf.shape) for leaf in workload.leaf_specs()}
     added = {name for name, *_ in leaves} - {name for name, *_ in expected}
-    counters = {"optimizer/step"} | {f"optimizer/step/{variable.name}" for variable in workload.parameters}
+    counters = {"optimizer/step"} | {
+        f"optimizer/step/{variable.name}" for variable in workload.parameters
+    }
     assert expected <= set(leaves)
     assert len({name for name, *_ in leaves}) == len(leaves)
     assert added == {"rng/numpy", "position/step"} | counters
 
 
-def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: Chainer, workload: Workload) -> None:
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(
+    framework: Chainer, workload: Workload
+) -> None:
     for leaf in framework.leaves(framework.build(workload, 1)):
         assert leaf.data.format == "B"
         assert leaf.data.nbytes == np.dtype(leaf.dtype).itemsize * math.prod(leaf.shape)
@@ -133,7 +153,9 @@ def test_a_new_state_has_the_workloads_first_values(framework: Chainer, workload
     arrays = framework.build(workload, 3).arrays()
     for folder, variables in (("weights", workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
-            assert np.array_equal(arrays[f"{folder}/{variable.name}"], workload.initial(variable.name, 3))
+            assert np.array_equal(
+                arrays[f"{folder}/{variable.name}"], workload.initial(variable.name, 3)
+            )
 
 
 def test_the_leaves_do_not_depend_on_the_step(framework: Chainer, workload: Workload) -> None:
@@ -170,10 +192,16 @@ def test_momentum_is_the_workloads_and_not_chainers(framework: Chainer) -> None:
     for name, array in state.arrays().items():
         if name.startswith("optimizer/momentum/"):
             weight = name.removeprefix("optimizer/momentum/")
-            slot = definition.momentum * before[name] + gradients[weight] + definition.weight_decay * before[f"weights/{weight}"]
+            slot = (
+                definition.momentum * before[name]
+                + gradients[weight]
+                + definition.weight_decay * before[f"weights/{weight}"]
+            )
             moved = before[f"weights/{weight}"] - definition.learning_rate * slot
             np.testing.assert_allclose(array, slot, rtol=1e-5, atol=1e-7)
-            np.testing.assert_allclose(state.arrays()[f"weights/{weight}"], moved, rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(
+                state.arrays()[f"weights/{weight}"], moved, rtol=1e-5, atol=1e-7
+            )
 
 
 def test_adam_adds_epsilon_where_the_workload_does(framework: Chainer) -> None:
@@ -191,11 +219,18 @@ def test_adam_adds_epsilon_where_the_workload_does(framework: Chainer) -> None:
             decay * moment + (1 - decay) * power
             for decay, moment, power in zip(decays, moments, (gradient, gradient**2), strict=True)
         ]
-        first, second = (moment / (1 - decay**step) for decay, moment in zip(decays, moments, strict=True))
+        first, second = (
+            moment / (1 - decay**step) for decay, moment in zip(decays, moments, strict=True)
+        )
         expected -= optimizer.alpha * first / (np.sqrt(second) + optimizer.epsilon)
         framework.update(state)
     for slot, moment in zip(("exp_avg", "exp_avg_sq"), moments, strict=True):
-        np.testing.assert_allclose(parameter.update_rule.state[SLOTS[slot]], moment, rtol=1e-5, atol=1e-5 * np.abs(moment).max())
+        np.testing.assert_allclose(
+            parameter.update_rule.state[SLOTS[slot]],
+            moment,
+            rtol=1e-5,
+            atol=1e-5 * np.abs(moment).max(),
+        )
     np.testing.assert_allclose(parameter.array, expected, rtol=0, atol=1e-7)
 
 
@@ -225,7 +260,9 @@ def test_the_look_up_of_a_gpu_is_that_of_a_cpu() -> None:
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
 
-def test_tokens_are_looked_up_as_chainer_does_on_a_cpu(framework: Chainer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_looked_up_as_chainer_does_on_a_cpu(
+    framework: Chainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(modules, "embed_by_product", None)
     train(framework, framework.build(workloads.load("llm-slice", "small"), seed=1), 1)
 
@@ -240,18 +277,35 @@ def test_what_cannot_be_held_is_said() -> None:
 @pytest.mark.skipif(cuda.available, reason="CuPy is installed")
 def test_a_missing_cupy_is_the_reason(tmp_path: Path) -> None:
     framework = Chainer()
-    framework.start(Place(rank=0, world=1, device="cuda", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cuda",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     reason = framework.unsupported(workloads.load("llm-slice", "small"), "cuda")
     assert reason is not None
     assert "No module named 'cupy'" in reason
 
 
-def test_leaves_that_are_assigned_make_the_same_state(framework: Chainer, workload: Workload) -> None:
+def test_leaves_that_are_assigned_make_the_same_state(
+    framework: Chainer, workload: Workload
+) -> None:
     state, target = trained(framework, workload, 1, 3), trained(framework, workload, 2, 1)
     arrays = target.arrays()
-    framework.assign(target, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)})
+    framework.assign(
+        target, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)}
+    )
     assert digests(framework, target) == digests(framework, state)
-    assert all(arrays[name] is target.arrays()[name] for name in arrays if name.startswith(("weights", "buffers", "rng")))
+    assert all(
+        arrays[name] is target.arrays()[name]
+        for name in arrays
+        if name.startswith(("weights", "buffers", "rng"))
+    )
     train(framework, state, 2)
     train(framework, target, 2)
     assert digests(framework, target) == digests(framework, state)
@@ -261,7 +315,11 @@ def test_leaves_that_are_not_assigned_stay(framework: Chainer) -> None:
     workload = workloads.load("candle-mlp", "small")
     state, target = trained(framework, workload, 1, 3), trained(framework, workload, 2, 1)
     before = digests(framework, target)
-    chosen = {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state) if leaf.role is Role.OPTIMIZER}
+    chosen = {
+        leaf.name: memoryview(bytes(leaf.data))
+        for leaf in framework.leaves(state)
+        if leaf.role is Role.OPTIMIZER
+    }
     framework.assign(target, chosen)
     assert same(digests(framework, target), digests(framework, state)) == chosen.keys()
     assert same(digests(framework, target), before) == before.keys() - chosen.keys()
@@ -270,7 +328,9 @@ def test_leaves_that_are_not_assigned_stay(framework: Chainer) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_load_restores_what_it_covers_and_nothing_else(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_a_load_restores_what_it_covers_and_nothing_else(
+    framework: Chainer, workload: Workload, name: str, tmp_path: Path
+) -> None:
     state = trained(framework, workload, 1, 3)
     saved = digests(framework, state)
     method = make(name, framework)
@@ -288,7 +348,9 @@ def test_a_load_restores_what_it_covers_and_nothing_else(framework: Chainer, wor
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_state_that_has_taken_no_step_can_be_loaded(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_a_state_that_has_taken_no_step_can_be_loaded(
+    framework: Chainer, workload: Workload, name: str, tmp_path: Path
+) -> None:
     state = trained(framework, workload, 1, 2)
     target = framework.build(workload, 2)
     arrays = target.arrays()
@@ -296,12 +358,20 @@ def test_a_state_that_has_taken_no_step_can_be_loaded(framework: Chainer, worklo
     with opened(method, state):
         method.save(state, tmp_path / "checkpoint").finished()
         method.load(target, tmp_path / "checkpoint")
-    assert same(digests(framework, target), digests(framework, state)) == covered(name, framework, state)
-    assert all(arrays[name] is target.arrays()[name] for name in arrays if name.startswith(("weights", "buffers", "rng")))
+    assert same(digests(framework, target), digests(framework, state)) == covered(
+        name, framework, state
+    )
+    assert all(
+        arrays[name] is target.arrays()[name]
+        for name in arrays
+        if name.startswith(("weights", "buffers", "rng"))
+    )
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_the_entries_come_to_the_state(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_the_entries_come_to_the_state(
+    framework: Chainer, workload: Workload, name: str, tmp_path: Path
+) -> None:
     state = trained(framework, workload, 1, 2)
     expected = role_bytes(framework, state)
     expected[Role.OPTIMIZER] += EPOCH_BYTES
@@ -311,17 +381,27 @@ def test_the_entries_come_to_the_state(framework: Chainer, workload: Workload, n
     for role in Role:
         told_bytes = sum(entry.raw_bytes - header_bytes for entry in entries if entry.role is role)
         assert told_bytes == (expected[role] if role in roles else 0)
-    assert {entry.name.removesuffix(".npy").rpartition("/")[2] for entry in entries if entry.role is None} <= {"N"}
+    assert {
+        entry.name.removesuffix(".npy").rpartition("/")[2]
+        for entry in entries
+        if entry.role is None
+    } <= {"N"}
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_the_entries_take_what_the_files_have(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_the_entries_take_what_the_files_have(
+    framework: Chainer, workload: Workload, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint"
     entries = saved_entries(framework, trained(framework, workload, 1, 2), name, path)
-    sizes = {file.name: file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])}
+    sizes = {
+        file.name: file.stat().st_size for file in (path.iterdir() if path.is_dir() else [path])
+    }
     assert {entry.file for entry in entries} == sizes.keys()
     for file, size in sizes.items():
-        assert 0.5 * size < sum(entry.stored_bytes for entry in entries if entry.file == file) <= size
+        assert (
+            0.5 * size < sum(entry.stored_bytes for entry in entries if entry.file == file) <= size
+        )
     slots = [entry for entry in entries if entry.role is Role.OPTIMIZER]
     if METHODS[name].get("compressed"):
         assert sum(entry.stored_bytes for entry in slots) < sum(entry.raw_bytes for entry in slots)
@@ -344,7 +424,9 @@ def role_bytes(framework: Chainer, state: State) -> Counter[Role]:
 
 
 @pytest.mark.parametrize("name", SOUND)
-def test_training_behind_a_save_does_not_change_it(framework: Chainer, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_training_behind_a_save_does_not_change_it(
+    framework: Chainer, workload: Workload, name: str, tmp_path: Path
+) -> None:
     state = trained(framework, workload, 1, 2)
     target = trained(framework, workload, 2, 1)
     method = make(name, framework)
@@ -360,7 +442,9 @@ def test_training_behind_a_save_does_not_change_it(framework: Chainer, workload:
             assert same(digests(framework, target), saved) >= covered(name, framework, state)
 
 
-@pytest.mark.parametrize(("name", "sound"), [("snapshot-thread", False), ("snapshot-thread-copy", True)])
+@pytest.mark.parametrize(
+    ("name", "sound"), [("snapshot-thread", False), ("snapshot-thread-copy", True)]
+)
 def test_a_late_thread_as_shipped_writes_what_training_has_made_of_the_state(
     framework: Chainer, name: str, sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +466,11 @@ def test_a_late_thread_as_shipped_writes_what_training_has_made_of_the_state(
         pending.finished()
         method.load(target, tmp_path / "checkpoint")
     later, loaded = digests(framework, state), digests(framework, target)
-    arrays = [leaf for leaf in saved if leaf.startswith(("weights/", "buffers/", "optimizer/momentum/", "rng/"))]
+    arrays = [
+        leaf
+        for leaf in saved
+        if leaf.startswith(("weights/", "buffers/", "optimizer/momentum/", "rng/"))
+    ]
     expected = saved if sound else later
     assert {leaf: loaded[leaf] for leaf in arrays} == {leaf: expected[leaf] for leaf in arrays}
     assert (name in SOUND) is sound  # what adapter.toml expects is what happens
@@ -418,8 +506,12 @@ def test_a_write_that_fails_behind_the_training_is_raised_at_the_end(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_writer_is_noticed(framework: Chainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReportingWriter, "save", lambda *args, **kwds: os.kill(os.getpid(), signal.SIGKILL))
+def test_a_killed_writer_is_noticed(
+    framework: Chainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        ReportingWriter, "save", lambda *args, **kwds: os.kill(os.getpid(), signal.SIGKILL)
+    )
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     method = make("snapshot-process", framework)
     with opened(method, state), pytest.raises(RuntimeError, match="ended without a report"):
@@ -441,7 +533,15 @@ def leftovers() -> tuple[set[str], set[str], set[str]]:
     """Threads, child processes and descriptors."""
     children = (Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split()
     threads = {thread.name for thread in threading.enumerate()}
-    return threads, set(children), {number for number in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{number}").exists()}
+    return (
+        threads,
+        set(children),
+        {
+            number
+            for number in os.listdir("/proc/self/fd")
+            if Path(f"/proc/self/fd/{number}").exists()
+        },
+    )
 
 
 @pytest.mark.slow
@@ -452,8 +552,12 @@ def test_four_ranks_train_as_one() -> None:
 
 @pytest.mark.slow
 @under_mpirun
-def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(tmp_path: Path) -> None:
-    run_ranks(2, "methods", str(tmp_path), *(name for name in SOUND if not METHODS[name].get("extra")))
+def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(
+    tmp_path: Path,
+) -> None:
+    run_ranks(
+        2, "methods", str(tmp_path), *(name for name in SOUND if not METHODS[name].get("extra"))
+    )
     for world in (4, 1):
         run_ranks(world, "reshard", str(tmp_path), *RESHARDING)
 

@@ -24,7 +24,16 @@ from workloads import Role  # noqa: E402
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Chainer]:
     framework = Chainer()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
@@ -32,7 +41,9 @@ def framework(tmp_path: Path) -> Iterator[Chainer]:
 def test_the_entries_come_to_the_state(framework: Chainer, tmp_path: Path) -> None:
     state = trained(framework, workloads.load("resnet50", "small"), 1, 2)
     entries = saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
-    found = {role: sum(entry.stored_bytes for entry in entries if entry.role is role) for role in Role}
+    found = {
+        role: sum(entry.stored_bytes for entry in entries if entry.role is role) for role in Role
+    }
     assert found == dict(role_bytes(framework, state))
 
 
@@ -41,8 +52,13 @@ def test_the_library_finds_every_array(framework: Chainer, tmp_path: Path) -> No
     saved_entries(framework, state, "deepfreeze", tmp_path / "checkpoint")
     with safe_open(tmp_path / "checkpoint" / "model.safetensors", "np") as file:
         found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    leaves = {leaf.name: (leaf.dtype, tuple(leaf.shape), bytes(leaf.data)) for leaf in framework.leaves(state)}
-    assert {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()} == leaves
+    leaves = {
+        leaf.name: (leaf.dtype, tuple(leaf.shape), bytes(leaf.data))
+        for leaf in framework.leaves(state)
+    }
+    assert {
+        name: (str(array.dtype), array.shape, array.tobytes()) for name, array in found.items()
+    } == leaves
 
 
 @pytest.mark.skipif(not cuda.available, reason="needs a GPU")

@@ -27,14 +27,27 @@ from adapters.jax.state import State  # noqa: E402
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Jax]:
     framework = Jax()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
 
 def addresses(state: State) -> dict[str, int]:
     trained = ("weights/", "optimizer/momentum/")
-    return {name: array.unsafe_buffer_pointer() for name, array in state.tensors().items() if name.startswith(trained)}
+    return {
+        name: array.unsafe_buffer_pointer()
+        for name, array in state.tensors().items()
+        if name.startswith(trained)
+    }
 
 
 def values(state: State) -> dict[str, bytes]:
@@ -82,7 +95,10 @@ def test_a_load_changes_nothing_that_somebody_else_has(framework: Jax, tmp_path:
         saved = values(state)
         method.save(state, tmp_path / "checkpoint").finished()
         train(framework, state)
-        kept, shown = [[array for name, array in state.tensors().items() if name.startswith(part)] for part in ("weights/", "opt")]
+        kept, shown = [
+            [array for name, array in state.tensors().items() if name.startswith(part)]
+            for part in ("weights/", "opt")
+        ]
         views = [memoryview(array) for array in shown]
         then = [view.tobytes() for view in views]
         method.load(state, tmp_path / "checkpoint")
@@ -107,7 +123,9 @@ def test_a_step_behind_a_load_is_not_compiled_anew(framework: Jax, tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_staged", [False, True])
-def test_a_load_during_a_save_takes_nothing_from_it(framework: Jax, tmp_path: Path, is_staged: bool) -> None:
+def test_a_load_during_a_save_takes_nothing_from_it(
+    framework: Jax, tmp_path: Path, is_staged: bool
+) -> None:
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -141,7 +159,9 @@ def test_an_array_without_elements_is_left_where_it_is() -> None:
     assert recycling.Recycling(arrays).take(arrays).keys() == {"one"}
 
 
-def test_a_load_that_finds_damage_leaves_a_state_that_trains(framework: Jax, tmp_path: Path) -> None:
+def test_a_load_that_finds_damage_leaves_a_state_that_trains(
+    framework: Jax, tmp_path: Path
+) -> None:
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -159,7 +179,10 @@ def test_the_library_finds_every_array(framework: Jax, tmp_path: Path) -> None:
         method.save(state, tmp_path / "checkpoint").finished()
     found, expected = load_file(tmp_path / "checkpoint" / "model.safetensors"), state.tensors()
     assert found.keys() == expected.keys()
-    assert all((found[name] == array).all() and found[name].dtype == array.dtype for name, array in expected.items())
+    assert all(
+        (found[name] == array).all() and found[name].dtype == array.dtype
+        for name, array in expected.items()
+    )
 
 
 def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_path: Path) -> None:
@@ -173,7 +196,9 @@ def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_pa
     assert different == []
 
 
-def test_a_load_that_breaks_off_leaves_no_thread_reading(framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_that_breaks_off_leaves_no_thread_reading(
+    framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read_in_small_blocks(monkeypatch)
     monkeypatch.setattr(recycling, "_is_here", lambda array: False)  # as if the arrays were a GPU's
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)

@@ -1,4 +1,7 @@
-"""DeepFreeze in PyTorch: what the safetensors library finds in its files. Runs in PyTorch's environment."""
+"""DeepFreeze in PyTorch: what the safetensors library finds in its files.
+
+Runs in PyTorch's environment.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,26 @@ from adapters.pytorch.framework import PyTorch  # noqa: E402
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[PyTorch]:
     framework = PyTorch()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
 
-@pytest.mark.parametrize("shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join)
-def test_the_library_finds_every_tensor(framework: PyTorch, shape: tuple[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join
+)
+def test_the_library_finds_every_tensor(
+    framework: PyTorch, shape: tuple[str, str], tmp_path: Path
+) -> None:
     state = trained(framework, workloads.load(shape[0], "small", shape[1]), 1, 2)
     method = make("deepfreeze", framework)
     with opened(method, state):
@@ -38,7 +54,10 @@ def test_the_library_finds_every_tensor(framework: PyTorch, shape: tuple[str, st
     found = load_file(tmp_path / "checkpoint" / "model.safetensors")
     expected = state.tensors()
     assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in expected.items())
+    assert all(
+        torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype
+        for name, tensor in expected.items()
+    )
     with safe_open(tmp_path / "checkpoint" / "model.safetensors", "pt") as file:
         metadata = file.metadata()
     assert (metadata["framework"], metadata["step"]) == ("pytorch", "2")
@@ -50,11 +69,17 @@ def test_the_library_opens_the_files_of_several_ranks_through_their_index(tmp_pa
     found = {}
     for name, file in indexed(tmp_path / "checkpoint"):
         with safe_open(file, "pt") as opened_file:
-            found[name] = opened_file.get_tensor(name).reshape(-1).view(torch.uint8).numpy().tobytes()
+            found[name] = (
+                opened_file.get_tensor(name).reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
     assert found == expected
     assert len(found) > 6, "one is divided"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_stream_copies_what_it_is_asked_to() -> None:
-    check_there_and_back(CudaStream(), lambda data: torch.from_numpy(data).cuda(), lambda tensor: tensor.cpu().numpy())
+    check_there_and_back(
+        CudaStream(),
+        lambda data: torch.from_numpy(data).cuda(),
+        lambda tensor: tensor.cpu().numpy(),
+    )

@@ -45,17 +45,24 @@ DECLARED = tomllib.loads((ROOT / "adapters/jax/adapter.toml").read_text())
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
 STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
 RESHARDING = [name for name, method in METHODS.items() if method.get("reshards")]
-RESHARDED = {"replicated": ("resnet50", "small"), "sharded": ("llm-slice", "small", "bf16-mixed")}  # what changes its ranks
+# what changes its ranks
+RESHARDED = {"replicated": ("resnet50", "small"), "sharded": ("llm-slice", "small", "bf16-mixed")}
 SPLIT = ("candle-mlp", "llm-slice")  # what four ranks train like one
-SPLIT_DROPOUT = {"replicated": 0.0, "sharded": 0.1}  # a sharded batch has one mask, whatever the number of ranks
-SPLIT_STEPS = {1: 1e-5, 10: 1e-4}  # after which they are compared, and how much the moments may differ by then
-# Adam's first moment, a tenth of the first gradient, is held against its largest element. Its steps are of the size of the learning
-# rate, whatever the gradients are: where these are next to nothing, their rounding is a good part of a step.
+# a sharded batch has one mask, whatever the number of ranks
+SPLIT_DROPOUT = {"replicated": 0.0, "sharded": 0.1}
+# after which they are compared, and how much the moments may differ by then
+SPLIT_STEPS = {1: 1e-5, 10: 1e-4}
+# Adam's first moment, a tenth of the first gradient, is held against its largest element. Its steps
+# are of the size of the learning rate, whatever the gradients are: where these are next to nothing,
+# their rounding is a good part of a step.
 STEP_TOLERANCE = 0.1 * 1e-3
-SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+SMALL = [
+    (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
+]
 IN_NODE_BYTES = 1024  # a value that is no longer lies in a node of OCDBT's tree
 Bytes = NDArray[np.uint8]
-EXACT = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG)  # Orbax widens the position to 64 bits, msgpack packs it
+# Orbax widens the position to 64 bits, msgpack packs it
+EXACT = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG)
 
 
 @pytest.fixture(params=SMALL, ids="-".join)
@@ -67,7 +74,16 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[Jax]:
     framework = Jax()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
@@ -79,7 +95,9 @@ def method(request: pytest.FixtureRequest, framework: Jax) -> Method[State]:
 
 def make(name: str, framework: Jax) -> Method[State]:
     module, _, attribute = METHODS[name]["class"].partition(":")
-    return getattr(importlib.import_module(module), attribute)(framework.place, framework, METHODS[name].get("options", {}))
+    return getattr(importlib.import_module(module), attribute)(
+        framework.place, framework, METHODS[name].get("options", {})
+    )
 
 
 @contextmanager
@@ -114,15 +132,24 @@ def digest(data: memoryview | bytes | Bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)]
+)
 @pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 9, 7)])
-def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(shape: tuple[int, ...], kernel: int, stride: int, padding: int) -> None:
-    x = jnp.asarray(np.random.default_rng(1).integers(-2, 3, shape), jnp.float32)  # most windows hold their largest value twice
+def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(
+    shape: tuple[int, ...], kernel: int, stride: int, padding: int
+) -> None:
+    # most windows hold their largest value twice
+    x = jnp.asarray(np.random.default_rng(1).integers(-2, 3, shape), jnp.float32)
     pooled, pull_back = jax.vjp(lambda x: _max_pool(x, kernel, stride, padding), x)
     gradient = jnp.asarray(np.random.default_rng(2).normal(size=pooled.shape), jnp.float32)
-    by_windows, pull_back_by_windows = jax.vjp(lambda x: max_pool_by_windows(x, kernel, stride, padding), x)
+    by_windows, pull_back_by_windows = jax.vjp(
+        lambda x: max_pool_by_windows(x, kernel, stride, padding), x
+    )
     assert np.array_equal(by_windows, pooled)
-    np.testing.assert_allclose(pull_back_by_windows(gradient)[0], pull_back(gradient)[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        pull_back_by_windows(gradient)[0], pull_back(gradient)[0], rtol=1e-6, atol=1e-6
+    )
 
 
 def test_the_same_memory_is_another_arrays_too() -> None:
@@ -135,7 +162,11 @@ def test_the_same_memory_is_another_arrays_too() -> None:
 
 def methods_for(strategy: str) -> list[str]:
     sharded = STRATEGIES[strategy].get("sharded", False)
-    return [name for name, method in METHODS.items() if (method.get("takes_shards") or not sharded) and not method.get("extra")]
+    return [
+        name
+        for name, method in METHODS.items()
+        if (method.get("takes_shards") or not sharded) and not method.get("extra")
+    ]
 
 
 def resharding_for(strategy: str) -> list[str]:
@@ -160,7 +191,9 @@ def test_the_leaves_are_those_of_the_workload(framework: Jax, workload: Workload
     assert added <= {"rng/key", "position/step", "optimizer/count"}
 
 
-def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: Jax, workload: Workload) -> None:
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(
+    framework: Jax, workload: Workload
+) -> None:
     sizes = {"bfloat16": 2, "float32": 4, "int32": 4, "uint32": 4}
     for leaf in framework.leaves(framework.build(workload, 1)):
         assert leaf.data.format == "B"
@@ -168,11 +201,15 @@ def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: Jax, worklo
 
 
 def test_a_new_state_has_the_workloads_first_values(framework: Jax, workload: Workload) -> None:
-    leaves = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))}
+    leaves = {
+        leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))
+    }
     weights = "optimizer/master" if workload.master_weights else "weights"
     for prefix, variables in ((weights, workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
-            assert leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+            assert (
+                leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+            )
 
 
 def test_the_leaves_do_not_depend_on_the_step(framework: Jax, workload: Workload) -> None:
@@ -251,7 +288,9 @@ def test_the_entries_come_to_the_state(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_entries_take_what_the_files_have(framework: Jax, workload: Workload, name: str, tmp_path: Path) -> None:
+def test_the_entries_take_what_the_files_have(
+    framework: Jax, workload: Workload, name: str, tmp_path: Path
+) -> None:
     path = tmp_path / "checkpoint"
     entries = saved_entries(make(name, framework), trained(framework, workload, 1, 2), path)
     check_files(path, entries)
@@ -259,8 +298,13 @@ def test_the_entries_take_what_the_files_have(framework: Jax, workload: Workload
     if METHODS[name].get("compressed"):
         assert sum(entry.stored_bytes for entry in slots) < sum(entry.raw_bytes for entry in slots)
     else:
-        in_node_bytes = IN_NODE_BYTES if METHODS[name]["format"] == "ocdbt" else 0  # a node is always compressed
-        assert all(entry.stored_bytes == entry.raw_bytes for entry in entries if entry.raw_bytes > in_node_bytes)
+        # a node is always compressed
+        in_node_bytes = IN_NODE_BYTES if METHODS[name]["format"] == "ocdbt" else 0
+        assert all(
+            entry.stored_bytes == entry.raw_bytes
+            for entry in entries
+            if entry.raw_bytes > in_node_bytes
+        )
         assert all(entry.stored_bytes <= entry.raw_bytes for entry in entries)
 
 
@@ -270,7 +314,9 @@ def saved_entries(method: Method[State], state: State, path: Path) -> list[Entry
         return list(method.entries(path))
 
 
-def role_bytes(framework: Jax, state: State, size: Callable[[Leaf], int] = lambda leaf: leaf.data.nbytes) -> Counter[Role]:
+def role_bytes(
+    framework: Jax, state: State, size: Callable[[Leaf], int] = lambda leaf: leaf.data.nbytes
+) -> Counter[Role]:
     found: Counter[Role] = Counter()
     for leaf in framework.leaves(state):
         found[leaf.role] += size(leaf)
@@ -284,7 +330,10 @@ def check_files(path: Path, entries: list[Entry]) -> None:
         assert entry.stored_bytes >= 0
         stored[entry.file] += entry.stored_bytes
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    sizes = {file.name if file == path else str(file.relative_to(path)): file.stat().st_size for file in files}
+    sizes = {
+        file.name if file == path else str(file.relative_to(path)): file.stat().st_size
+        for file in files
+    }
     assert stored.keys() <= sizes.keys()
     assert [name for name in stored if stored[name] > sizes[name]] == []
     assert stored.total() > 0.5 * sum(sizes.values())
@@ -292,7 +341,9 @@ def check_files(path: Path, entries: list[Entry]) -> None:
 
 def test_a_tree_of_many_nodes_is_read_to_the_end(tmp_path: Path) -> None:
     small = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 10}
-    store = ts.KvStore.open({"driver": "ocdbt", "config": small, "base": f"file://{tmp_path}/"}).result()
+    store = ts.KvStore.open(
+        {"driver": "ocdbt", "config": small, "base": f"file://{tmp_path}/"}
+    ).result()
     written = {f"optimizer.{number % 3}.weight{number}/0": number * b"." for number in range(40)}
     with ts.Transaction() as transaction:
         for key, value in written.items():
@@ -323,16 +374,22 @@ def test_training_behind_a_save_does_not_change_it(
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_failed_save_is_raised(framework: Jax, name: str, tmp_path: Path) -> None:
-    # A file that may not grow, not a missing directory: after that Orbax's threads wait 300 s, and the interpreter for them.
+    # A file that may not grow, not a missing directory: after that Orbax's threads wait 300 s, and
+    # the interpreter for them.
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     method = make(name, framework)
-    with opened(method, state), files_of_at_most(10_000), pytest.raises(Exception, match=r"(?i)too large|writ"):
+    with (
+        opened(method, state),
+        files_of_at_most(10_000),
+        pytest.raises(Exception, match=r"(?i)too large|writ"),
+    ):
         method.save(state, tmp_path / "checkpoint").finished()
 
 
 @contextmanager
 def files_of_at_most(size_bytes: int) -> Iterator[None]:
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # an error instead of the signal that ends the process
+    # an error instead of the signal that ends the process
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
     try:
@@ -343,7 +400,9 @@ def files_of_at_most(size_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith("orbax")])
-def test_orbax_leaves_nothing_beside_the_checkpoint(framework: Jax, name: str, tmp_path: Path) -> None:
+def test_orbax_leaves_nothing_beside_the_checkpoint(
+    framework: Jax, name: str, tmp_path: Path
+) -> None:
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     method = make(name, framework)
     with opened(method, state):
@@ -356,7 +415,9 @@ def test_a_cuda_device_that_is_not_there_is_unsupported(framework: Jax, workload
     assert framework.unsupported(workload, "cpu") is None
 
 
-def test_assigned_leaves_are_the_states_own_from_then_on(framework: Jax, workload: Workload) -> None:
+def test_assigned_leaves_are_the_states_own_from_then_on(
+    framework: Jax, workload: Workload
+) -> None:
     first, second = (trained(framework, workload, seed, 2) for seed in (1, 2))
     programs = first.training.gradients._cache_size(), first.training.update._cache_size()
     leaves = {leaf.name: bytearray(leaf.data) for leaf in framework.leaves(first)}
@@ -375,17 +436,23 @@ def test_assigned_leaves_are_the_states_own_from_then_on(framework: Jax, workloa
 
 def test_an_unknown_leaf_cannot_be_assigned(framework: Jax) -> None:
     with pytest.raises(KeyError, match="weights/none"):
-        framework.assign(framework.build(workloads.load("candle-mlp", "small"), 1), {"weights/none": memoryview(b"")})
+        framework.assign(
+            framework.build(workloads.load("candle-mlp", "small"), 1),
+            {"weights/none": memoryview(b"")},
+        )
 
 
 def test_several_ranks_need_a_strategy(tmp_path: Path) -> None:
-    place = Place(0, 2, "cpu", tmp_path, DirectIo(False, 0, 0), ("127.0.0.1", 1), strategy="pipelined")
+    place = Place(
+        0, 2, "cpu", tmp_path, DirectIo(False, 0, 0), ("127.0.0.1", 1), strategy="pipelined"
+    )
     with pytest.raises(ValueError, match="replicated, sharded, not by 'pipelined'"):
         Jax().start(place)
 
 
 needs_mpirun = pytest.mark.skipif(
-    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None,
+    reason="mpirun is not installed",
 )
 
 
@@ -411,7 +478,11 @@ def run_ranks(world: int, strategy: str, folder: Path, saved: Path | None = None
     command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, script, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
-    return Run(strategy, folder, [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")])
+    return Run(
+        strategy,
+        folder,
+        [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")],
+    )
 
 
 @pytest.fixture(scope="module", params=STRATEGIES)
@@ -435,7 +506,11 @@ def test_two_ranks_restore_what_a_method_covers(two_ranks: Run) -> None:
 @needs_mpirun
 def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Run) -> None:
     again = resharding_for(four_ranks.strategy)
-    checks = [*again, "repeated with dropout", *(f"{check} {name}" for name in SPLIT for check in ("repeated", "replicas of"))]
+    checks = [
+        *again,
+        "repeated with dropout",
+        *(f"{check} {name}" for name in SPLIT for check in ("repeated", "replicas of")),
+    ]
     assert sorted(four_ranks.verdicts) == sorted(4 * [f"{check}: equal" for check in checks])
 
 
@@ -443,14 +518,23 @@ def test_four_ranks_load_what_two_have_saved_and_train_repeatably(four_ranks: Ru
 @needs_mpirun
 @pytest.mark.parametrize("name", SPLIT)
 def test_four_ranks_train_like_one(four_ranks: Run, framework: Jax, name: str) -> None:
-    state = framework.build(workloads.load(name, "small", dropout=SPLIT_DROPOUT[four_ranks.strategy]), 1)
+    state = framework.build(
+        workloads.load(name, "small", dropout=SPLIT_DROPOUT[four_ranks.strategy]), 1
+    )
     for steps, moment_tolerance in SPLIT_STEPS.items():
         train(framework, state, steps - state.step)
         with np.load(four_ranks.folder / f"{name}-{steps}.npz") as found:
             for leaf, array in state.tensors().items():
                 if leaf.startswith(("weights/", "optimizer/exp_avg/")):
-                    alone, split = np.asarray(array), found[leaf].view(np.float32).reshape(array.shape)
-                    tolerance = STEP_TOLERANCE if leaf.startswith("weights/") else moment_tolerance * np.abs(alone).max()
+                    alone, split = (
+                        np.asarray(array),
+                        found[leaf].view(np.float32).reshape(array.shape),
+                    )
+                    tolerance = (
+                        STEP_TOLERANCE
+                        if leaf.startswith("weights/")
+                        else moment_tolerance * np.abs(alone).max()
+                    )
                     assert np.abs(split - alone).max() <= tolerance, f"{leaf} after {steps} steps"
 
 

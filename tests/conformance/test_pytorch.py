@@ -1,4 +1,7 @@
-"""The PyTorch adapter keeps the contract. Runs in PyTorch's environment, and is skipped in any other."""
+"""The PyTorch adapter keeps the contract.
+
+Runs in PyTorch's environment, and is skipped in any other.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
 BROKEN = [name for name in METHODS if "expected_failures" in METHODS[name]]
 WORKING = [name for name in METHODS if name not in BROKEN]
 RESHARDED = [name for name in WORKING if METHODS[name].get("reshards")]
-SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+SMALL = [
+    (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
+]
 
 
 @pytest.fixture(params=SMALL, ids="-".join)
@@ -46,7 +51,16 @@ def workload(request: pytest.FixtureRequest) -> Workload:
 @pytest.fixture
 def framework(tmp_path: Path) -> Iterator[PyTorch]:
     framework = PyTorch()
-    framework.start(Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory"))
+    framework.start(
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=tmp_path,
+            io=DirectIo(False, 0, 0),
+            memory=tmp_path / "memory",
+        )
+    )
     yield framework
     framework.stop()
 
@@ -58,7 +72,9 @@ def method(request: pytest.FixtureRequest, framework: PyTorch) -> Method[State]:
 
 def make(name: str, framework: PyTorch) -> Method[State]:
     module, _, attribute = METHODS[name]["class"].partition(":")
-    return getattr(importlib.import_module(module), attribute)(framework.place, framework, METHODS[name].get("options", {}))
+    return getattr(importlib.import_module(module), attribute)(
+        framework.place, framework, METHODS[name].get("options", {})
+    )
 
 
 @contextmanager
@@ -100,12 +116,16 @@ def test_the_leaves_are_those_of_the_workload(framework: PyTorch, workload: Work
     assert expected <= set(leaves)
     assert len({name for name, *_ in leaves}) == len(leaves)
     assert all(
-        name in ("rng/cpu", "position/step") or name.startswith("optimizer/step/") or name.endswith("num_batches_tracked")
+        name in ("rng/cpu", "position/step")
+        or name.startswith("optimizer/step/")
+        or name.endswith("num_batches_tracked")
         for name in added
     )
 
 
-def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: PyTorch, workload: Workload) -> None:
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(
+    framework: PyTorch, workload: Workload
+) -> None:
     sizes = {"uint8": 1, "bfloat16": 2, "float32": 4, "int64": 8}
     for leaf in framework.leaves(framework.build(workload, 1)):
         assert leaf.data.format == "B"
@@ -115,7 +135,10 @@ def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: PyTorch, wo
 def test_a_new_state_has_the_workloads_first_values(framework: PyTorch, workload: Workload) -> None:
     state = framework.build(workload, 3)
     for variable in (*workload.parameters, *workload.buffers):
-        assert torch.equal(state.trained.state_dict()[variable.name], torch.from_numpy(workload.initial(variable.name, 3)))
+        assert torch.equal(
+            state.trained.state_dict()[variable.name],
+            torch.from_numpy(workload.initial(variable.name, 3)),
+        )
 
 
 def test_the_leaves_do_not_depend_on_the_step(framework: PyTorch, workload: Workload) -> None:
@@ -210,7 +233,9 @@ def test_what_cannot_be_assigned_is_refused(framework: PyTorch) -> None:
             framework.assign(state, {"position/step": memoryview(bytes(size))})
 
 
-@pytest.mark.parametrize("shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join)
+@pytest.mark.parametrize(
+    "shape", [("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids="-".join
+)
 def test_the_entries_account_for_the_tensors(
     framework: PyTorch, shape: tuple[str, str], method: Method[State], tmp_path: Path
 ) -> None:
@@ -229,24 +254,37 @@ def test_the_entries_account_for_the_tensors(
     # The position may be pickled with other objects.
     for role in (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER, Role.RNG):
         assert raw[role] == expected[role]
-    assert all(entry.stored_bytes >= entry.raw_bytes for entry in entries)  # none of the formats compresses
+    # none of the formats compresses
+    assert all(entry.stored_bytes >= entry.raw_bytes for entry in entries)
     assert len({(entry.file, entry.name) for entry in entries}) == len(entries)
     sizes = files(tmp_path / "checkpoint")
     assert all(sizes[file] >= size for file, size in stored.items())
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_memory_that_tensors_share_is_one_entry(framework: PyTorch, zipped: bool, tmp_path: Path) -> None:
+def test_memory_that_tensors_share_is_one_entry(
+    framework: PyTorch, zipped: bool, tmp_path: Path
+) -> None:
     rows = torch.zeros(4, 2)
-    torch.save({"model": {"all": rows, "first": rows[0]}}, tmp_path / "file", _use_new_zipfile_serialization=zipped)
+    torch.save(
+        {"model": {"all": rows, "first": rows[0]}},
+        tmp_path / "file",
+        _use_new_zipfile_serialization=zipped,
+    )
     method = make("torch-save" if zipped else "torch-save-legacy", framework)
-    assert list(method.entries(tmp_path / "file")) == [Entry("file", "model.all", Role.WEIGHT, 32, 32)]
+    assert list(method.entries(tmp_path / "file")) == [
+        Entry("file", "model.all", Role.WEIGHT, 32, 32)
+    ]
 
 
 def files(checkpoint: Path) -> dict[str, int]:
     if checkpoint.is_file():
         return {checkpoint.name: checkpoint.stat().st_size}
-    return {str(path.relative_to(checkpoint)): path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(checkpoint)): path.stat().st_size
+        for path in checkpoint.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -259,7 +297,9 @@ def test_a_failed_save_is_raised(framework: PyTorch, name: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_what_pytorch_breaks_fails_for_the_declared_reason(framework: PyTorch, name: str, tmp_path: Path) -> None:
+def test_what_pytorch_breaks_fails_for_the_declared_reason(
+    framework: PyTorch, name: str, tmp_path: Path
+) -> None:
     """A release that mends it makes this fail: adapter.toml has to follow."""
     [expected] = METHODS[name]["expected_failures"]
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
@@ -284,7 +324,11 @@ def test_the_tuned_asynchronous_save_leaves_nothing_behind(
 def leftovers() -> set[str]:
     children = (Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split()
     temporary = Path(tempfile.gettempdir())
-    return {*children, *map(str, temporary.glob("pymp-*")), *map(str, Path("/dev/shm").glob("torch_*"))}
+    return {
+        *children,
+        *map(str, temporary.glob("pymp-*")),
+        *map(str, Path("/dev/shm").glob("torch_*")),
+    }
 
 
 def test_every_strategy_is_declared() -> None:
@@ -292,13 +336,21 @@ def test_every_strategy_is_declared() -> None:
 
 
 def test_ranks_without_a_known_strategy_are_refused(tmp_path: Path) -> None:
-    place = Place(rank=0, world=2, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0), memory=tmp_path / "memory")
+    place = Place(
+        rank=0,
+        world=2,
+        device="cpu",
+        temporary=tmp_path,
+        io=DirectIo(False, 0, 0),
+        memory=tmp_path / "memory",
+    )
     with pytest.raises(ValueError, match="ddp"):
         strategies.make(place, torch.device("cpu"))
 
 
 needs_mpirun = pytest.mark.skipif(
-    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None,
+    reason="mpirun is not installed",
 )
 
 
@@ -336,7 +388,17 @@ def by_ranks(world: int, check: str, folder: Path) -> list[str]:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
-    command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, script, check, str(folder)]
+    command = [
+        mpirun,
+        "--oversubscribe",
+        "-n",
+        str(world),
+        sys.executable,
+        script,
+        check,
+        str(folder),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return [line for line in done.stdout.splitlines() if not line.startswith("[")]  # as Gloo's own do
+    # as Gloo's own do
+    return [line for line in done.stdout.splitlines() if not line.startswith("[")]

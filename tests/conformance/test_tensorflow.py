@@ -1,4 +1,7 @@
-"""The TensorFlow adapter keeps the contract. Runs in TensorFlow's environment, and is skipped in any other."""
+"""The TensorFlow adapter keeps the contract.
+
+Runs in TensorFlow's environment, and is skipped in any other.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +41,33 @@ from workloads.workload import BF16_MIXED, FLOAT32  # noqa: E402
 ROOT = Path(__file__).parents[2]
 DECLARED = tomllib.loads((ROOT / "adapters/tensorflow/adapter.toml").read_text())
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
-FAILURES = [(name, failure) for name in METHODS for failure in METHODS[name].get("expected_failures", [])]
+FAILURES = [
+    (name, failure) for name in METHODS for failure in METHODS[name].get("expected_failures", [])
+]
 BREAKS = {
     (name, precision)
     for name, failure in FAILURES
     for precision in (FLOAT32, BF16_MIXED)
-    if failure.get("precision", precision) == precision and failure.get("experiment", "cost") == "cost"
+    if failure.get("precision", precision) == precision
+    and failure.get("experiment", "cost") == "cost"
 }
 WORKING = [name for name in METHODS if (name, FLOAT32) not in BREAKS]
 RESHARDING = [name for name in WORKING if METHODS[name].get("reshards")]
 FULL = [name for name in WORKING if METHODS[name]["covers"] == "full"]
-SMALL = [(name, precision) for name in workloads.names() for precision in workloads.precisions(name)]
+SMALL = [
+    (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
+]
 CASES = [(name, case) for name in METHODS for case in SMALL if (name, case[1]) not in BREAKS]
 
 TOLD = [("resnet50", FLOAT32), ("llm-slice", BF16_MIXED)]
-COPIES = {name: dict.fromkeys(Coverage(declared["covers"]).roles, 1) for name, declared in METHODS.items()}
+COPIES = {
+    name: dict.fromkeys(Coverage(declared["covers"]).roles, 1) for name, declared in METHODS.items()
+}
 COPIES["legacy-h5"][Role.OPTIMIZER] = 1  # written, although it cannot be read back
 COPIES["saved-model"] = {Role.WEIGHT: 2, Role.BUFFER: 2, Role.RNG: 1}
 under_mpirun = pytest.mark.skipif(
-    shutil.which("mpirun", path=Path(sys.executable).parent) is None, reason="mpirun is not installed"
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None,
+    reason="mpirun is not installed",
 )
 
 Prepare = Callable[[str, str, int], State]
@@ -73,7 +84,14 @@ def framework(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TensorFlow]:
     framework = TensorFlow()
     temporary = tmp_path_factory.mktemp("temporary")
     framework.start(
-        Place(rank=0, world=1, device="cpu", temporary=temporary, io=DirectIo(False, 0, 0), memory=temporary / "memory")
+        Place(
+            rank=0,
+            world=1,
+            device="cpu",
+            temporary=temporary,
+            io=DirectIo(False, 0, 0),
+            memory=temporary / "memory",
+        )
     )
     yield framework
     framework.stop()
@@ -164,7 +182,11 @@ def value(path: Path, entry: Entry) -> bytes:
         start, stop = json.loads(content[8:header_bytes])[entry.name]["data_offsets"]
         return content[header_bytes + start : header_bytes + stop]
     with ExitStack() as stack:
-        content = stack.enter_context(zipfile.Path(file, "model.weights.h5").open("rb")) if file.suffix == ".keras" else file
+        content = (
+            stack.enter_context(zipfile.Path(file, "model.weights.h5").open("rb"))
+            if file.suffix == ".keras"
+            else file
+        )
         return stack.enter_context(h5py.File(content))[entry.name][()].tobytes()
 
 
@@ -178,22 +200,33 @@ def test_the_leaves_are_those_of_the_workload(framework: TensorFlow, workload: W
     added = {name for name, *_ in leaves} - {name for name, *_ in expected}
     assert expected <= set(leaves)
     assert len({name for name, *_ in leaves}) == len(leaves)
-    assert all(name in ("position/step", "optimizer/iterations") or re.fullmatch(r"rng/.*dropout\d?", name) for name in added)
+    assert all(
+        name in ("position/step", "optimizer/iterations") or re.fullmatch(r"rng/.*dropout\d?", name)
+        for name in added
+    )
 
 
-def test_the_leaf_bytes_are_those_of_their_type_and_shape(framework: TensorFlow, workload: Workload) -> None:
+def test_the_leaf_bytes_are_those_of_their_type_and_shape(
+    framework: TensorFlow, workload: Workload
+) -> None:
     sizes = {"bfloat16": 2, "float32": 4, "int64": 8}
     for leaf in framework.leaves(framework.build(workload, 1)):
         assert leaf.data.format == "B"
         assert leaf.data.nbytes == sizes[leaf.dtype] * math.prod(leaf.shape)
 
 
-def test_a_new_state_has_the_workloads_first_values(framework: TensorFlow, workload: Workload) -> None:
-    leaves = {leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))}
+def test_a_new_state_has_the_workloads_first_values(
+    framework: TensorFlow, workload: Workload
+) -> None:
+    leaves = {
+        leaf.name: bytes(leaf.data) for leaf in framework.leaves(framework.build(workload, 3))
+    }
     weights = "optimizer/master" if workload.master_weights else "weights"
     for prefix, variables in ((weights, workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
-            assert leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+            assert (
+                leaves[f"{prefix}/{variable.name}"] == workload.initial(variable.name, 3).tobytes()
+            )
 
 
 def test_the_leaves_do_not_depend_on_the_step(framework: TensorFlow, workload: Workload) -> None:
@@ -203,7 +236,9 @@ def test_the_leaves_do_not_depend_on_the_step(framework: TensorFlow, workload: W
     assert [spec(leaf) for leaf in framework.leaves(state)] == before
 
 
-def test_every_leaf_differs_between_seeds_and_steps(framework: TensorFlow, workload: Workload) -> None:
+def test_every_leaf_differs_between_seeds_and_steps(
+    framework: TensorFlow, workload: Workload
+) -> None:
     first = digests(framework, trained(framework, workload, 1, 2))
     assert same(first, digests(framework, trained(framework, workload, 2, 3))) == set()
 
@@ -213,7 +248,9 @@ def test_training_is_repeatable(framework: TensorFlow, workload: Workload) -> No
     assert once == again
 
 
-def test_gradients_leave_the_weights_and_slots_alone(framework: TensorFlow, workload: Workload) -> None:
+def test_gradients_leave_the_weights_and_slots_alone(
+    framework: TensorFlow, workload: Workload
+) -> None:
     state = trained(framework, workload, 1, 1)
     before = digests(framework, state)
     framework.gradients(state)
@@ -232,7 +269,10 @@ def test_the_momentum_is_the_sum_of_gradients_and_not_of_changes(framework: Tens
     first = {name: tensor.canonical() for name, tensor in state.tensors().items()}
     train(framework, state, 1)
     for variable in state.workload.parameters:
-        change = first[f"weights/{variable.name}"] - state.tensors()[f"weights/{variable.name}"].canonical()
+        change = (
+            first[f"weights/{variable.name}"]
+            - state.tensors()[f"weights/{variable.name}"].canonical()
+        )
         momentum = state.tensors()[f"optimizer/momentum/{variable.name}"].canonical()
         np.testing.assert_allclose(change, optimizer.learning_rate * momentum, rtol=1e-4, atol=1e-6)
 
@@ -243,14 +283,22 @@ def test_the_running_variance_is_unbiased(framework: TensorFlow) -> None:
     images = np.random.default_rng(0).standard_normal((4, 2, 2, 3), dtype=np.float32)
     layer = BatchNorm(epsilon=1e-5, momentum=0.1)
     layer(images, training=True)
-    np.testing.assert_allclose(layer.moving_variance.numpy(), 0.9 + 0.1 * images.var((0, 1, 2), ddof=1), rtol=1e-5)
-    np.testing.assert_allclose(layer.moving_mean.numpy(), 0.1 * images.mean((0, 1, 2)), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        layer.moving_variance.numpy(), 0.9 + 0.1 * images.var((0, 1, 2), ddof=1), rtol=1e-5
+    )
+    np.testing.assert_allclose(
+        layer.moving_mean.numpy(), 0.1 * images.mean((0, 1, 2)), rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("case", SMALL, ids="-".join)
-def test_leaves_that_are_assigned_make_the_same_state(framework: TensorFlow, prepared: Prepare, case: tuple[str, str]) -> None:
+def test_leaves_that_are_assigned_make_the_same_state(
+    framework: TensorFlow, prepared: Prepare, case: tuple[str, str]
+) -> None:
     state, target = (prepared(*case, seed) for seed in (1, 2))
-    framework.assign(target, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)})
+    framework.assign(
+        target, {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state)}
+    )
     assert digests(framework, target) == digests(framework, state)
     train(framework, state, 2)
     train(framework, target, 2)
@@ -260,7 +308,11 @@ def test_leaves_that_are_assigned_make_the_same_state(framework: TensorFlow, pre
 def test_leaves_that_are_not_assigned_stay(framework: TensorFlow, prepared: Prepare) -> None:
     state, target = (prepared("resnet50", FLOAT32, seed) for seed in (1, 2))
     before = digests(framework, target)
-    chosen = {leaf.name: memoryview(bytes(leaf.data)) for leaf in framework.leaves(state) if leaf.role is Role.OPTIMIZER}
+    chosen = {
+        leaf.name: memoryview(bytes(leaf.data))
+        for leaf in framework.leaves(state)
+        if leaf.role is Role.OPTIMIZER
+    }
     framework.assign(target, chosen)
     assert same(digests(framework, target), digests(framework, state)) == chosen.keys()
     assert same(digests(framework, target), before) == before.keys() - chosen.keys()
@@ -289,18 +341,24 @@ def test_a_load_restores_what_it_covers_and_nothing_else(
 
 
 @pytest.mark.parametrize("name", WORKING)
-def test_a_state_that_has_taken_no_step_can_be_loaded(framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path) -> None:
+def test_a_state_that_has_taken_no_step_can_be_loaded(
+    framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path
+) -> None:
     state = prepared("candle-mlp", "float32", 1)
     target = framework.build(state.workload, 2)
     method = make(name, framework)
     with opened(method, state):
         method.save(state, tmp_path / "checkpoint").finished()
         method.load(target, tmp_path / "checkpoint")
-    assert same(digests(framework, target), digests(framework, state)) >= covered(name, framework, state)
+    assert same(digests(framework, target), digests(framework, state)) >= covered(
+        name, framework, state
+    )
 
 
 @pytest.mark.parametrize("name", WORKING)
-def test_training_behind_a_save_does_not_change_it(framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path) -> None:
+def test_training_behind_a_save_does_not_change_it(
+    framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path
+) -> None:
     state, target = (prepared("resnet50", "float32", seed) for seed in (1, 2))
     method = make(name, framework)
     with opened(method, state):
@@ -328,7 +386,11 @@ def test_a_failed_save_is_raised(framework: TensorFlow, name: str, tmp_path: Pat
 def test_what_tensorflow_breaks_is_still_broken(
     framework: TensorFlow, prepared: Prepare, name: str, failure: dict[str, Any], tmp_path: Path
 ) -> None:
-    case = ("llm-slice", BF16_MIXED) if failure.get("precision") == BF16_MIXED else ("candle-mlp", FLOAT32)
+    case = (
+        ("llm-slice", BF16_MIXED)
+        if failure.get("precision") == BF16_MIXED
+        else ("candle-mlp", FLOAT32)
+    )
     state = prepared(*case, 1)
     method = make(name, framework)
     with opened(method, state), pytest.raises(Exception) as raised:  # noqa: B017, PT011  # matched below, as a run does it
@@ -380,18 +442,23 @@ def test_the_entries_fit_into_their_files(
     for file, stored_bytes in stored.items():
         left = (tmp_path / "checkpoint" / file).stat().st_size - stored_bytes
         assert left >= 0
-        assert left <= 8 or ".data-" not in file  # a bundle holds nothing else but the length and the checksum of its one text
+        # a bundle holds nothing else but the length and the checksum of its one text
+        assert left <= 8 or ".data-" not in file
 
 
 @pytest.mark.parametrize("name", ["keras", "legacy-h5", "weights-h5", "weights-sharded"])
-def test_the_entry_without_a_role_is_the_learning_rate(framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path) -> None:
+def test_the_entry_without_a_role_is_the_learning_rate(
+    framework: TensorFlow, prepared: Prepare, name: str, tmp_path: Path
+) -> None:
     state = prepared("resnet50", FLOAT32, 1)
     entries = saved_entries(name, framework, state, tmp_path / "checkpoint")
     (rate,) = [value(tmp_path / "checkpoint", entry) for entry in entries if entry.role is None]
     assert rate == np.float32(state.workload.optimizer.learning_rate).tobytes()
 
 
-def test_keras_files_are_not_compressed(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+def test_keras_files_are_not_compressed(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
     make("keras", framework).save(prepared("candle-mlp", FLOAT32, 1), tmp_path / "checkpoint")
     with zipfile.ZipFile(tmp_path / "checkpoint" / "model.keras") as archive:
         assert all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
@@ -407,7 +474,9 @@ def test_an_asynchronous_save_ends_its_thread(framework: TensorFlow, tmp_path: P
     assert threading.active_count() == before
 
 
-def test_an_asynchronous_save_can_go_on_with_another_state(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+def test_an_asynchronous_save_can_go_on_with_another_state(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
     first, second = (prepared("candle-mlp", "float32", seed) for seed in (1, 2))
     method = make("tf-checkpoint-async", framework)
     with opened(method, first):
@@ -417,7 +486,9 @@ def test_an_asynchronous_save_can_go_on_with_another_state(framework: TensorFlow
     assert digests(framework, first) == digests(framework, second)
 
 
-def test_sync_alone_keeps_the_error_of_an_asynchronous_write(framework: TensorFlow, tmp_path: Path) -> None:
+def test_sync_alone_keeps_the_error_of_an_asynchronous_write(
+    framework: TensorFlow, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     method = make("tf-checkpoint-async", framework)
@@ -428,12 +499,18 @@ def test_sync_alone_keeps_the_error_of_an_asynchronous_write(framework: TensorFl
         method.close()
 
 
-def test_sharded_weights_are_several_files(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
-    make("weights-sharded", framework).save(prepared("resnet50", "float32", 1), tmp_path / "checkpoint")
+def test_sharded_weights_are_several_files(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
+    make("weights-sharded", framework).save(
+        prepared("resnet50", "float32", 1), tmp_path / "checkpoint"
+    )
     assert len(list((tmp_path / "checkpoint").glob("*.weights.h5"))) > 1
 
 
-def test_the_legacy_file_gives_no_optimizer_back(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+def test_the_legacy_file_gives_no_optimizer_back(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
     import keras
 
     make("legacy-h5", framework).save(prepared("candle-mlp", "float32", 1), tmp_path / "checkpoint")
@@ -441,24 +518,33 @@ def test_the_legacy_file_gives_no_optimizer_back(framework: TensorFlow, prepared
     assert all(slots == [] for slots in loaded.optimizer.slots.values())
 
 
-def test_a_saved_model_holds_every_weight_twice(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+def test_a_saved_model_holds_every_weight_twice(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
     state = prepared("candle-mlp", "float32", 1)
     make("saved-model", framework).save(state, tmp_path / "checkpoint")
     weights = sum(leaf.data.nbytes for leaf in framework.leaves(state) if leaf.role is Role.WEIGHT)
-    written = sum(path.stat().st_size for path in (tmp_path / "checkpoint" / "variables").glob("*.data-*"))
+    written = sum(
+        path.stat().st_size for path in (tmp_path / "checkpoint" / "variables").glob("*.data-*")
+    )
     assert written > 2 * weights
 
 
-def test_keras_spoils_a_model_by_saving_it_as_legacy_file(framework: TensorFlow, prepared: Prepare, tmp_path: Path) -> None:
+def test_keras_spoils_a_model_by_saving_it_as_legacy_file(
+    framework: TensorFlow, prepared: Prepare, tmp_path: Path
+) -> None:
     state = prepared("candle-mlp", "float32", 1)
     make("legacy-h5", framework).save(state, tmp_path / "checkpoint")
     assert "optimizer" in state.model.get_compile_config()
     state.model.save(tmp_path / "model.h5")
-    assert "optimizer" not in state.model.get_compile_config()  # else `LegacyFile` need not compile the model anew
+    # else `LegacyFile` need not compile the model anew
+    assert "optimizer" not in state.model.get_compile_config()
     state.compile()
 
 
-def test_a_cuda_device_that_is_not_there_is_unsupported(framework: TensorFlow, workload: Workload) -> None:
+def test_a_cuda_device_that_is_not_there_is_unsupported(
+    framework: TensorFlow, workload: Workload
+) -> None:
     assert "finds no CUDA device" in (framework.unsupported(workload, "cuda") or "")
     assert framework.unsupported(workload, "cpu") is None
 
@@ -471,8 +557,12 @@ def test_four_ranks_train_as_one() -> None:
 
 @pytest.mark.slow
 @under_mpirun
-def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(tmp_path: Path) -> None:
-    run_ranks(2, "methods", str(tmp_path), *(name for name in WORKING if not METHODS[name].get("extra")))
+def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(
+    tmp_path: Path,
+) -> None:
+    run_ranks(
+        2, "methods", str(tmp_path), *(name for name in WORKING if not METHODS[name].get("extra"))
+    )
     for world in (4, 1):
         run_ranks(world, "reshard", str(tmp_path), *RESHARDING)
 

@@ -19,7 +19,18 @@ from harness.analysis.figures.scale import scaled
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 
-__all__ = ["Drawn", "Pool", "Saved", "draw", "draw_files", "fullest", "pools", "save", "scaled", "write_index"]
+__all__ = [
+    "Drawn",
+    "Pool",
+    "Saved",
+    "draw",
+    "draw_files",
+    "fullest",
+    "pools",
+    "save",
+    "scaled",
+    "write_index",
+]
 
 _Family = Callable[[Pool], Iterator[Drawn]]
 _Part = tuple[Pool, str, _Family]  # what is drawn at a time, and the end of its figures' names
@@ -35,7 +46,10 @@ _FAMILIES: tuple[_Family, ...] = (
 
 
 def draw(runs: Sequence[ReadRun]) -> list[Drawn]:
-    """Every figure that these runs have something for. Runs that may not be compared get figures of their own."""
+    """Every figure that these runs have something for.
+
+    Runs that may not be compared get figures of their own.
+    """
     return [drawn for part in _parts(runs) for drawn in _drawn(*part)]
 
 
@@ -45,7 +59,9 @@ def draw_files(runs: Sequence[ReadRun], folder: Path) -> Iterator[Saved]:
     The processes are forked: what they draw is large to send, and figures cannot be sent at all.
     """
     parts = _parts(runs)
-    with ProcessPoolExecutor(mp_context=get_context("fork"), initializer=_inherit, initargs=(parts,)) as processes:
+    with ProcessPoolExecutor(
+        mp_context=get_context("fork"), initializer=_inherit, initargs=(parts,)
+    ) as processes:
         for saved in processes.map(_draw_inherited, range(len(parts)), repeat(folder)):
             yield from saved
 
@@ -53,7 +69,11 @@ def draw_files(runs: Sequence[ReadRun], folder: Path) -> Iterator[Saved]:
 def _parts(runs: Sequence[ReadRun]) -> list[_Part]:
     found = pools(runs)
     suffixes = _suffixes([pool.manifest.machine for pool in found])
-    return [(pool, suffix, family) for pool, suffix in zip(found, suffixes, strict=True) for family in _FAMILIES]
+    return [
+        (pool, suffix, family)
+        for pool, suffix in zip(found, suffixes, strict=True)
+        for family in _FAMILIES
+    ]
 
 
 def _drawn(pool: Pool, suffix: str, family: _Family) -> list[Drawn]:

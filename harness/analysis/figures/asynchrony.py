@@ -64,7 +64,9 @@ def draw(pool: Pool) -> Iterator[Drawn]:
         yield replace(drawn, missing=drawn.missing + left_out(measured, trained))
 
 
-def _beside(trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]) -> Sequence[Cell[CostRow]]:
+def _beside(
+    trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]
+) -> Sequence[Cell[CostRow]]:
     """The saves of the runs that trained, where those have any: what training changes must not be what another day changes."""
     runs = {cell.run.name for cell in trained}
     return [cell for cell in saves if cell.run.name in runs] or saves
@@ -75,7 +77,12 @@ def _family(cell: Cell[TrainRow]) -> tuple[str, State, int]:
 
 
 def _figure(
-    framework: str, state: State, every: int, trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]], pool: Pool
+    framework: str,
+    state: State,
+    every: int,
+    trained: Sequence[Cell[TrainRow]],
+    saves: Sequence[Cell[CostRow]],
+    pool: Pool,
 ) -> Drawn:
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"Synchronous, asynchronous, sharded: {framework}, {state_title(state)}, a checkpoint {interval}"
@@ -83,10 +90,17 @@ def _figure(
     guide = f"{_BOTH if saves else _OVERHEAD_ALONE} {_NUMBERS}{hollow(cells)}"
     slots = _slots([cell.row for cell in trained])
     figure, body = frame(
-        title, guide, footer(INTERVALS, cells, pool), max(6.5, _BAR_INCHES * max(slots.values()) + 1.5), 5.4 if saves else 3.6
+        title,
+        guide,
+        footer(INTERVALS, cells, pool),
+        max(6.5, _BAR_INCHES * max(slots.values()) + 1.5),
+        5.4 if saves else 3.6,
     )
-    bottom, top = _limits([(cell.row, "overhead_s") for cell in trained] + [(cell.row, "durable_s") for cell in saves])
-    heights = [top, top - bottom] if saves else [1.0]  # as many seconds an inch, and no room below zero for times
+    bottom, top = _limits(
+        [(cell.row, "overhead_s") for cell in trained] + [(cell.row, "durable_s") for cell in saves]
+    )
+    # as many seconds an inch, and no room below zero for times
+    heights = [top, top - bottom] if saves else [1.0]
     panels = body.subplots(len(heights), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
     panels[0].set_ylim(0.0, top)
     panels[-1].set_ylim(bottom, top)
@@ -99,7 +113,12 @@ def _figure(
     _names(panels[-1], slots, [cell.row for cell in trained])
     present = {(cell.row.asynchronous, cell.row.sharded) for cell in trained}
     handles = [
-        Patch(facecolor=KINDS[kind][1].colour, hatch=KINDS[kind][1].hatch, edgecolor="white", label=KINDS[kind][0])
+        Patch(
+            facecolor=KINDS[kind][1].colour,
+            hatch=KINDS[kind][1].hatch,
+            edgecolor="white",
+            label=KINDS[kind][0],
+        )
         for kind in KINDS
         if kind in present
     ]
@@ -107,7 +126,11 @@ def _figure(
     what = "Time until durable, and overhead of a checkpoint in training, by kind of method and number of ranks."
     lacks = missing(cells) + _without_saves(trained, saves)
     return Drawn(
-        slug("asynchrony", framework, *state, f"every-{every}"), title, caption(what, INTERVALS, cells, pool), lacks, figure
+        slug("asynchrony", framework, *state, f"every-{every}"),
+        title,
+        caption(what, INTERVALS, cells, pool),
+        lacks,
+        figure,
     )
 
 
@@ -121,7 +144,9 @@ def _place(row: Row) -> tuple[int, str, str, str]:
 
 def _slots(rows: Sequence[TrainRow]) -> dict[tuple[int, str, str, str], float]:
     """Where each bar stands: by ranks, and then by kind of method."""
-    ordered = sorted(rows, key=lambda row: (row.world, row.asynchronous, row.sharded, _overhead(row), row.method))
+    ordered = sorted(
+        rows, key=lambda row: (row.world, row.asynchronous, row.sharded, _overhead(row), row.method)
+    )
     slots: dict[tuple[int, str, str, str], float] = {}
     world, at = ordered[0].world, 0.0
     for row in ordered:
@@ -136,7 +161,9 @@ def _overhead(row: TrainRow) -> float:
     return estimate.value if estimate else math.inf
 
 
-def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str) -> None:
+def _bars(
+    axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[AnyRow], name: str
+) -> None:
     axes.axhline(0.0, color=BLACK, lw=0.8)
     axes.grid(axis="y")
     axes.grid(visible=False, axis="x")
@@ -146,14 +173,26 @@ def _bars(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Seque
         if estimate:
             _bar(axes, place, estimate, look, is_single(row))
         else:
-            said = axes.text(place, 0.04, row.status, transform=axes.get_xaxis_transform(), rotation=90, ha="center", va="bottom")
+            said = axes.text(
+                place,
+                0.04,
+                row.status,
+                transform=axes.get_xaxis_transform(),
+                rotation=90,
+                ha="center",
+                va="bottom",
+            )
             said.set(fontsize=6.5, bbox=GROUND)
 
 
 def _limits(numbers: Sequence[tuple[AnyRow, str]]) -> tuple[float, float]:
     """The ends of a scale for the named numbers of the rows, in seconds: of what is drawn, with room for what stands on it."""
     found = [(estimate, is_single(row)) for row, name in numbers if (estimate := number(row, name))]
-    drawn = [end for estimate, single in found for end in ((estimate.value,) if single else (estimate.low, estimate.high))]
+    drawn = [
+        end
+        for estimate, single in found
+        for end in ((estimate.value,) if single else (estimate.low, estimate.high))
+    ]
     bottom, top = min([0.0, *drawn]), max([0.0, *drawn]) or 1.0
     room = _ROOM_FOR_NUMBERS * (top - bottom)
     return bottom - room * (bottom < 0.0), top + room
@@ -162,9 +201,20 @@ def _limits(numbers: Sequence[tuple[AnyRow, str]]) -> tuple[float, float]:
 def _bar(axes: Axes, place: float, estimate: Estimate, look: Look, single: bool) -> None:
     face, edge = bar_inks(look, single)
     reach = spans([estimate], [single])
-    axes.bar(place, estimate.value, 0.8, color=face, hatch=look.hatch, edgecolor=edge, yerr=reach, error_kw={"elinewidth": 1.0})
+    axes.bar(
+        place,
+        estimate.value,
+        0.8,
+        color=face,
+        hatch=look.hatch,
+        edgecolor=edge,
+        yerr=reach,
+        error_kw={"elinewidth": 1.0},
+    )
     top = max(0.0, estimate.value if single else estimate.high)
-    number_above = axes.annotate(_milliseconds(estimate.value), (place, top), (0, 3), textcoords="offset points", ha="center")
+    number_above = axes.annotate(
+        _milliseconds(estimate.value), (place, top), (0, 3), textcoords="offset points", ha="center"
+    )
     number_above.set_fontsize(6.5)
 
 
@@ -178,23 +228,45 @@ def _ranks(axes: Axes, slots: dict[tuple[int, str, str, str], float]) -> None:
     for world, places in grouped(slots.items(), lambda item: item[0][0]).items():
         middle = sum(place for _, place in places) / len(places)
         text = "1 rank" if world == 1 else f"{world} ranks"
-        axes.text(middle, 1.02, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", fontweight="bold")
+        axes.text(
+            middle,
+            1.02,
+            text,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontweight="bold",
+        )
 
 
-def _names(axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[TrainRow]) -> None:
-    named = {_place(row): label(row) + (f", {row.strategy}" if row.strategy else "") for row in rows}
+def _names(
+    axes: Axes, slots: dict[tuple[int, str, str, str], float], rows: Sequence[TrainRow]
+) -> None:
+    named = {
+        _place(row): label(row) + (f", {row.strategy}" if row.strategy else "") for row in rows
+    }
     defaults = {_place(row): row.default for row in rows}
-    axes.set_xticks(list(slots.values()), [named[place] for place in slots], rotation=90, fontsize=7)
+    axes.set_xticks(
+        list(slots.values()), [named[place] for place in slots], rotation=90, fontsize=7
+    )
     for text, place in zip(axes.get_xticklabels(), slots, strict=True):
         text.set_fontweight("bold" if defaults[place] else "normal")
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.7, max(slots.values()) + 0.7)
 
 
-def _without_saves(trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]) -> tuple[str, ...]:
+def _without_saves(
+    trained: Sequence[Cell[TrainRow]], saves: Sequence[Cell[CostRow]]
+) -> tuple[str, ...]:
     """Which bars of the upper panel nobody has measured."""
     known = {_place(cell.row) for cell in saves}
-    names = [f"{label(cell.row)} on {cell.row.world}" for cell in trained if _place(cell.row) not in known]
+    names = [
+        f"{label(cell.row)} on {cell.row.world}"
+        for cell in trained
+        if _place(cell.row) not in known
+    ]
     if not names:
         return ()
-    return (f"No run times saves of this state outside of training, by method and number of ranks: {listed(names)}.",)
+    return (
+        f"No run times saves of this state outside of training, by method and number of ranks: {listed(names)}.",
+    )

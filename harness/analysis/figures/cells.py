@@ -17,8 +17,15 @@ from harness.plan import PlannedCase
 
 INTERVALS = "Medians with 95 % bootstrap intervals clustered by process"
 _REASON_LENGTH = 220
-_TRACEBACK = re.compile(r'(rank \d+: )?.*File "[^"]*", line \d+.*?\b((?:\w+\.)*\w*(?:Error|Exception): .*)', re.DOTALL)
-_ABLATED = {"optimizer": "optimizer", "rng": "RNG", "buffer": "batch-norm statistics", "position": "position"}
+_TRACEBACK = re.compile(
+    r'(rank \d+: )?.*File "[^"]*", line \d+.*?\b((?:\w+\.)*\w*(?:Error|Exception): .*)', re.DOTALL
+)
+_ABLATED = {
+    "optimizer": "optimizer",
+    "rng": "RNG",
+    "buffer": "batch-norm statistics",
+    "position": "position",
+}
 
 AnyRow = TypeVar("AnyRow", bound=Row)
 OtherRow = TypeVar("OtherRow", bound=Row)
@@ -55,7 +62,11 @@ class Pool:
 
     def every(self, kind: type[OtherRow]) -> list[Cell[OtherRow]]:
         """The cells whose rows are of one kind: as many of a case as runs have it."""
-        return [Cell(cell.row, cell.planned, cell.run) for cell in self.cells if isinstance(cell.row, kind)]
+        return [
+            Cell(cell.row, cell.planned, cell.run)
+            for cell in self.cells
+            if isinstance(cell.row, kind)
+        ]
 
     def of(self, kind: type[OtherRow]) -> list[Cell[OtherRow]]:
         """The cells whose rows are of one kind, each case once."""
@@ -66,7 +77,11 @@ def pools(runs: Sequence[ReadRun]) -> list[Pool]:
     """The runs by what may be compared."""
     groups: list[list[ReadRun]] = []
     for run in sorted(runs, key=lambda run: run.name):
-        alike = (group for group in groups if not comparable(group[0].stored.manifest, run.stored.manifest))
+        alike = (
+            group
+            for group in groups
+            if not comparable(group[0].stored.manifest, run.stored.manifest)
+        )
         group = next(alike, None)
         if group is None:
             groups.append([run])
@@ -74,7 +89,11 @@ def pools(runs: Sequence[ReadRun]) -> list[Pool]:
             group.append(run)
     return [
         Pool(
-            tuple(Cell(row, item, run) for run in group for item, row in zip(run.stored.plan, run.rows, strict=True)),
+            tuple(
+                Cell(row, item, run)
+                for run in group
+                for item, row in zip(run.stored.plan, run.rows, strict=True)
+            ),
             group[-1].stored.manifest,
         )
         for group in groups
@@ -105,19 +124,24 @@ def chosen(
         def rank(cell: Cell[AnyRow], told: Counter[str] = told) -> tuple[bool, bool, int, str]:
             return (tells(cell), cell.row.status != "skipped", told[cell.run.name], cell.run.name)
 
-        found += [max(alike, key=rank) for alike in grouped(members, lambda cell: _key(cell.row)).values()]
+        found += [
+            max(alike, key=rank) for alike in grouped(members, lambda cell: _key(cell.row)).values()
+        ]
     return found
 
 
 def of_one_run(cells: Iterable[Cell[AnyRow]]) -> list[Cell[AnyRow]]:
     """Each case of a panel once, all of the run that measured most of them, the newest of several.
 
-    For times: those of two runs are taken at different moments, and are not held against each other. See `left_out`.
+    For times: those of two runs are taken at different moments, and are not held against each
+    other. See `left_out`.
     """
     found: list[Cell[AnyRow]] = []
     for members in grouped(cells, lambda cell: cell.panel).values():
         by_run = grouped(members, lambda cell: cell.run.name)
-        fullest = max(by_run, key=lambda name: (sum(is_measured(cell) for cell in by_run[name]), name))
+        fullest = max(
+            by_run, key=lambda name: (sum(is_measured(cell) for cell in by_run[name]), name)
+        )
         found += chosen(by_run[fullest], lambda cell: cell.panel)
     return found
 
@@ -128,7 +152,11 @@ def left_out(cells: Iterable[Cell[AnyRow]], shown: Iterable[Cell[AnyRow]]) -> tu
     others = [cell for cell in cells if cell.row.status == "ok" and _key(cell.row) not in known]
     return tuple(
         dict.fromkeys(
-            lack(cell.row, f"not drawn beside these, for run {cell.run.name} measured it at another moment") for cell in others
+            lack(
+                cell.row,
+                f"not drawn beside these, for run {cell.run.name} measured it at another moment",
+            )
+            for cell in others
         )
     )
 
@@ -139,13 +167,33 @@ def of_more_ranks(cells: Iterable[Cell[AnyRow]], world: int) -> tuple[str, ...]:
     drawn = {(cell.row.framework, label(cell.row)) for cell in measured if cell.row.world == world}
     others = [cell.row for cell in measured if (cell.row.framework, label(cell.row)) not in drawn]
     ranks = "one rank" if world == 1 else f"{world} ranks"
-    return tuple(dict.fromkeys(lack(row, f"not drawn beside these, for none measured it on {ranks}") for row in others))
+    return tuple(
+        dict.fromkeys(
+            lack(row, f"not drawn beside these, for none measured it on {ranks}") for row in others
+        )
+    )
 
 
 def _key(row: Row) -> str:
     """What the case is; a state that has not grown yet is the state itself."""
-    parts = (row.experiment, row.framework, row.method, row.workload, row.preset, row.precision, row.device, row.strategy)
-    return "/".join([*parts, row.ablated, row.arm, *map(str, (row.world, row.load_world, row.every, max(row.scale, 1)))])
+    parts = (
+        row.experiment,
+        row.framework,
+        row.method,
+        row.workload,
+        row.preset,
+        row.precision,
+        row.device,
+        row.strategy,
+    )
+    return "/".join(
+        [
+            *parts,
+            row.ablated,
+            row.arm,
+            *map(str, (row.world, row.load_world, row.every, max(row.scale, 1))),
+        ]
+    )
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -188,7 +236,9 @@ def is_single(row: Row) -> bool:
 
 def missing(cells: Iterable[Cell[AnyRow]]) -> tuple[str, ...]:
     """A sentence for every cell without a number: which and why."""
-    return tuple(dict.fromkeys(lack(cell.row, reason(cell.row)) for cell in cells if cell.row.status != "ok"))
+    return tuple(
+        dict.fromkeys(lack(cell.row, reason(cell.row)) for cell in cells if cell.row.status != "ok")
+    )
 
 
 def lack(row: Row, why: str) -> str:
@@ -211,14 +261,18 @@ def _cause(text: str) -> str:
     return f"{found[1] or ''}{found[2]}" if found else text
 
 
-def caption(what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool, counted: bool = True) -> str:
+def caption(
+    what: str, intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool, counted: bool = True
+) -> str:
     """What a figure shows, its kind of interval, its sample counts (where it is `counted`), the machine, and each row's run."""
     return f"{what} {footer(intervals, cells if counted else [], pool)} {_origin(cells)}"
 
 
 def footer(intervals: str, cells: Sequence[Cell[AnyRow]], pool: Pool) -> str:
     """What a figure rests on, short enough to stand in it."""
-    single = intervals == INTERVALS and any(cell.row.status == "ok" and is_single(cell.row) for cell in cells)
+    single = intervals == INTERVALS and any(
+        cell.row.status == "ok" and is_single(cell.row) for cell in cells
+    )
     return f"{intervals}{_counts(cells)}{' (where n = 1 there is no interval)' if single else ''}. {_machine(pool.manifest)}."
 
 
@@ -232,7 +286,11 @@ def hollow(cells: Iterable[Cell[AnyRow]]) -> str:
 
 
 def _counts(cells: Sequence[Cell[AnyRow]]) -> str:
-    counts = [samples for cell in cells if cell.row.status == "ok" and (samples := getattr(cell.row, "samples", 0))]
+    counts = [
+        samples
+        for cell in cells
+        if cell.row.status == "ok" and (samples := getattr(cell.row, "samples", 0))
+    ]
     if not counts:
         return ""
     few, many = min(counts), max(counts)
@@ -254,13 +312,20 @@ def _origin(cells: Sequence[Cell[AnyRow]]) -> str:
     by_run = grouped(cells, lambda cell: cell.run.name)
     if len(by_run) == 1:
         return f"Run {next(iter(by_run))}."
-    homes = {name: {cell.run.name for cell in own} for name, own in grouped(cells, lambda cell: cell.row.framework).items()}
+    homes = {
+        name: {cell.run.name for cell in own}
+        for name, own in grouped(cells, lambda cell: cell.row.framework).items()
+    }
     return f"Runs: {'; '.join(f'{name} ({_rows_of(own, homes)})' for name, own in by_run.items())}."
 
 
 def _rows_of(cells: Sequence[Cell[AnyRow]], homes: dict[str, set[str]]) -> str:
     parts = []
     for framework, own in grouped(cells, lambda cell: cell.row.framework).items():
-        methods = "" if len(homes[framework]) == 1 else f" {listed([cell.row.method or 'no checkpoint' for cell in own])}"
+        methods = (
+            ""
+            if len(homes[framework]) == 1
+            else f" {listed([cell.row.method or 'no checkpoint' for cell in own])}"
+        )
         parts.append(f"{framework}{methods}")
     return ", ".join(parts)

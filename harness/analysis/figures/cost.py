@@ -1,4 +1,7 @@
-"""The first study's first family: what checkpoints cost. Times against the ceiling, and what training loses by them."""
+"""The first study's first family: what checkpoints cost.
+
+Times against the ceiling, and what training loses by them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,16 @@ from harness.analysis.figures.cells import (
 )
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import NOTE_LENGTH, bars, beside, method_lines, notes, points
-from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, ROW_INCHES, Look, frame, logarithmic_seconds
+from harness.analysis.figures.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    ROW_INCHES,
+    Look,
+    frame,
+    logarithmic_seconds,
+)
 from harness.analysis.tables import size
 from harness.analysis.train import TrainRow
 
@@ -61,14 +73,22 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     for state, cells in grouped(saves, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         more_ranks = of_more_ranks(cells, world)
-        yield _saves(state, world, [cell for cell in cells if cell.row.world == world], more_ranks, pool)
+        yield _saves(
+            state, world, [cell for cell in cells if cell.row.world == world], more_ranks, pool
+        )
     for (state, every, world), trained in grouped(
         pool.every(TrainRow), lambda cell: (cell.state, cell.row.every, cell.row.world)
     ).items():
         yield _training(state, every, world, trained, pool)
 
 
-def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], more_ranks: tuple[str, ...], pool: Pool) -> Drawn:
+def _saves(
+    state: State,
+    world: int,
+    measured: Sequence[Cell[CostRow]],
+    more_ranks: tuple[str, ...],
+    pool: Pool,
+) -> Drawn:
     cells = of_one_run(measured)
     bytes_ = max((cell.row.state_bytes or 0 for cell in cells), default=0)
     title = f"What a checkpoint costs: {state_title(state)}{_ranks(world)}, {size(bytes_)} of state"
@@ -84,7 +104,10 @@ def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], more_ran
         2,
         squeeze=False,
         sharex="col",
-        gridspec_kw={"width_ratios": [3, 2], "height_ratios": [len(rows) + 1 for rows in frameworks.values()]},
+        gridspec_kw={
+            "width_ratios": [3, 2],
+            "height_ratios": [len(rows) + 1 for rows in frameworks.values()],
+        },
     )
     for (framework, own), (times, shares) in zip(frameworks.items(), grid, strict=True):
         _times(times, framework, own)
@@ -92,19 +115,35 @@ def _saves(state: State, world: int, measured: Sequence[Cell[CostRow]], more_ran
     rows = [cell.row for cell in cells]
     _finish_times(rows, grid[-1][0])
     grid[-1][1].set_xlim(
-        0.0, max([_LEAST_SHARE, *(1.05 * share.high for row in rows if (share := number(row, "write_efficiency")))])
+        0.0,
+        max(
+            [
+                _LEAST_SHARE,
+                *(1.05 * share.high for row in rows if (share := number(row, "write_efficiency"))),
+            ]
+        ),
     )
     grid[-1][1].set_xlabel("share of the write ceiling (ratio, no unit)")
     _times_legend(body)
     what = "Stall and durable time of every method, and its share of the write ceiling measured around each sample."
     lacks = missing(cells) + left_out(measured, cells) + more_ranks
-    return Drawn(slug("cost", *state, _world_slug(world)), title, caption(what, INTERVALS, cells, pool), lacks, figure)
+    return Drawn(
+        slug("cost", *state, _world_slug(world)),
+        title,
+        caption(what, INTERVALS, cells, pool),
+        lacks,
+        figure,
+    )
 
 
 def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
     axes.set_title(framework)
     method_lines(axes, rows)
-    ceilings = [(ceiling.value, line) for line, row in enumerate(rows) if (ceiling := number(row, "ceiling_write_s"))]
+    ceilings = [
+        (ceiling.value, line)
+        for line, row in enumerate(rows)
+        if (ceiling := number(row, "ceiling_write_s"))
+    ]
     axes.plot(
         [value for value, _ in ceilings],
         [line for _, line in ceilings],
@@ -117,7 +156,9 @@ def _times(axes: Axes, framework: str, rows: Sequence[CostRow]) -> None:
     )
     points(axes, rows, "durable_s", DURABLE, 0.12)
     points(axes, rows, "stall_s", STALL, -0.12)
-    notes(axes, rows, _TIMES_NOTE_LENGTH if any(row.status == "ok" for row in rows) else NOTE_LENGTH)
+    notes(
+        axes, rows, _TIMES_NOTE_LENGTH if any(row.status == "ok" for row in rows) else NOTE_LENGTH
+    )
 
 
 def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
@@ -126,7 +167,15 @@ def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
     bars(axes, rows, "write_efficiency", SHARE)
     beside(axes, [str(row.samples) if row.status == "ok" else "–" for row in rows], "n")
     if all(row.status != "ok" for row in rows):
-        axes.text(0.5, 0.5, "no number: see the reasons", transform=axes.transAxes, ha="center", va="center", color=GREY)
+        axes.text(
+            0.5,
+            0.5,
+            "no number: see the reasons",
+            transform=axes.transAxes,
+            ha="center",
+            va="center",
+            color=GREY,
+        )
 
 
 def _finish_times(rows: Sequence[CostRow], lowest: Axes) -> None:
@@ -143,10 +192,17 @@ def _times_legend(body: SubFigure) -> None:
         Line2D([], [], ls="", marker=DURABLE.marker, color=DURABLE.colour),
         Line2D([], [], ls="", marker="|", ms=12, mew=1.6, color=BLACK),
     ]
-    body.legend(handles, ["stall", "durable", "ceiling of the disk at that moment"], loc="outside lower left", ncols=3)
+    body.legend(
+        handles,
+        ["stall", "durable", "ceiling of the disk at that moment"],
+        loc="outside lower left",
+        ncols=3,
+    )
 
 
-def _training(state: State, every: int, world: int, measured: Sequence[Cell[TrainRow]], pool: Pool) -> Drawn:
+def _training(
+    state: State, every: int, world: int, measured: Sequence[Cell[TrainRow]], pool: Pool
+) -> Drawn:
     cells = of_one_run(measured)
     interval = "every step" if every == 1 else f"every {every} steps"
     title = f"What training loses by checkpoints: {state_title(state)}{_ranks(world)}, a checkpoint {interval}"
@@ -188,7 +244,10 @@ def _parts(panels: Sequence[Axes], framework: str, rows: Sequence[TrainRow]) -> 
     for axes, (name, heading, look) in zip(panels, _PARTS, strict=True):
         first = name == "overhead_s"
         method_lines(axes, rows, labelled=first)
-        axes.set_title(f"{framework}: {heading}" if first else heading, fontweight="bold" if first else "normal")
+        axes.set_title(
+            f"{framework}: {heading}" if first else heading,
+            fontweight="bold" if first else "normal",
+        )
         axes.axvline(0.0, color=BLACK, lw=0.8)
         bars(axes, rows, name, look)
     for line, row in enumerate(rows):
@@ -215,7 +274,14 @@ def _scale_parts(panels: Sequence[Axes], rows: Sequence[TrainRow]) -> None:
     for axes, estimates in zip(panels, found.values(), strict=True):
         most = max((abs(limit) for e in estimates for limit in (e.low, e.high)), default=0.0)
         if estimates and most < _VISIBLE_SHARE * high:
-            axes.text(0.5, 0.5, f"at most\n{1e3 * most:.3g} ms", transform=axes.transAxes, ha="center", color=GREY)
+            axes.text(
+                0.5,
+                0.5,
+                f"at most\n{1e3 * most:.3g} ms",
+                transform=axes.transAxes,
+                ha="center",
+                color=GREY,
+            )
 
 
 def _steps(cells: Sequence[Cell[TrainRow]]) -> str:
@@ -236,7 +302,9 @@ def _sorted(cells: Sequence[Cell[AnyRow]], name: str) -> dict[str, list[AnyRow]]
         return estimate.value if estimate else math.inf
 
     by_framework = grouped((cell.row for cell in cells), lambda row: row.framework)
-    return {framework: sorted(by_framework[framework], key=place) for framework in sorted(by_framework)}
+    return {
+        framework: sorted(by_framework[framework], key=place) for framework in sorted(by_framework)
+    }
 
 
 def _height(frameworks: dict[str, list[AnyRow]]) -> float:

@@ -1,4 +1,7 @@
-"""The first study's fourth family: does a killed run go on bit by bit? Verdicts as a matrix, and losses up to where runs part."""
+"""The first study's fourth family: whether a killed run goes on bit by bit.
+
+Verdicts are a matrix, and losses are drawn up to where the runs part.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,29 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from harness.analysis.figures.cells import Cell, Pool, State, caption, chosen, footer, grouped, label, missing, slug, state_title
+from harness.analysis.figures.cells import (
+    Cell,
+    Pool,
+    State,
+    caption,
+    chosen,
+    footer,
+    grouped,
+    label,
+    missing,
+    slug,
+    state_title,
+)
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.panels import FAILED, GOOD, UNSUPPORTED, Mark, Verdict, matrix, matrix_legend
+from harness.analysis.figures.panels import (
+    FAILED,
+    GOOD,
+    UNSUPPORTED,
+    Mark,
+    Verdict,
+    matrix,
+    matrix_legend,
+)
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, RED, ROW_INCHES, SKY, frame
 from harness.analysis.resume import ResumeRow
 
@@ -27,9 +50,7 @@ _ROLES = {
     "rng": "random generator",
     "position": "position",
 }
-_KEY = (
-    "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
-)
+_KEY = "Letters name what differs first: W weights, O optimizer, S batch-norm statistics, R random generators, P position in the data."
 _COLUMN_INCHES = 1.0
 _LEAST_COLUMNS = 3
 _LABEL_INCHES = 2.7
@@ -50,12 +71,20 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     title = f"Does a killed run go on bit by bit? {state_title(state)}"
     guide = f"Lighter is better; numbers are the first step after which a leaf differs. {_KEY} Empty: not part of the suite."
     frameworks = dict(sorted(grouped(cells, lambda cell: cell.row.framework).items()))
-    lines = {name: list(dict.fromkeys(label(cell.row) for cell in own)) for name, own in frameworks.items()}
-    columns = {name: sorted({_column(cell.row) for cell in own}) for name, own in frameworks.items()}
+    lines = {
+        name: list(dict.fromkeys(label(cell.row) for cell in own))
+        for name, own in frameworks.items()
+    }
+    columns = {
+        name: sorted({_column(cell.row) for cell in own}) for name, own in frameworks.items()
+    }
     across = 2 if len(frameworks) > 1 else 1
     down = -(-len(frameworks) // across)
     ordered = sorted(frameworks, key=lambda name: -len(lines[name]))
-    heights = [max(len(lines[name]) for name in ordered[place * across : (place + 1) * across]) for place in range(down)]
+    heights = [
+        max(len(lines[name]) for name in ordered[place * across : (place + 1) * across])
+        for place in range(down)
+    ]
     widest = max(_LEAST_COLUMNS, *(len(found) for found in columns.values()))
     figure, body = frame(
         title,
@@ -64,19 +93,34 @@ def _matrix(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
         max(6.5, across * (_LABEL_INCHES + _COLUMN_INCHES * widest)),
         sum(ROW_INCHES * height + 0.62 for height in heights),
     )
-    grid = body.subplots(down, across, squeeze=False, gridspec_kw={"height_ratios": [height + 2 for height in heights]})
+    grid = body.subplots(
+        down,
+        across,
+        squeeze=False,
+        gridspec_kw={"height_ratios": [height + 2 for height in heights]},
+    )
     for axes in grid.flat[len(ordered) :]:
         axes.remove()
     for name, axes in zip(ordered, grid.flat, strict=False):
         axes.set_title(name, pad=6)
         marks = {
-            (lines[name].index(label(cell.row)), columns[name].index(_column(cell.row))): _mark(cell.row)
+            (lines[name].index(label(cell.row)), columns[name].index(_column(cell.row))): _mark(
+                cell.row
+            )
             for cell in frameworks[name]
         }
         matrix(axes, lines[name], [_heading(*column) for column in columns[name]], marks, widest)
-    matrix_legend(body, (IDENTICAL, NOT_RESTORED, LATER, BEFORE), (_mark(cell.row).verdict for cell in cells))
+    matrix_legend(
+        body, (IDENTICAL, NOT_RESTORED, LATER, BEFORE), (_mark(cell.row).verdict for cell in cells)
+    )
     what = "Whether a run that was killed and went on from its checkpoint in another process is bitwise that of a straight run."
-    return Drawn(slug("determinism", *state), title, caption(what, COMPARED, cells, pool), missing(cells), figure)
+    return Drawn(
+        slug("determinism", *state),
+        title,
+        caption(what, COMPARED, cells, pool),
+        missing(cells),
+        figure,
+    )
 
 
 def _column(row: ResumeRow) -> tuple[int, str]:
@@ -120,7 +164,13 @@ def _traces(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
     )
     frameworks = dict(sorted(grouped(cells, lambda cell: cell.row.framework).items()))
     across = max(len(own) for own in frameworks.values())
-    figure, body = frame(title, guide, footer(COMPARED, [], pool), max(6.5, 2.15 * across + 0.5), 1.75 * len(frameworks))
+    figure, body = frame(
+        title,
+        guide,
+        footer(COMPARED, [], pool),
+        max(6.5, 2.15 * across + 0.5),
+        1.75 * len(frameworks),
+    )
     grid = body.subplots(len(frameworks), across, squeeze=False, sharex=True, sharey="row")
     for (framework, own), panels in zip(frameworks.items(), grid, strict=True):
         for cell, axes in zip(own, panels, strict=False):
@@ -143,7 +193,9 @@ def _traces(state: State, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Drawn
         ncols=4,
     )
     what = "Losses before each step of the straight and of the resumed run (rank 0), and the first divergence of the state."
-    return Drawn(slug("traces", *state), title, caption(what, COMPARED, cells, pool), missing(cells), figure)
+    return Drawn(
+        slug("traces", *state), title, caption(what, COMPARED, cells, pool), missing(cells), figure
+    )
 
 
 def _trace(axes: Axes, row: ResumeRow) -> None:
@@ -151,14 +203,38 @@ def _trace(axes: Axes, row: ResumeRow) -> None:
     begin = row.at_step or 0
     ranks = f"\n{row.world} ranks, {row.strategy}" if row.world > 1 else ""
     axes.set_title(label(row).replace(" without ", "\nwithout ") + ranks, fontsize=7.5)
-    axes.plot(range(1, len(row.straight_losses) + 1), row.straight_losses, color=GREY, lw=2.4, label="straight")
-    axes.plot(range(begin + 1, begin + len(row.losses) + 1), row.losses, color=BLUE, ls="", marker="x", mew=1.6, label="resumed")
+    axes.plot(
+        range(1, len(row.straight_losses) + 1),
+        row.straight_losses,
+        color=GREY,
+        lw=2.4,
+        label="straight",
+    )
+    axes.plot(
+        range(begin + 1, begin + len(row.losses) + 1),
+        row.losses,
+        color=BLUE,
+        ls="",
+        marker="x",
+        mew=1.6,
+        label="resumed",
+    )
     axes.axvline(begin + 0.5, color=BLACK, lw=1.0, ls="--")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if row.diverged_at is None:
         said = "bit by bit the same"
     else:
-        axes.plot([row.diverged_at + 0.5], [0.97], transform=axes.get_xaxis_transform(), color=RED, marker="v", ms=7, clip_on=False)
-        begun = "not restored" if row.diverged_at == begin else f"differs after step {row.diverged_at}"
+        axes.plot(
+            [row.diverged_at + 0.5],
+            [0.97],
+            transform=axes.get_xaxis_transform(),
+            color=RED,
+            marker="v",
+            ms=7,
+            clip_on=False,
+        )
+        begun = (
+            "not restored" if row.diverged_at == begin else f"differs after step {row.diverged_at}"
+        )
         said = f"{begun}:\n{', '.join(_ROLES[role] for role in row.first_roles)}"
     axes.text(0.02, 0.03, said, transform=axes.transAxes, fontsize=6.8, va="bottom")

@@ -14,12 +14,17 @@ from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
 _PNG_LEVEL = 1  # of nine: more takes as long as all the drawing
-_NOTEBOOK_COLOURS = 64  # a chart has few, and their mixtures with its ground; the file is a third of one with all colours
+# a chart has few, and their mixtures with its ground; the file is a third of one with all colours
+_NOTEBOOK_COLOURS = 64
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure. `name` is the stem of its files; `missing` has a sentence for every cell without a number: which and why."""
+    """A figure.
+
+    `name` is the stem of its files; `missing` has a sentence for every cell without a number: which
+    and why.
+    """
 
     name: str
     title: str
@@ -33,7 +38,9 @@ class Drawn:
         with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as png:
             self.figure.savefig(full, format="png", dpi=_NOTEBOOK_DPI)
             with Image.open(full) as image:
-                image.convert("RGB").quantize(_NOTEBOOK_COLOURS, dither=Image.Dither.NONE).save(png, "png", optimize=True)
+                image.convert("RGB").quantize(_NOTEBOOK_COLOURS, dither=Image.Dither.NONE).save(
+                    png, "png", optimize=True
+                )
             return png.getvalue()
 
 
@@ -50,21 +57,35 @@ class Saved:
 
 
 def save(drawn: Drawn, folder: Path) -> Saved:
-    """Write NAME.svg and NAME.png into `folder`, which is made. The same figure gives the same bytes."""
+    """Write NAME.svg and NAME.png into `folder`, which is made.
+
+    The same figure gives the same bytes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
     _lay_out(drawn.figure)
     with mpl.rc_context(STYLE):
-        drawn.figure.savefig(svg, metadata={"Title": drawn.title, "Description": drawn.caption, "Date": None, "Creator": None})
+        drawn.figure.savefig(
+            svg,
+            metadata={
+                "Title": drawn.title,
+                "Description": drawn.caption,
+                "Date": None,
+                "Creator": None,
+            },
+        )
         said = {"Title": drawn.title, "Description": drawn.caption, "Software": None}
-        drawn.figure.savefig(png, dpi=PNG_DPI, metadata=said, pil_kwargs={"compress_level": _PNG_LEVEL})
+        drawn.figure.savefig(
+            png, dpi=PNG_DPI, metadata=said, pil_kwargs={"compress_level": _PNG_LEVEL}
+        )
     return Saved(drawn.name, drawn.title, drawn.caption, drawn.missing, svg, png)
 
 
 def _lay_out(figure: Figure) -> None:
     """Place everything once for both files; a figure that was saved before is laid out already.
 
-    No engine is left: where there is one, even one that does nothing, matplotlib draws the figure twice for every file.
+    No engine is left: where there is one, even one that does nothing, matplotlib draws the figure
+    twice for every file.
     """
     engine = figure.get_layout_engine()
     if engine is not None:

@@ -27,5 +27,8 @@ def write_index(saved: Sequence[Saved], folder: Path) -> Path | None:
     index = folder / INDEX
     if index.exists() and not index.read_text(errors="replace").startswith(_MADE):
         return None
-    index.write_text(_HEAD + "".join(f"- [{figure.name}]({figure.name}.svg): {figure.title}.\n" for figure in saved))
+    index.write_text(
+        _HEAD
+        + "".join(f"- [{figure.name}]({figure.name}.svg): {figure.title}.\n" for figure in saved)
+    )
     return index

@@ -24,7 +24,9 @@ GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # of words tha
 def method_lines(axes: Axes, rows: Sequence[Row], labelled: bool = True) -> None:
     """One line for each row, the first on top; the framework's default in bold."""
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(range(len(rows)), [label(row) for row in rows] if labelled else [""] * len(rows))
+    axes.set_yticks(
+        range(len(rows)), [label(row) for row in rows] if labelled else [""] * len(rows)
+    )
     axes.tick_params(axis="y", length=0)
     for text, row in zip(axes.get_yticklabels(), rows, strict=True):
         text.set_fontweight("bold" if row.default else "normal")
@@ -52,7 +54,9 @@ def bars(axes: Axes, rows: Sequence[Row], name: str, look: Look) -> None:
 
 def bar_inks(look: Look, hollow: bool) -> tuple[str, str]:
     """The colours of a bar's face and of its edge and hatch; hollow is for a single sample."""
-    return ("white", look.colour) if hollow else (look.colour, "white" if look.hatch else look.colour)
+    return (
+        ("white", look.colour) if hollow else (look.colour, "white" if look.hatch else look.colour)
+    )
 
 
 def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float = 0.0) -> None:
@@ -74,12 +78,26 @@ def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float 
     )
     for (line, estimate), hollow in zip(known, single, strict=True):
         if hollow:
-            axes.plot([estimate.value], [line + shift], ls="", marker=look.marker, ms=5.0, mfc="white", mec=look.colour, zorder=4)
+            axes.plot(
+                [estimate.value],
+                [line + shift],
+                ls="",
+                marker=look.marker,
+                ms=5.0,
+                mfc="white",
+                mec=look.colour,
+                zorder=4,
+            )
 
 
 def spans(estimates: Sequence[Estimate], single: Sequence[bool]) -> np.ndarray:
     """How far each interval reaches below and above its value, as error bars want it; nothing where it is of a single sample."""
-    reach = np.array([[max(0.0, e.value - e.low) for e in estimates], [max(0.0, e.high - e.value) for e in estimates]])
+    reach = np.array(
+        [
+            [max(0.0, e.value - e.low) for e in estimates],
+            [max(0.0, e.high - e.value) for e in estimates],
+        ]
+    )
     return np.where(single, np.nan, reach)
 
 
@@ -90,15 +108,33 @@ def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
     for line, row in enumerate(rows):
         if row.status != "ok":
             text = reason(row, length)
-            note = axes.text(0.01, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, style="italic")
+            note = axes.text(
+                0.01,
+                line,
+                text,
+                transform=axes.get_yaxis_transform(),
+                va="center",
+                fontsize=6.5,
+                style="italic",
+            )
             note.set(color=GREY, in_layout=False, bbox=GROUND)
 
 
 def beside(axes: Axes, texts: Sequence[str], heading: str = "") -> None:
     """A narrow column of texts to the right of the lines."""
     for line, text in enumerate(texts):
-        axes.text(1.02, line, text, transform=axes.get_yaxis_transform(), va="center", fontsize=7, color="#404040")
-    axes.text(1.02, 1.0, heading, transform=axes.transAxes, va="bottom", fontsize=7, color="#404040")
+        axes.text(
+            1.02,
+            line,
+            text,
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=7,
+            color="#404040",
+        )
+    axes.text(
+        1.02, 1.0, heading, transform=axes.transAxes, va="bottom", fontsize=7, color="#404040"
+    )
 
 
 @dataclass(frozen=True)
@@ -124,15 +160,38 @@ class Mark:
     text: str
 
 
-def matrix(axes: Axes, lines: Sequence[str], columns: Sequence[str], marks: Mapping[tuple[int, int], Mark], across: int) -> None:
+def matrix(
+    axes: Axes,
+    lines: Sequence[str],
+    columns: Sequence[str],
+    marks: Mapping[tuple[int, int], Mark],
+    across: int,
+) -> None:
     """Cells by line and column, as wide as if there were `across` columns; a cell that was not asked for stays empty."""
     for (line, column), mark in marks.items():
         look = mark.verdict
         edge = "white" if look.colour != "white" else PALE
-        box = Rectangle((column - 0.48, line - 0.46), 0.96, 0.92, facecolor=look.colour, hatch=look.hatch, edgecolor=edge, lw=0.0)
+        box = Rectangle(
+            (column - 0.48, line - 0.46),
+            0.96,
+            0.92,
+            facecolor=look.colour,
+            hatch=look.hatch,
+            edgecolor=edge,
+            lw=0.0,
+        )
         axes.add_patch(box)
         plate = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8} if look.hatch else None
-        axes.text(column, line, mark.text, ha="center", va="center", fontsize=6.8, color=look.ink, bbox=plate)
+        axes.text(
+            column,
+            line,
+            mark.text,
+            ha="center",
+            va="center",
+            fontsize=6.8,
+            color=look.ink,
+            bbox=plate,
+        )
     axes.set_xlim(-0.5, across - 0.5)
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xticks(range(len(columns)), columns, fontsize=7)
@@ -148,8 +207,18 @@ def matrix_legend(body: SubFigure, verdicts: Sequence[Verdict], used: Iterable[V
     """What the kinds of cells mean that are used, in the order of `verdicts`, outside of the panels."""
     present = set(used)
     shown = [verdict for verdict in (*verdicts, FAILED, UNSUPPORTED) if verdict in present]
-    handles = [Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="white" if v.colour != "white" else GREY) for v in shown]
-    body.legend(handles, [v.meaning for v in shown], loc="outside lower left", ncols=2, handleheight=1.2, handlelength=1.8)
+    handles = [
+        Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="white" if v.colour != "white" else GREY)
+        for v in shown
+    ]
+    body.legend(
+        handles,
+        [v.meaning for v in shown],
+        loc="outside lower left",
+        ncols=2,
+        handleheight=1.2,
+        handlelength=1.8,
+    )
 
 
 def wrapped(text: str, width: int) -> str:

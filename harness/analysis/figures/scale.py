@@ -53,11 +53,15 @@ class Line:
 
     def durable(self) -> list[tuple[int, Estimate]]:
         """Ranks, and the time until durable."""
-        return [(cell.row.world, time) for cell in self.cells if (time := number(cell.row, "durable_s"))]
+        return [
+            (cell.row.world, time) for cell in self.cells if (time := number(cell.row, "durable_s"))
+        ]
 
     def straggler(self) -> list[tuple[int, Estimate]]:
         """Ranks, and how much longer the last rank took than the middle one; one rank has nobody to wait for."""
-        found = [(cell.row.world, _straggler(cell)) for cell in self.cells if _has_stragglers(cell.row)]
+        found = [
+            (cell.row.world, _straggler(cell)) for cell in self.cells if _has_stragglers(cell.row)
+        ]
         return [(world, estimate) for world, estimate in found if estimate]
 
 
@@ -70,16 +74,26 @@ def draw(pool: Pool) -> Iterator[Drawn]:
 def scaled(pool: Pool) -> list[Cell[CostRow]]:
     """The saves of methods in several worlds, each case once.
 
-    They are of the run that measured most of a framework's methods in several worlds, as far as it reaches: what more ranks change
-    must not be what another day changes.
+    They are of the run that measured most of a framework's methods in several worlds, as far as it
+    reaches: what more ranks change must not be what another day changes.
     """
-    return [cell for cells in grouped(pool.every(CostRow), _kind).values() for cell in _of_runs_that_scale(cells)]
+    return [
+        cell
+        for cells in grouped(pool.every(CostRow), _kind).values()
+        for cell in _of_runs_that_scale(cells)
+    ]
 
 
 def _of_runs_that_scale(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
     by_run = grouped(cells, lambda cell: cell.run.name).values()
-    within_one = {id(cell) for own in by_run for cell in _in_several_worlds(own) if is_measured(cell)}
-    return chosen(_in_several_worlds(cells), lambda cell: cell.row.framework, lambda cell: id(cell) in within_one)
+    within_one = {
+        id(cell) for own in by_run for cell in _in_several_worlds(own) if is_measured(cell)
+    }
+    return chosen(
+        _in_several_worlds(cells),
+        lambda cell: cell.row.framework,
+        lambda cell: id(cell) in within_one,
+    )
 
 
 def _kind(cell: Cell[CostRow]) -> tuple[State, bool]:
@@ -97,7 +111,13 @@ def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool
         f"Hollow: more ranks than processors.{_NO_INTERVAL if any(is_single(cell.row) for cell in cells) else ''}"
     )
     lines = grouped(_lines(cells), lambda line: line.framework)
-    figure, body = frame(title, guide, footer(INTERVALS, cells, pool), max(6.5, _PANEL_INCHES * len(lines) + 0.6), 5.2)
+    figure, body = frame(
+        title,
+        guide,
+        footer(INTERVALS, cells, pool),
+        max(6.5, _PANEL_INCHES * len(lines) + 0.6),
+        5.2,
+    )
     grid = body.subplots(
         3,
         len(lines),
@@ -125,24 +145,38 @@ def _legend_ratio(lines: Iterable[Sequence[Line]]) -> float:
 def _lines(cells: Sequence[Cell[CostRow]]) -> list[Line]:
     """One rank has no strategy: its row begins the line of each of its method's strategies."""
     found = []
-    for (framework, _), own in grouped(cells, lambda cell: (cell.row.framework, label(cell.row))).items():
+    for (framework, _), own in grouped(
+        cells, lambda cell: (cell.row.framework, label(cell.row))
+    ).items():
         strategies = sorted({cell.row.strategy for cell in own if cell.row.world > 1}) or [""]
         for strategy in strategies:
             of_line = [cell for cell in own if cell.row.world == 1 or cell.row.strategy == strategy]
             name = label(of_line[0].row) + (f", {strategy}" if strategy else "")
-            found.append(Line(framework, name, tuple(sorted(of_line, key=lambda cell: cell.row.world))))
+            found.append(
+                Line(framework, name, tuple(sorted(of_line, key=lambda cell: cell.row.world)))
+            )
     # What several frameworks have comes first, and so looks the same in each of their panels.
-    frameworks = Counter(method for method, _ in {(cell.row.method, cell.row.framework) for cell in cells})
-    return sorted(found, key=lambda line: (line.framework, -frameworks[line.cells[0].row.method], line.name))
+    frameworks = Counter(
+        method for method, _ in {(cell.row.method, cell.row.framework) for cell in cells}
+    )
+    return sorted(
+        found, key=lambda line: (line.framework, -frameworks[line.cells[0].row.method], line.name)
+    )
 
 
 def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
     for line, (look, shift) in zip(lines, _looks(len(lines)), strict=True):
         _curve(axes, line, line.durable(), look, shift)
     _ideal(axes, lines, weak)
-    ceilings = grouped((cell.row for line in lines for cell in line.cells if cell.row.ceiling_write_s), lambda row: row.world)
+    ceilings = grouped(
+        (cell.row for line in lines for cell in line.cells if cell.row.ceiling_write_s),
+        lambda row: row.world,
+    )
     worlds = sorted(ceilings)
-    middle = [median(row.ceiling_write_s.value for row in ceilings[world] if row.ceiling_write_s) for world in worlds]
+    middle = [
+        median(row.ceiling_write_s.value for row in ceilings[world] if row.ceiling_write_s)
+        for world in worlds
+    ]
     axes.plot(worlds, middle, color=BLACK, ls=":", lw=1.2, label="ceiling of the disk")
 
 
@@ -151,7 +185,9 @@ def _looks(count: int) -> list[tuple[Look, float]]:
     return [(series(place), _STEP_ASIDE ** (place - 0.5 * (count - 1))) for place in range(count)]
 
 
-def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look, shift: float) -> None:
+def _curve(
+    axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look, shift: float
+) -> None:
     if not values:
         return
     worlds, estimates = zip(*values, strict=True)
@@ -159,9 +195,21 @@ def _curve(axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look:
     heights = [estimate.value for estimate in estimates]
     alone = {cell.row.world for cell in line.cells if is_single(cell.row)}
     reach = spans(estimates, [world in alone for world in worlds])
-    axes.errorbar(places, heights, yerr=reach, color=look.colour, marker=look.marker, ls=look.line, lw=1.2, ms=5.5, label=line.name)
+    axes.errorbar(
+        places,
+        heights,
+        yerr=reach,
+        color=look.colour,
+        marker=look.marker,
+        ls=look.line,
+        lw=1.2,
+        ms=5.5,
+        label=line.name,
+    )
     crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
-    hollow = [(world, height) for world, height in zip(worlds, heights, strict=True) if world in crowded]
+    hollow = [
+        (world, height) for world, height in zip(worlds, heights, strict=True) if world in crowded
+    ]
     axes.plot(
         [world * shift for world, _ in hollow],
         [height for _, height in hollow],
@@ -200,7 +248,11 @@ def _has_stragglers(row: CostRow) -> bool:
 def _in_several_worlds(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
     """Those of the methods that were measured in more than one world."""
     worlds = grouped((cell.row for cell in cells), lambda row: (row.framework, row.method))
-    return [cell for cell in cells if len({row.world for row in worlds[cell.row.framework, cell.row.method]}) >= _LEAST_WORLDS]
+    return [
+        cell
+        for cell in cells
+        if len({row.world for row in worlds[cell.row.framework, cell.row.method]}) >= _LEAST_WORLDS
+    ]
 
 
 def _straggler(cell: Cell[CostRow]) -> Estimate | None:
@@ -210,10 +262,14 @@ def _straggler(cell: Cell[CostRow]) -> Estimate | None:
     used = used[used["straggler"].notna()]
     if used.empty:
         return None
-    return statistics.median(Samples(used["straggler"].to_numpy(dtype=float), used["process"].to_numpy(dtype=int)))
+    return statistics.median(
+        Samples(used["straggler"].to_numpy(dtype=float), used["process"].to_numpy(dtype=int))
+    )
 
 
-def _finish(times: Sequence[Axes], stragglers: Sequence[Axes], cells: Sequence[Cell[CostRow]]) -> None:
+def _finish(
+    times: Sequence[Axes], stragglers: Sequence[Axes], cells: Sequence[Cell[CostRow]]
+) -> None:
     worlds = sorted({cell.row.world for cell in cells})
     for axes in [*times, *stragglers]:
         axes.set_xscale("log", base=2)

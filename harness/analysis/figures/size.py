@@ -52,12 +52,16 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     for state, cells in grouped(once, lambda cell: cell.state).items():
         world = min(cell.row.world for cell in cells)
         best = {
-            (cell.row.framework, label(cell.row), cell.row.strategy): cell for cell in reversed(cells) if cell.row.world == world
+            (cell.row.framework, label(cell.row), cell.row.strategy): cell
+            for cell in reversed(cells)
+            if cell.row.world == world
         }
         yield _figure(state, list(reversed(best.values())), of_more_ranks(cells, world), pool)
 
 
-def _figure(state: State, cells: Sequence[Cell[Row]], more_ranks: tuple[str, ...], pool: Pool) -> Drawn:
+def _figure(
+    state: State, cells: Sequence[Cell[Row]], more_ranks: tuple[str, ...], pool: Pool
+) -> Drawn:
     state_bytes = max((_sized(cell.row).state_bytes or 0 for cell in cells), default=0)
     title = f"What the files hold: {state_title(state)}, {size(state_bytes)} of state"
     guide = (
@@ -65,7 +69,10 @@ def _figure(state: State, cells: Sequence[Cell[Row]], more_ranks: tuple[str, ...
         "of the state: a bar beyond it is the format's own, a shorter one is compressed."
     )
     by_framework = grouped((_sized(cell.row) for cell in cells), lambda row: row.framework)
-    frameworks = {name: sorted(by_framework[name], key=lambda row: _ratio(row) or float("inf")) for name in sorted(by_framework)}
+    frameworks = {
+        name: sorted(by_framework[name], key=lambda row: _ratio(row) or float("inf"))
+        for name in sorted(by_framework)
+    }
     height = sum(ROW_INCHES * len(rows) + 0.42 for rows in frameworks.values()) + 0.3
     figure, body = frame(title, guide, footer(COUNTED, cells, pool), 8.0, height)
     panels = body.subplots(
@@ -83,7 +90,13 @@ def _figure(state: State, cells: Sequence[Cell[Row]], more_ranks: tuple[str, ...
     panels[-1].set_xlim(0.0, max(_NEAREST_LIMIT, 1.05 * widest))
     _legend(body, [row for rows in frameworks.values() for row in rows])
     what = "File bytes against bytes of state, by role where the format tells."
-    return Drawn(slug("size", *state), title, caption(what, COUNTED, cells, pool), missing(cells) + more_ranks, figure)
+    return Drawn(
+        slug("size", *state),
+        title,
+        caption(what, COUNTED, cells, pool),
+        missing(cells) + more_ranks,
+        figure,
+    )
 
 
 def _bars(axes: Axes, rows: Sequence[Sized]) -> None:
@@ -101,24 +114,76 @@ def _bar(axes: Axes, line: int, row: Sized, file_bytes: int, state_bytes: int) -
         left = 0.0
         for name, role, look in _ROLES:
             part = getattr(row, name) / state_bytes
-            axes.barh(line, part, BAR_HEIGHT, left, color=look.colour, hatch=look.hatch, edgecolor="white", lw=0.0, label=role)
+            axes.barh(
+                line,
+                part,
+                BAR_HEIGHT,
+                left,
+                color=look.colour,
+                hatch=look.hatch,
+                edgecolor="white",
+                lw=0.0,
+                label=role,
+            )
             left += part
     else:
-        axes.barh(line, file_bytes / state_bytes, BAR_HEIGHT, color=UNDIVIDED.colour, label="not told apart")
+        axes.barh(
+            line,
+            file_bytes / state_bytes,
+            BAR_HEIGHT,
+            color=UNDIVIDED.colour,
+            label="not told apart",
+        )
     if row.covered_bytes:
-        axes.plot([row.covered_bytes / state_bytes], [line], ls="", marker="|", ms=13, mew=2.0, color=BLACK)
+        axes.plot(
+            [row.covered_bytes / state_bytes],
+            [line],
+            ls="",
+            marker="|",
+            ms=13,
+            mew=2.0,
+            color=BLACK,
+        )
     if isinstance(row, SizesRow) and row.fresh_file_bytes:
-        axes.plot([row.fresh_file_bytes / state_bytes], [line], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK)
+        axes.plot(
+            [row.fresh_file_bytes / state_bytes],
+            [line],
+            ls="",
+            marker="D",
+            ms=4.5,
+            mfc="white",
+            mec=BLACK,
+        )
 
 
 def _legend(body: SubFigure, rows: Sequence[Sized]) -> None:
     apart = [row for row in rows if isinstance(row, SizesRow) and row.weights_bytes is not None]
-    shown = [Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="white", label=role) for _, role, look in _ROLES if apart]
+    shown = [
+        Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="white", label=role)
+        for _, role, look in _ROLES
+        if apart
+    ]
     if len(apart) < len([row for row in rows if row.file_bytes]):
         shown.append(Patch(facecolor=UNDIVIDED.colour, label="all roles (not told apart)"))
-    handles = [*shown, Line2D([], [], ls="", marker="|", ms=12, mew=2.0, color=BLACK, label="what the method covers")]
+    handles = [
+        *shown,
+        Line2D(
+            [], [], ls="", marker="|", ms=12, mew=2.0, color=BLACK, label="what the method covers"
+        ),
+    ]
     if any(isinstance(row, SizesRow) and row.fresh_file_bytes for row in rows):
-        handles.append(Line2D([], [], ls="", marker="D", ms=4.5, mfc="white", mec=BLACK, label="state before training"))
+        handles.append(
+            Line2D(
+                [],
+                [],
+                ls="",
+                marker="D",
+                ms=4.5,
+                mfc="white",
+                mec=BLACK,
+                label="state before training",
+            )
+        )
     body.legend(handles=handles, loc="outside lower left", ncols=3)
 
 
@@ -129,7 +194,11 @@ def _sized(row: Row) -> Sized:
 
 
 def _ratio(row: Sized) -> float | None:
-    return row.file_bytes / row.state_bytes if row.status == "ok" and row.file_bytes and row.state_bytes else None
+    return (
+        row.file_bytes / row.state_bytes
+        if row.status == "ok" and row.file_bytes and row.state_bytes
+        else None
+    )
 
 
 def _files(row: Sized) -> str:

@@ -1,6 +1,7 @@
 """How figures look: colours, hatches and markers that stay apart in grey and for colour-blind readers, sizes, and the frame.
 
-Colours are those of M. Okabe and K. Ito, "Color Universal Design", 2008. Nothing is told by colour alone.
+Colours are those of M. Okabe and K. Ito, "Color Universal Design", 2008. Nothing is told by colour
+alone.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 BLACK, GREY, LIGHT, PALE = "#000000", "#767676", "#bdbdbd", "#e4e4e4"
-BLUE, SKY, ORANGE, GREEN, RED, PURPLE = "#0072b2", "#56b4e9", "#e69f00", "#009e73", "#d55e00", "#cc79a7"
+BLUE, SKY, ORANGE, GREEN, RED, PURPLE = (
+    "#0072b2",
+    "#56b4e9",
+    "#e69f00",
+    "#009e73",
+    "#d55e00",
+    "#cc79a7",
+)
 
 STYLE: Any = {  # matplotlib's own type for it is a literal of 300 names
     "svg.hashsalt": "ckptbench",
     "svg.fonttype": "path",  # widths stay as they were laid out, whatever fonts the reader has
     "text.parse_math": False,  # two dollars in a reason are no formula
-    "figure.autolayout": False,  # else a reader's own settings bring back the engine that is taken away after the layout
+    # else a reader's own settings bring back the engine that is taken away after the layout
+    "figure.autolayout": False,
     "figure.constrained_layout.use": False,
     "font.family": "DejaVu Sans",
     "font.size": 8.0,
@@ -80,7 +89,9 @@ def series(place: int) -> Look:
     return replace(SERIES[look], line=LINES[(LINES.index(SERIES[look].line) + rounds) % len(LINES)])
 
 
-def frame(title: str, guide: str, footer: str, width: float, height: float) -> tuple[Figure, SubFigure]:
+def frame(
+    title: str, guide: str, footer: str, width: float, height: float
+) -> tuple[Figure, SubFigure]:
     """An empty figure, and within it the place for its panels and legend, of `height` inches.
 
     Above stand its title and how to read it, below what it rests on.

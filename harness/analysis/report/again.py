@@ -12,17 +12,27 @@ from harness.case import SUMMARY_ABOVE, Case
 from harness.plan import AB
 
 _LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
-_COMPARED = "parity"  # an experiment whose rows mean something only beside those of the other frameworks
+# an experiment whose rows mean something only beside those of the other frameworks
+_COMPARED = "parity"
 
 
 def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str:
     """Return what to type for the row of `case`, one of the `cases` of a run with that plan file.
 
-    A suite that has the case in several shapes (steps between checkpoints, parts left out) measures those too.
+    A suite that has the case in several shapes (steps between checkpoints, parts left out) measures
+    those too.
     """
-    frameworks = dict.fromkeys(other.framework for other in cases) if case.experiment == _COMPARED else (case.framework,)
+    frameworks = (
+        dict.fromkeys(other.framework for other in cases)
+        if case.experiment == _COMPARED
+        else (case.framework,)
+    )
     arms: Mapping[str, Mapping[str, Any]] = header.get("arms") or {}
-    words = ["ckptbench", "ab", header["suite"].removeprefix(AB), *_sides(arms)] if arms else ["ckptbench", "run", header["suite"]]
+    words = (
+        ["ckptbench", "ab", header["suite"].removeprefix(AB), *_sides(arms)]
+        if arms
+        else ["ckptbench", "run", header["suite"]]
+    )
     words += [word for name in frameworks for word in ("--framework", name)]
     words += ["--workload", case.workload, *_method(case), *_world(case, cases)]
     words += [] if arms else _launch(case)
@@ -35,7 +45,9 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
 
 def _sides(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Both sides, with absolute paths where they were given as seen from wherever the command was typed."""
-    return [word for name, arm in arms.items() for asked in _asked(arm) for word in (f"--{name}", asked)]
+    return [
+        word for name, arm in arms.items() for asked in _asked(arm) for word in (f"--{name}", asked)
+    ]
 
 
 def _asked(arm: Mapping[str, Any]) -> list[str]:
@@ -49,11 +61,17 @@ def _settings(settings: Mapping[str, Any], summarises: bool) -> list[str]:
     """Whose mpirun starts the ranks, and from how many ranks on one record stands for all, where that is not the usual."""
     words = ["--mpirun", settings["mpirun"]] if settings.get("mpirun") else []
     above = settings.get("summary_above", SUMMARY_ABOVE)
-    return words + (["--summary-above", str(above)] if summarises and above != SUMMARY_ABOVE else [])
+    return words + (
+        ["--summary-above", str(above)] if summarises and above != SUMMARY_ABOVE else []
+    )
 
 
 def _goal(goal: Mapping[str, float]) -> list[str]:
-    return ["--precision", f"{goal['precision']:g}", "--budget", f"{goal['budget_s']:g}s"] if goal else []
+    return (
+        ["--precision", f"{goal['precision']:g}", "--budget", f"{goal['budget_s']:g}s"]
+        if goal
+        else []
+    )
 
 
 def _method(case: Case) -> list[str]:
@@ -62,7 +80,11 @@ def _method(case: Case) -> list[str]:
     if not case.method or found is None:
         return []
     options = found["options"].split(",") if found["options"] else []
-    return ["--method", found["method"], *(word for option in options for word in ("--option", option))]
+    return [
+        "--method",
+        found["method"],
+        *(word for option in options for word in ("--option", option)),
+    ]
 
 
 def _world(case: Case, cases: Sequence[Case]) -> list[str]:
@@ -71,5 +93,9 @@ def _world(case: Case, cases: Sequence[Case]) -> list[str]:
 
 def _launch(case: Case) -> list[str]:
     words = ["--strategy", case.strategy] if case.strategy else []
-    words += ["--launcher", case.launcher] if case.launcher != ("local" if case.world == 1 else "mpirun") else []
+    words += (
+        ["--launcher", case.launcher]
+        if case.launcher != ("local" if case.world == 1 else "mpirun")
+        else []
+    )
     return words + (["--nodes", str(case.nodes)] if case.nodes else [])

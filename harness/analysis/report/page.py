@@ -20,7 +20,8 @@ from harness.machine import Manifest, comparable
 _FOLDER = Path(__file__).parent
 _DAMAGES_SHOWN = 100  # of each run
 _POINTS = re.compile(rb'<svg\b[^>]*? width="([\d.]+)pt" height="([\d.]+)pt"')
-_UPRIGHT_POINTS = 730.0  # a picture that wide has three quarters of its size across A4, and its small print 5 points
+# a picture that wide has three quarters of its size across A4, and its small print 5 points
+_UPRIGHT_POINTS = 730.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class Picture:
 
     @property
     def address(self) -> str:
-        """The picture within the page. As an image of its own, its identifiers meet no other's and nothing in it runs."""
+        """The picture within the page.
+
+        As an image of its own, its identifiers meet no other's and nothing in it runs.
+        """
         return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
 
     @property
@@ -54,11 +58,16 @@ class Machine:
 
 
 def apart(runs: Sequence[ReadRun]) -> list[list[ReadRun]]:
-    """Group the runs by machine: those of one group are comparable, those of two are not. Raises OSError without a manifest."""
+    """Group the runs by machine: those of one group are comparable, those of two are not.
+
+    Raises OSError without a manifest.
+    """
     groups: list[tuple[Manifest, list[ReadRun]]] = []
     for run in sorted(runs, key=lambda run: run.name):
         here = run.stored.manifest
-        members = next((members for manifest, members in groups if not comparable(manifest, here)), None)
+        members = next(
+            (members for manifest, members in groups if not comparable(manifest, here)), None
+        )
         if members is None:
             groups.append((here, [run]))
         else:
@@ -67,14 +76,28 @@ def apart(runs: Sequence[ReadRun]) -> list[list[ReadRun]]:
 
 
 def page(machines: Sequence[Machine]) -> str:
-    """Return the page as HTML. Whatever came from a record is escaped, and the page's own policy forbids any other script."""
-    style, script = ((_FOLDER / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
+    """Return the page as HTML.
+
+    Whatever came from a record is escaped, and the page's own policy forbids any other script.
+    """
+    style, script = (
+        (_FOLDER / name).read_text(encoding="utf-8") for name in ("report.css", "report.js")
+    )
     environment = Environment(
-        loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; form-action 'none'"
-    described = [_described(machine, f"m{number}-", len(machines) > 1) for number, machine in enumerate(machines, start=1)]
-    return environment.get_template("report.html").render(machines=described, style=style, script=script, policy=policy)
+    described = [
+        _described(machine, f"m{number}-", len(machines) > 1)
+        for number, machine in enumerate(machines, start=1)
+    ]
+    return environment.get_template("report.html").render(
+        machines=described, style=style, script=script, policy=policy
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +121,10 @@ def _described(machine: Machine, anchor: str, several: bool) -> _Described:
         heading=f"Machine {manifest.machine}" if several else "",
         answer=answer([run.rows for run in machine.runs]),
         manifest=_facts(manifest),
-        runs=[run_facts(run, f"{anchor}run-{number}") for number, run in enumerate(machine.runs, start=1)],
+        runs=[
+            run_facts(run, f"{anchor}run-{number}")
+            for number, run in enumerate(machine.runs, start=1)
+        ],
         tables=made,
         pictures=machine.pictures,
         failures=failures(made),
@@ -108,8 +134,15 @@ def _described(machine: Machine, anchor: str, several: bool) -> _Described:
 
 def _damages(run: ReadRun) -> list[str]:
     found = run.stored.damages
-    said = [f"{run.name}/{damage.file.name}, line {damage.line}: {damage.reason}" for damage in found[:_DAMAGES_SHOWN]]
-    return said + ([f"{run.name}: {len(found) - len(said)} more damaged lines"] if len(found) > len(said) else [])
+    said = [
+        f"{run.name}/{damage.file.name}, line {damage.line}: {damage.reason}"
+        for damage in found[:_DAMAGES_SHOWN]
+    ]
+    return said + (
+        [f"{run.name}: {len(found) - len(said)} more damaged lines"]
+        if len(found) > len(said)
+        else []
+    )
 
 
 def _facts(manifest: Manifest) -> list[tuple[str, str]]:

@@ -113,7 +113,11 @@ class _Place:
 
 def tables(runs: Sequence[ReadRun], anchor: str) -> list[Table]:
     """A table for every experiment that the runs have rows of; `anchor` begins every name within the page."""
-    places = [_Place(run, number, position) for number, run in enumerate(runs, start=1) for position in range(len(run.rows))]
+    places = [
+        _Place(run, number, position)
+        for number, run in enumerate(runs, start=1)
+        for position in range(len(run.rows))
+    ]
     made = []
     for experiment, question in QUESTIONS.items():
         own = [place for place in places if place.row.experiment == experiment]
@@ -129,7 +133,9 @@ def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]
     slowdowns = _slowdowns(runs.values())
     texts = [_text(place.row, slowdowns) for place in ordered]
     present = {name for text in texts for name in text}
-    columns = IDENTITY | {name: column for name, column in COLUMNS[experiment].items() if name in present}
+    columns = IDENTITY | {
+        name: column for name, column in COLUMNS[experiment].items() if name in present
+    }
     columns |= {"run": RUN} if len(runs) > 1 else {}
     lines = [
         _line(f"{anchor}-{number}", place, text, columns, slowdowns)
@@ -138,16 +144,33 @@ def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]
     return Table(anchor, question, columns, lines, list(_words(runs, experiment)))
 
 
-def _line(anchor: str, place: _Place, text: dict[str, str], columns: dict[str, Column], slowdowns: Mapping[int, Estimate]) -> Line:
+def _line(
+    anchor: str,
+    place: _Place,
+    text: dict[str, str],
+    columns: dict[str, Column],
+    slowdowns: Mapping[int, Estimate],
+) -> Line:
     row, plan = place.row, place.run.stored.plan
     method, state = text.get("method") or "no checkpoint", group_title(row)
-    text = text | {"method": method, "framework": row.framework, "state": state, "run": str(place.number)}
+    text = text | {
+        "method": method,
+        "framework": row.framework,
+        "state": state,
+        "run": str(place.number),
+    }
     slowdown = slowdowns[id(row)].value if id(row) in slowdowns else None
     cells = [
-        Cell(text.get(name, ""), slowdown if column.of_several else column.sort_value(row), column.is_number)
+        Cell(
+            text.get(name, ""),
+            slowdown if column.of_several else column.sort_value(row),
+            column.is_number,
+        )
         for name, column in columns.items()
     ]
-    again = command(plan[place.position].case, place.run.stored.header, [item.case for item in plan])
+    again = command(
+        plan[place.position].case, place.run.stored.header, [item.case for item in plan]
+    )
     return Line(anchor, row, place.run.name, method, state, cells, again)
 
 
@@ -187,7 +210,10 @@ def failures(made: Sequence[Table]) -> list[Failure]:
     found: dict[tuple[str, str, str], list[Line]] = {}
     for line in (line for table in made for line in table.lines if line.row.reason):
         found.setdefault((line.row.status, line.row.phase, line.row.reason), []).append(line)
-    return [Failure(*why, lines) for why, lines in sorted(found.items(), key=lambda item: item[0][0] != "failed")]
+    return [
+        Failure(*why, lines)
+        for why, lines in sorted(found.items(), key=lambda item: item[0][0] != "failed")
+    ]
 
 
 def run_facts(run: ReadRun, anchor: str) -> RunFacts:
@@ -195,5 +221,13 @@ def run_facts(run: ReadRun, anchor: str) -> RunFacts:
     manifest = run.stored.manifest
     commit = manifest.commit[:12] if manifest.commit else "an unknown commit"
     changed = ", with changes" if manifest.dirty else ""
-    software = f"ckptbench {manifest.ckptbench} at {commit}{changed}; Python {manifest.driver_python}"
-    return RunFacts(anchor, run.name, shlex.join(run.stored.header["command"]), software, summary.notes(run.rows, run.measured))
+    software = (
+        f"ckptbench {manifest.ckptbench} at {commit}{changed}; Python {manifest.driver_python}"
+    )
+    return RunFacts(
+        anchor,
+        run.name,
+        shlex.join(run.stored.header["command"]),
+        software,
+        summary.notes(run.rows, run.measured),
+    )
