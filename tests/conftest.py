@@ -13,13 +13,14 @@ import pytest
 
 from harness.analysis.row import Row, Wanted
 from harness.analysis.rows import rows
-from harness.case import Case
-from harness.driver import catalog, manifest, preflight, store
+from harness.driver import catalog, machine, preflight
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.session import Goal, Session
-from harness.plan import PlannedCase
-from harness.record import Record
+from harness.run import store
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.records import Record
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -111,7 +112,7 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         folder = results or tmp_path_factory.getbasetemp() / "results"
         place = where or scratch
         made = store.create(
-            folder, "test", ["pytest"], plan, manifest.capture(place), settings=settings
+            folder, "test", ["pytest"], plan, machine.capture(place), settings=settings
         )
         interpreters = Environments(
             ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)}

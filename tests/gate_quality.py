@@ -27,7 +27,7 @@ from harness.analysis import comparison, ratios
 from harness.analysis.comparison import ComparedRow, Comparison, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import simultaneous
-from harness.stored import folders
+from harness.run.stored import folders
 
 ROOT = Path(__file__).resolve().parents[1]
 SLOWED = "raw double"

@@ -5,36 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.record import (
+from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
+from harness.experiments.reshard.records import ReshardRecord
+from harness.experiments.resume.records import (
+    Divergence,
+    InterruptRecord,
+    ResumeRecord,
+    StraightRecord,
+)
+from harness.experiments.sizes.records import (
+    FileContent,
+    FileDifference,
+    InventoryRecord,
+    PayloadRecord,
+    RepeatRecord,
+    RolePayload,
+)
+from harness.experiments.train.records import TrainingRecord
+from harness.wire.records import (
     Backing,
     CalibrationRecord,
     Ceilings,
-    Divergence,
-    ExtraLeaf,
     FailureRecord,
-    FileContent,
-    FileDifference,
     FileEntry,
-    InterruptRecord,
-    InventoryRecord,
     KeptRecord,
-    LeafSample,
     LoadRecord,
-    OpenedRecord,
     OverheadRecord,
-    PayloadRecord,
     Record,
-    RepeatRecord,
-    ReshardRecord,
-    ResumeRecord,
-    RolePayload,
-    SaveRecord,
     StateRecord,
-    StraightRecord,
     SweepPoint,
     SyscallsRecord,
-    TrainingRecord,
-    TrajectoryRecord,
     Usage,
     VerifiedRecord,
     WorkerRecord,

@@ -9,10 +9,11 @@ from pathlib import Path
 import records
 from conftest import planned
 
-from harness.driver import manifest, store
-from harness.machine import Manifest
-from harness.plan import PlannedCase
-from harness.record import Record, to_line
+from harness.driver import machine
+from harness.run import store
+from harness.run.manifest import Manifest
+from harness.run.plan import PlannedCase
+from harness.wire.records import Record, to_line
 
 HOSTILE = (
     "<script>window.harmed = true</script></script>"
@@ -42,11 +43,11 @@ def store_run(
     results: Path,
     plan: Sequence[PlannedCase],
     found: Sequence[Record],
-    machine: Manifest | None = None,
+    manifest: Manifest | None = None,
 ) -> Path:
     """Store a run of the suite `bench`, and return its folder."""
     results.mkdir(parents=True, exist_ok=True)
-    here = machine or manifest.capture(results)
+    here = manifest or machine.capture(results)
     run = store.create(
         results, "bench", ["ckptbench", "run", "bench", "--framework", "raw"], plan, here
     )

@@ -23,10 +23,11 @@ import numpy as np
 import records
 from conftest import planned
 
-from harness.driver import manifest, store
-from harness.plan import PlannedCase
-from harness.record import Record, to_line
-from harness.stored import RECORDS
+from harness.driver import machine
+from harness.run import store
+from harness.run.plan import PlannedCase
+from harness.run.stored import RECORDS
+from harness.wire.records import Record, to_line
 
 METHODS = ("direct", "buffered", "npz", "npz-raw")
 FRAMEWORKS = ("chainer", "jax", "pytorch", "raw", "tensorflow")
@@ -45,7 +46,7 @@ def write_run(results: Path, samples: int) -> Path:
     each = samples // (2 * PROCESSES * len(plan))
     plan = [replace(item, samples=each // item.case.world) for item in plan]
     run = store.create(
-        results, "bench", ["ckptbench", "run", "bench"], plan, manifest.capture(results)
+        results, "bench", ["ckptbench", "run", "bench"], plan, machine.capture(results)
     )
     run.close()
     generator = np.random.default_rng(7)

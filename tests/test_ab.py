@@ -20,13 +20,14 @@ from records import failure
 from harness.analysis import comparison
 from harness.analysis.runs import read_run
 from harness.cli import compare
-from harness.driver import arms, catalog, launch, pins, store, suite
+from harness.driver import arms, catalog, launch, pins, suite
 from harness.driver.environments import Environments
-from harness.driver.errors import IncomparableError, UsageError
 from harness.driver.session import group
-from harness.plan import Selection
-from harness.record import SCHEMA
-from harness.stored import folders
+from harness.run import store
+from harness.run.errors import IncomparableError, UsageError
+from harness.run.plan import Selection
+from harness.run.stored import folders
+from harness.wire.records import SCHEMA
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 SUITE = """
@@ -413,7 +414,7 @@ def test_another_checkouts_worker_runs_wherever_the_driver_is(
 
 
 def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> None:
-    record = checkout / "harness" / "record.py"
+    record = checkout / "harness" / "wire" / "records.py"
     text = record.read_text()
     record.write_text(text.replace(f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
     with pytest.raises(

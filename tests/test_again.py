@@ -12,9 +12,9 @@ import typer
 from conftest import ROOT, planned
 
 from harness.analysis.report import again
-from harness.case import SUMMARY_ABOVE, Case
 from harness.cli.app import app
 from harness.driver import arms
+from harness.wire.case import SUMMARY_ABOVE, Case
 
 HEADER: dict[str, Any] = {"suite": "gate", "directory": None, "python": []}
 

@@ -10,8 +10,9 @@ import pytest
 import records
 from conftest import Measure, planned
 
-from harness.driver import calibrations, manifest, store
-from harness.record import CalibrationRecord
+from harness.driver import calibrations, machine
+from harness.run import store
+from harness.wire.records import CalibrationRecord
 
 SIZE_BYTES = 16 << 20
 SWEEP = next(record for record in records.one_of_each() if isinstance(record, CalibrationRecord))
@@ -25,7 +26,7 @@ def make(tmp_path: Path) -> Make:
     """A run in the results folder; with `begun`, of this machine, with these fields changed."""
 
     def made(*sweeps: CalibrationRecord, begun: bool = True, **changes: object) -> store.Run:
-        here = replace(manifest.capture(tmp_path), **changes) if begun else None
+        here = replace(machine.capture(tmp_path), **changes) if begun else None
         run = store.create(tmp_path / "results", "test", ["pytest"], [planned()], here)
         for sweep in sweeps:
             run.append(sweep)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.driver import catalog
-from harness.driver.errors import UsageError
+from harness.run.errors import UsageError
 
 GOOD = """
 [framework]

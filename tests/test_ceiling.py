@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from harness.analysis.ratios import of_differences
-from harness.case import Storage
 from harness.driver import preflight
+from harness.wire.case import Storage
 from harness.worker import ceiling as ceilings
 from harness.worker import storage, usage
 from harness.worker.ceiling import RING_BYTES, Ceiling, calibrate

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.worker import compare
-from harness.worker.compare import (
+from harness.experiments.sizes import file_comparison as compare
+from harness.experiments.sizes.file_comparison import (
     CHECKSUM,
     IDENTIFIER,
     NUMBER,

@@ -23,11 +23,12 @@ from harness.analysis.comparison import ARMS, ComparedRow, Comparison, Figure
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.statistics import Estimate, Samples
 from harness.cli import compare
-from harness.driver import manifest, store
-from harness.driver.errors import IncomparableError
-from harness.machine import Manifest
-from harness.plan import PlannedCase, Selection
-from harness.record import Record
+from harness.driver import machine
+from harness.run import store
+from harness.run.errors import IncomparableError
+from harness.run.manifest import Manifest
+from harness.run.plan import PlannedCase, Selection
+from harness.wire.records import Record
 
 Make = Callable[..., ReadRun]
 PROCESSES = 6
@@ -37,7 +38,7 @@ NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return manifest.capture(tmp_path_factory.mktemp("scratch"))
+    return machine.capture(tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture

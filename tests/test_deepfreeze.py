@@ -35,7 +35,7 @@ from adapters.deepfreeze.layout import INDEX, share
 from adapters.deepfreeze.snapshot import Snapshot
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
 from adapters.deepfreeze.tensor import Bytes, Changes, Device, Late, Source, Spec
-from adapters.directio import write_all
+from adapters.shared.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
 STEP = 7

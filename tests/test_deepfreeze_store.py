@@ -21,7 +21,6 @@ import pytest
 from deepfreeze_victim import advance, opened
 from test_deepfreeze import interrupted
 
-from adapters import directio
 from adapters.base import DirectIo
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import SharedArena
@@ -29,9 +28,10 @@ from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.store import OWN_NAME, Store
 from adapters.deepfreeze.tensor import Bytes, Late, Spec
 from adapters.deepfreeze.writer import FileWriter
-from adapters.directio import write_all
 from adapters.raw.deepfreeze import DeepFreeze
 from adapters.raw.framework import Raw, State
+from adapters.shared import directio
+from adapters.shared.directio import write_all
 
 ROOT = Path(__file__).resolve().parents[1]
 # the calls that change the disk, each thread's counted by itself, and which steps may be left after

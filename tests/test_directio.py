@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adapters import directio
+from adapters.shared import directio
 from harness.driver import preflight
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import pytest
 
 from harness.driver import environments
 from harness.driver.environments import STAMP, Environment, Environments, parse_overrides
-from harness.driver.errors import UsageError
+from harness.run.errors import UsageError
 
 
 def _ignore(line: str) -> None:

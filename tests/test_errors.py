@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.driver.errors import nearest
+from harness.run.errors import nearest
 
 
 def test_the_nearest_name_and_all_known_ones_are_given() -> None:

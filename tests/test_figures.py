@@ -24,17 +24,19 @@ from matplotlib.text import Text
 from typer.testing import CliRunner
 
 from harness.analysis import figures
-from harness.analysis.cost import CostRow
 from harness.analysis.figures import Drawn, Saved, panels, style
-from harness.analysis.figures.determinism import BEFORE, IDENTICAL, LATER, NOT_RESTORED
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
-from harness.analysis.train import TrainRow
 from harness.cli.app import app
-from harness.driver import manifest, store
-from harness.machine import Manifest
-from harness.plan import PlannedCase
-from harness.record import Divergence, Record
-from harness.stored import folders
+from harness.driver import machine
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.resume.figure import BEFORE, IDENTICAL, LATER, NOT_RESTORED
+from harness.experiments.resume.records import Divergence
+from harness.experiments.train.rows import TrainRow
+from harness.run import store
+from harness.run.manifest import Manifest
+from harness.run.plan import PlannedCase
+from harness.run.stored import folders
+from harness.wire.records import Record
 
 Content = Sequence[tuple[PlannedCase, Sequence[Record]]]
 
@@ -44,7 +46,7 @@ TENTH = 100_000_000  # nanoseconds
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return manifest.capture(tmp_path_factory.mktemp("here"))
+    return machine.capture(tmp_path_factory.mktemp("here"))
 
 
 @pytest.fixture(scope="module")
@@ -598,8 +600,8 @@ def test_unlike_machines_get_figures_of_their_own(tmp_path: Path, here: Manifest
     ]
     found = [drawn for drawn in figures.draw(runs) if drawn.name.startswith("cost")]
     assert len({drawn.name for drawn in found}) == 2
-    for drawn, machine, durable in zip(found, (here, elsewhere), (0.4, 0.8), strict=True):
-        assert machine.machine in drawn.caption
+    for drawn, side, durable in zip(found, (here, elsewhere), (0.4, 0.8), strict=True):
+        assert side.machine in drawn.caption
         assert points_of(drawn.figure.axes[0], "durable_s")[0][0] == pytest.approx(durable)
 
 

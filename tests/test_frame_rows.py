@@ -12,12 +12,12 @@ import records
 from conftest import planned
 
 from harness.analysis import statistics
-from harness.analysis.cost import CostRow as Row
 from harness.analysis.frame import measured
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.case import Case
-from harness.record import SCHEMA, Backing, FileEntry, Record, Usage
+from harness.experiments.cost.rows import CostRow as Row
+from harness.wire.case import Case
+from harness.wire.records import SCHEMA, Backing, FileEntry, Record, Usage
 
 MS = 1_000_000
 

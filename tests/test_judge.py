@@ -9,7 +9,7 @@ import pytest
 from conftest import planned
 
 from harness.driver import judge
-from harness.plan import PlannedCase
+from harness.run.plan import PlannedCase
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from harness.driver import launch
-from harness.driver.errors import UsageError
 from harness.driver.launch import ROOT, Launch, OpenMpi
+from harness.run.errors import UsageError
 
 
 @pytest.fixture

@@ -47,52 +47,72 @@ def rule(first_party: str = "", libraries: str | None = "") -> Rule:
     )
 
 
+WIRE = "harness.wire"
 RULES = {  # file or folder -> rule; the nearest one holds
     "harness/__init__.py": rule(),
-    "harness/case.py": rule(),
-    "harness/record.py": rule(),
-    "harness/marks.py": rule(),
-    "harness/plan.py": rule("harness.case"),
-    "harness/machine.py": rule(),
-    "harness/reading.py": rule("harness.record", "pydantic"),
-    "harness/stored.py": rule(
-        "harness.case harness.record harness.machine harness.plan harness.reading"
-    ),
+    "harness/wire": rule("harness.wire"),
+    "harness/run": rule("harness.wire harness.run harness.experiments", "pydantic"),
+    "harness/experiments/__init__.py": rule("harness.wire harness.experiments"),
     "harness/cli": rule(
-        "harness.cli harness.driver harness.analysis harness.machine harness.plan harness.stored workloads",
+        "harness.cli harness.driver harness.analysis harness.run harness.wire workloads",
         "typer rich",
     ),
+    "harness/durability": rule("harness.wire"),
     "harness/driver": rule(
-        "harness harness.case harness.record harness.marks harness.machine harness.plan harness.reading harness.stored "
-        "harness.driver workloads "
-        "harness.worker.output harness.worker.folders",
+        "harness harness.wire harness.run harness.durability harness.experiments harness.driver "
+        "workloads",
         None,
     ),
     "harness/worker": rule(
-        "harness.case harness.record harness.marks harness.worker workloads adapters.base adapters.directio",
+        "harness.wire harness.worker harness.experiments workloads adapters.base "
+        "adapters.shared.directio",
         "numpy mpi4py",
     ),
     "harness/analysis": rule(
-        "harness.record harness.case harness.machine harness.plan harness.reading harness.stored harness.analysis",
+        "harness.wire harness.run harness.analysis harness.experiments",
         "pandas numpy scipy matplotlib PIL jinja2",
     ),
-    "notebooks": rule("harness.analysis", "pandas"),
+    "notebooks": rule("harness.analysis harness.experiments", "pandas"),
     "workloads": rule("workloads", "numpy"),
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),
-    "adapters/directio.py": rule(),
-    "adapters/formats": rule("adapters.base workloads", "numpy h5py"),
+    "adapters/shared": rule("adapters.base adapters.shared workloads", "numpy h5py"),
     "adapters/deepfreeze": rule(
-        "adapters.base adapters.directio adapters.formats adapters.deepfreeze workloads",
+        "adapters.base adapters.shared adapters.deepfreeze workloads",
         "numpy xxhash mpi4py",
     ),
     "adapters/deepfreeze/cupy_stream.py": rule("adapters.deepfreeze", "cupy"),
 }
-SHARED = ("formats", "deepfreeze")  # folders under adapters/ that are no framework's
+EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
+    "__init__.py": rule(WIRE),
+    "records.py": rule(WIRE),
+    "worker.py": rule(
+        "harness.wire harness.worker harness.experiments workloads adapters.base",
+        "numpy",
+    ),
+    "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),
+    "rows.py": rule(
+        "harness.wire harness.run harness.analysis harness.experiments", "pandas numpy scipy"
+    ),
+    "figure.py": rule(
+        "harness.wire harness.run harness.analysis harness.experiments", "matplotlib numpy"
+    ),
+}
+EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that they help
+    "scaling.py": "rows.py",
+    "scale_figure.py": "figure.py",
+    "durability_figure.py": "figure.py",
+    "asynchrony_figure.py": "figure.py",
+    "file_comparison.py": "worker.py",
+    "payload.py": "worker.py",
+}
+SHARED = ("shared", "deepfreeze")  # folders under adapters/ that are no framework's
 
 
 def rule_for(file: Path) -> Rule:
     relative = file.relative_to(ROOT)
+    if relative.parts[:2] == ("harness", "experiments") and len(relative.parts) == 4:
+        return EXPERIMENT_RULES[EXPERIMENT_HELPERS.get(relative.name, relative.name)]
     if (
         relative.parts[0] == "adapters"
         and len(relative.parts) > 2
@@ -109,7 +129,7 @@ def adapter_rule(name: str) -> Rule:
         "framework"
     ]["packages"]
     shared = {f"adapters.{folder}" for folder in SHARED}
-    first_party = {"adapters.base", "adapters.directio", f"adapters.{name}", "workloads", *shared}
+    first_party = {"adapters.base", f"adapters.{name}", "workloads", *shared}
     return Rule(frozenset(first_party), None, frozenset(declared))
 
 
@@ -161,9 +181,9 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
         ("harness/worker/x.py", "import psutil"),
         ("harness/worker/x.py", "import adapters.raw.files"),
         ("harness/analysis/x.py", "from harness.driver import store"),
-        ("harness/case.py", "import numpy"),
-        ("workloads/x.py", "from harness import case"),
-        ("adapters/raw/x.py", "import harness.record"),
+        ("harness/wire/case.py", "import numpy"),
+        ("workloads/x.py", "from harness.wire import case"),
+        ("adapters/raw/x.py", "import harness.wire.records"),
         ("adapters/raw/x.py", "from adapters.pytorch import framework"),
         ("adapters/raw/x.py", "import torch"),
     ],
@@ -176,7 +196,7 @@ def test_the_rules_refuse_what_they_are_for(
 
 
 @pytest.mark.parametrize(
-    "code", ["from harness.driver import store", "import harness.record", "import numpy"]
+    "code", ["from harness.driver import store", "import harness.wire.records", "import numpy"]
 )
 def test_a_notebook_imports_the_analysis_alone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.driver import manifest
-from harness.driver.manifest import Mount, capture
-from harness.machine import Manifest, comparable
+from harness.driver import machine
+from harness.driver.machine import Mount, capture
+from harness.run.manifest import Manifest, comparable
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (proc / "self" / "mountinfo").write_text(MOUNTS)
     (sys_ / "dev" / "block").mkdir(parents=True)
     (sys_ / "class" / "block").mkdir(parents=True)
-    monkeypatch.setattr(manifest, "PROC", proc)
-    monkeypatch.setattr(manifest, "SYS", sys_)
+    monkeypatch.setattr(machine, "PROC", proc)
+    monkeypatch.setattr(machine, "SYS", sys_)
     return sys_
 
 
@@ -113,7 +113,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_mount_of_a_path_is_found_and_its_private_options_left_out(
     path: str, point: str, options: str
 ) -> None:
-    mount = manifest.mount_of(Path(path))
+    mount = machine.mount_of(Path(path))
     assert (mount.point, mount.options) == (point, options)
 
 
@@ -129,25 +129,25 @@ def _disk(sys_: Path, name: str, partition: str) -> None:
 def test_a_partition_counts_as_its_disk(fake: Path) -> None:
     _disk(fake, "vda", "vda1")
     (fake / "dev" / "block" / "254:1").symlink_to(fake / "devices" / "vda" / "vda1")
-    device = manifest.block_device(manifest.mount_of(Path("/etc")))
-    assert device == manifest.BlockDevice("vda", False, "mq-deadline")
+    device = machine.block_device(machine.mount_of(Path("/etc")))
+    assert device == machine.BlockDevice("vda", False, "mq-deadline")
 
 
 def test_a_file_system_with_a_number_of_its_own_is_found_by_its_source(fake: Path) -> None:
     _disk(fake, "nvme0n1", "nvme0n1p2")
     (fake / "class" / "block" / "nvme0n1p2").symlink_to(fake / "devices" / "nvme0n1" / "nvme0n1p2")
-    device = manifest.block_device(manifest.mount_of(Path("/home")))
+    device = machine.block_device(machine.mount_of(Path("/home")))
     assert device is not None
     assert device.name == "nvme0n1"
 
 
 @pytest.mark.usefixtures("fake")
 def test_a_network_file_system_has_no_disk() -> None:
-    assert manifest.block_device(manifest.mount_of(Path("/scratch"))) is None
+    assert machine.block_device(machine.mount_of(Path("/scratch"))) is None
 
 
 def test_a_mount_whose_disk_is_hidden_has_none() -> None:
-    assert manifest.block_device(Mount("/", "999:999", "ext4", "/dev/no-such-disk", "rw")) is None
+    assert machine.block_device(Mount("/", "999:999", "ext4", "/dev/no-such-disk", "rw")) is None
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_a_mount_whose_disk_is_hidden_has_none() -> None:
 def test_the_processor_says_whether_it_is_virtual(
     fake: Path, cpuinfo: str, model: str, hypervisor: bool | None
 ) -> None:
-    (manifest.PROC / "cpuinfo").write_text(cpuinfo)
-    assert (manifest.cpu_model(), manifest.hypervisor()) == (model, hypervisor)
+    (machine.PROC / "cpuinfo").write_text(cpuinfo)
+    assert (machine.cpu_model(), machine.hypervisor()) == (model, hypervisor)
 
 
 def _nvidia_smi(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +184,9 @@ def test_gpus_are_those_that_nvidia_smi_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: tuple[str, ...]
 ) -> None:
     _nvidia_smi(tmp_path, body, monkeypatch)
-    assert manifest.gpu_names() == expected
+    assert machine.gpu_names() == expected
 
 
 def test_there_need_be_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert manifest.gpu_names() == ()
+    assert machine.gpu_names() == ()

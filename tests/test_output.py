@@ -15,8 +15,9 @@ import pytest
 import records
 from conftest import ROOT
 
-from harness.reading import parse, read
-from harness.worker.output import DONE, Mark, Output, mark_path, read_mark, records_path
+from harness.run.reading import parse, read
+from harness.wire.phases import DONE, Mark, mark_path, read_mark, records_path
+from harness.worker.output import Output
 
 PROGRAM = """
 import sys

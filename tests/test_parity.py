@@ -12,13 +12,15 @@ from conftest import ROOT, planned
 
 import workloads
 from adapters.base import Leaf
-from harness.analysis.parity import ParityRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.driver import catalog, store
-from harness.record import LeafSample, Record
-from harness.worker import trajectory
-from harness.worker.trajectory import AnotherState
+from harness.driver import catalog
+from harness.experiments.parity import worker as trajectory
+from harness.experiments.parity.records import LeafSample
+from harness.experiments.parity.rows import ParityRow
+from harness.experiments.parity.worker import AnotherState
+from harness.run import store
+from harness.wire.records import Record
 from workloads import Role
 
 

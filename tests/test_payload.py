@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from adapters.base import Leaf
-from harness.record import RolePayload
-from harness.worker import payload
+from harness.experiments.sizes import payload
+from harness.experiments.sizes.records import RolePayload
 from workloads import Role
 
 

@@ -16,11 +16,12 @@ from harness.analysis import comparison_output, precision
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
 from harness.cli.compare import compared
-from harness.driver import manifest, store
-from harness.driver.errors import UsageError
+from harness.driver import machine
 from harness.driver.session import Goal, Session
-from harness.plan import PlannedCase
-from harness.record import Record
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.wire.records import Record
 
 
 def cost(item: PlannedCase, noise: Sequence[float]) -> list[Record]:
@@ -52,7 +53,7 @@ def run(tmp_path: Path) -> ReadRun:
         "test",
         [],
         plan,
-        manifest.capture(tmp_path),
+        machine.capture(tmp_path),
         goal={"precision": 0.05, "budget_s": 90.0},
     )
     for record in found:
@@ -73,7 +74,7 @@ def test_the_least_precise_figure_decides(run: ReadRun) -> None:
 
 def test_one_process_is_never_precise(tmp_path: Path) -> None:
     plan = [planned()]
-    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path))
+    made = store.create(tmp_path, "test", [], plan, machine.capture(tmp_path))
     for record in cost(plan[0], (1.0,)):
         made.append(record)
     assert precision.too_wide(read_run(made.folder), 1.0) == {plan[0].case.id}
@@ -96,7 +97,7 @@ def test_two_arms_are_as_precise_as_their_ratio(tmp_path: Path) -> None:
         "test",
         [],
         plan,
-        manifest.capture(tmp_path),
+        machine.capture(tmp_path),
         arms={arm: {"asked": ["."]} for arm in "ab"},
     )
     for record in [*cost(plan[0], wild), *cost(plan[1], wild)]:
@@ -115,7 +116,7 @@ def test_a_comparison_says_which_of_its_rows_are_precise(tmp_path: Path) -> None
         "arms": {arm: {"asked": ["."]} for arm in "ab"},
         "goal": {"precision": 0.05, "budget_s": 90.0},
     }
-    made = store.create(tmp_path, "test", [], plan, manifest.capture(tmp_path), **asked)
+    made = store.create(tmp_path, "test", [], plan, machine.capture(tmp_path), **asked)
     for item, noise in zip(plan, noises, strict=True):
         for record in cost(item, noise):
             made.append(record)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.driver import manifest, preflight
-from harness.driver.errors import UsageError
+from harness.driver import machine, preflight
 from harness.driver.preflight import (
     GIB,
     check_memory,
@@ -20,6 +19,7 @@ from harness.driver.preflight import (
     direct_io,
     needed_memory_bytes,
 )
+from harness.run.errors import UsageError
 
 
 def test_a_good_directory_is_left_as_it_was(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_read_only_directory_is_refused(read_only: Path) -> None:
 
 def test_a_file_system_in_memory_is_not_direct() -> None:
     shm = Path("/dev/shm")
-    if not shm.is_dir() or manifest.mount_of(shm).type != "tmpfs":
+    if not shm.is_dir() or machine.mount_of(shm).type != "tmpfs":
         pytest.skip("no tmpfs at /dev/shm")
     assert direct_io(shm) == "tmpfs keeps files in memory"
 
@@ -102,7 +102,7 @@ def test_a_refused_direct_write_is_a_reason(
     def refuse(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
-    mount = manifest.Mount("/", "1:1", "odd", "/dev/odd", "rw")
+    mount = machine.Mount("/", "1:1", "odd", "/dev/odd", "rw")
     monkeypatch.setattr(preflight, "mount_of", lambda path: mount)
     monkeypatch.setattr(os, call, refuse)
     reason = direct_io(tmp_path)

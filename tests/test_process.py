@@ -13,7 +13,7 @@ from conftest import ROOT
 from test_session import processes_in
 
 from harness.driver import process
-from harness.worker.output import DONE
+from harness.wire.phases import DONE
 
 # A grandchild in a session of its own, whose parent is gone before anybody has looked.
 STARTS_A_DAEMON = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"

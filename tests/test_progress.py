@@ -10,10 +10,11 @@ import pytest
 import records
 from conftest import planned
 
-from harness.case import JobRole
 from harness.driver.progress import Progress, samples_wanted
-from harness.plan import PlannedCase
-from harness.record import Record, SaveRecord
+from harness.experiments.cost.records import SaveRecord
+from harness.run.plan import PlannedCase
+from harness.wire.case import JobRole
+from harness.wire.records import Record
 
 
 def item(**changes: Any) -> PlannedCase:

@@ -12,7 +12,7 @@ import pytest
 from conftest import Measure, Measured, planned
 
 from harness.driver import preflight
-from harness.plan import PlannedCase
+from harness.run.plan import PlannedCase
 from harness.worker import storage
 from harness.worker.bench import Fence
 

@@ -9,14 +9,15 @@ import pytest
 import records
 from conftest import Measure, faulty, planned
 
-from harness.analysis.cost import CostRow
-from harness.analysis.reshard import ReshardRow
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.driver.store import Settings
-from harness.plan import PlannedCase
-from harness.record import FileEntry, LoadRecord, SaveRecord
+from harness.experiments.cost.records import SaveRecord
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.reshard.rows import ReshardRow
+from harness.experiments.resume.rows import ResumeRow
+from harness.run.plan import PlannedCase
+from harness.run.store import Settings
+from harness.wire.records import FileEntry, LoadRecord
 from harness.worker.bench import summed_up
 
 pytestmark = pytest.mark.slow

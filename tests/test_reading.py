@@ -10,8 +10,9 @@ from typing import Any, get_args
 import pytest
 import records
 
-from harness.reading import InvalidLine, parse, read
-from harness.record import SCHEMA, Record, SaveRecord, to_line
+from harness.experiments.cost.records import SaveRecord
+from harness.run.reading import InvalidLine, parse, read
+from harness.wire.records import SCHEMA, Record, to_line
 
 EACH = {record.kind: record for record in records.one_of_each()}
 

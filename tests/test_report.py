@@ -20,13 +20,13 @@ from scale_of_reading import write_run
 
 from harness.analysis import tables
 from harness.analysis.answer import answer
-from harness.analysis.cost import CostRow
 from harness.analysis.report.again import command
 from harness.analysis.report.columns import COLUMNS, QUESTIONS
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
-from harness.driver import catalog, manifest, suite
-from harness.stored import folders
+from harness.driver import catalog, machine, suite
+from harness.experiments.cost.rows import CostRow
+from harness.run.stored import folders
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
 
@@ -152,7 +152,7 @@ def test_what_a_column_is_sorted_by_is_what_it_shows(hostile: ReadRun) -> None:
 
 
 def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> None:
-    here = manifest.capture(tmp_path)
+    here = machine.capture(tmp_path)
     machines = [
         here,
         replace(here, machine="ffffffffffff"),
@@ -365,9 +365,9 @@ def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
 
 def test_each_of_unlike_machines_has_its_own_folder_of_figures(tmp_path: Path) -> None:
     case = item("direct")
-    here = manifest.capture(tmp_path)
-    for number, machine in enumerate((here, replace(here, kernel="other"))):
-        store_run(tmp_path / "results" / str(number), [case], measured(case.case.id, 0.1), machine)
+    here = machine.capture(tmp_path)
+    for number, manifest in enumerate((here, replace(here, kernel="other"))):
+        store_run(tmp_path / "results" / str(number), [case], measured(case.case.id, 0.1), manifest)
     done = ckptbench(str(tmp_path / "results"), "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     drawn = {

@@ -11,11 +11,11 @@ import records
 from conftest import planned
 
 from adapters.base import Leaf, Shard
-from harness.analysis.reshard import ReshardRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
+from harness.experiments.reshard.rows import ReshardRow
+from harness.experiments.reshard.worker import put_together
 from harness.worker import verify
-from harness.worker.reshard import put_together
 from harness.worker.world import World
 
 WHOLE = np.arange(5 * 3, dtype=np.float32).reshape(5, 3)

@@ -9,13 +9,14 @@ import pytest
 import records
 from conftest import Measure, faulty, planned
 
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.case import Case
-from harness.plan import PlannedCase
-from harness.record import Divergence, Record
-from harness.worker import resume
+from harness.experiments.resume import worker as resume
+from harness.experiments.resume.records import Divergence
+from harness.experiments.resume.rows import ResumeRow
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.records import Record
 
 CASE = replace(planned().case, experiment="resume")
 

@@ -6,7 +6,7 @@ import pytest
 from test_tables import FAILED, row
 
 from harness.analysis import summary, tables
-from harness.analysis.scaling import is_scaling, series
+from harness.experiments.cost.scaling import is_scaling, series
 
 
 def test_rows_of_one_world_are_no_scaling() -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from conftest import ROOT, Measure, faulty, planned
 
-from harness.driver import store
+from harness.run import store
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 KILLS_AFTER_S = (0.3, 0.9, 1.6, 0.6, 2.4)  # counted from when a worker is at work

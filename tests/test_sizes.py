@@ -12,11 +12,11 @@ from adapters.base import Entry
 from harness.analysis import summary, tables
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.analysis.sizes import HASH_ORDER, SizesRow
-from harness.plan import PlannedCase
-from harness.record import Record
-from harness.worker import inspect
-from harness.worker.compare import IDENTIFIER, TIME_STAMP
+from harness.experiments.sizes import worker as inspect
+from harness.experiments.sizes.file_comparison import IDENTIFIER, TIME_STAMP
+from harness.experiments.sizes.rows import HASH_ORDER, SizesRow
+from harness.run.plan import PlannedCase
+from harness.wire.records import Record
 from workloads import Role
 
 

@@ -24,11 +24,13 @@ from slurm_cluster import NODES, Cluster
 from test_leftovers import Watched
 from test_session import heed_ctrl_c
 
-from harness.driver import slurm, store
-from harness.driver.errors import UsageError
+from harness.driver import slurm
 from harness.driver.shared_memory import folder_of
 from harness.driver.slurm import Request, Site, State
-from harness.record import SaveRecord, WorkerRecord
+from harness.experiments.cost.records import SaveRecord
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.wire.records import WorkerRecord
 
 pytestmark = pytest.mark.slow
 

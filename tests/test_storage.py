@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 
-from harness.driver import preflight, syscalls
-from harness.record import FileEntry
+from harness.driver import preflight
+from harness.durability import syscalls
+from harness.wire.records import FileEntry
 from harness.worker import storage
 
 PAGE = mmap.PAGESIZE

@@ -17,19 +17,20 @@ import pytest
 import records
 from conftest import ROOT, planned
 
-from harness.driver import manifest, store
-from harness.driver.errors import UsageError
-from harness.driver.store import Run
-from harness.machine import Manifest
-from harness.reading import InvalidLine
-from harness.record import Record, to_line
+from harness.driver import machine
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.run.manifest import Manifest
+from harness.run.reading import InvalidLine
+from harness.run.store import Run
+from harness.wire.records import Record, to_line
 
 FIRST, SECOND, THIRD = (records.save(index=index) for index in range(3))
 
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return manifest.capture(tmp_path_factory.mktemp("scratch"))
+    return machine.capture(tmp_path_factory.mktemp("scratch"))
 
 
 Make = Callable[..., Run]
@@ -329,7 +330,7 @@ def test_a_second_driver_is_kept_out_until_the_first_has_gone(make: Make) -> Non
 def test_a_second_driver_in_another_process_is_kept_out(make: Make) -> None:
     run = make(FIRST)
     run.lock()
-    program = "import sys; from pathlib import Path; from harness.driver.store import Run; Run(Path(sys.argv[1])).lock()"
+    program = "import sys; from pathlib import Path; from harness.run.store import Run; Run(Path(sys.argv[1])).lock()"
     argv = [sys.executable, "-c", program, str(run.folder)]
     kept_out = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert kept_out.stderr.splitlines()[-1].endswith(

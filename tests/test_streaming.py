@@ -18,7 +18,7 @@ from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.streaming import LARGE_BYTES
 from adapters.deepfreeze.tensor import Bytes, Spec, bytes_of
-from adapters.directio import aligned_buffer
+from adapters.shared.directio import aligned_buffer
 
 MARGIN_BYTES = 4096
 WEIGHTS_BYTES = 5 << 20

@@ -10,11 +10,11 @@ import pytest
 import workloads
 from harness.driver import catalog, suite
 from harness.driver.catalog import FrameworkEntry
-from harness.driver.errors import UsageError
-from harness.driver.experiments import EXPERIMENTS
 from harness.driver.session import needed_disk_bytes, state_bytes
 from harness.driver.suite import Suite
-from harness.plan import PlannedCase
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.wire.experiment import EXPERIMENTS
 
 HEAD = """
 [framework]

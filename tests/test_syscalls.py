@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from harness import marks
-from harness.driver import syscalls
-from harness.driver.syscalls import SystemCalls
+from harness.durability import syscalls
+from harness.durability.syscalls import SystemCalls
+from harness.wire import marks
 
 CASE = "0123456789ab"
 Trace = Callable[..., SystemCalls]
 
 PRELUDE = """
 import mmap, os, sys, threading
-from harness.marks import mark as _mark
+from harness.wire.marks import mark as _mark
 
 root = sys.argv[1]
 mark = lambda instant: _mark("0123456789ab", instant)

@@ -16,11 +16,11 @@ import records
 import reported
 
 from harness.analysis import statistics, summary, tables
-from harness.analysis.cost import CostRow as Row
 from harness.analysis.frame import Measured, measured
 from harness.analysis.statistics import Estimate, Samples
 from harness.cli.show import show
-from harness.driver import store
+from harness.experiments.cost.rows import CostRow as Row
+from harness.run import store
 
 
 def exactly(value: float) -> Estimate:

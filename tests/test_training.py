@@ -10,11 +10,11 @@ from conftest import Measure, faulty, planned
 
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.analysis.train import TrainRow
-from harness.case import Case
 from harness.driver.session import group
-from harness.plan import PlannedCase
-from harness.record import Record
+from harness.experiments.train.rows import TrainRow
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.records import Record
 from harness.worker.bench import summed_up
 
 CASE = replace(planned().case, experiment="train", every=2)

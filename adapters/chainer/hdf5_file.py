@@ -9,7 +9,7 @@ from chainer.serializers import load_hdf5, save_hdf5
 
 from adapters.base import Entry, Method, Pending
 from adapters.chainer.state import State, entry_role
-from adapters.formats import hdf5
+from adapters.shared.formats import hdf5
 
 
 class Hdf5(Method[State]):

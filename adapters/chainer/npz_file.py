@@ -9,7 +9,7 @@ from chainer.serializers import load_npz, save_npz
 
 from adapters.base import Entry, Method, Pending
 from adapters.chainer.state import State, entry_role
-from adapters.formats import archive
+from adapters.shared.formats import archive
 
 
 class Npz(Method[State]):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.deepfreeze.tensor import Unpin, bytes_of
-from adapters.directio import ALIGNMENT, aligned_buffer, round_up
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 
 _log = logging.getLogger("deepfreeze")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapters.deepfreeze.layout import INDEX, file_name
-from adapters.directio import sync_directory
+from adapters.shared.directio import sync_directory
 
 PARTIAL_SUFFIX = ".partial"
 ABSENT_S = 600.0  # how long a rank that waits for others does so for one that has not begun to save

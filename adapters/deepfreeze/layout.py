@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import xxhash
 
 from adapters.deepfreeze.tensor import SAFETENSORS_TYPES, Changes, Spec
-from adapters.directio import ALIGNMENT, round_up
+from adapters.shared.directio import ALIGNMENT, round_up
 
 FORMAT_VERSION = 1
 INDEX = "model.safetensors.index.json"

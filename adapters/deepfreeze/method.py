@@ -16,7 +16,7 @@ from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks, Save
 from adapters.deepfreeze.stored import Damaged, open_stored
 from adapters.deepfreeze.tensor import Changes, Device, Source, Spec, changed_by, spec_of
-from adapters.formats import safetensors
+from adapters.shared.formats import safetensors
 from workloads import Role, role_of
 
 RING_BYTES = 64 << 20  # of a save that nobody runs beside

@@ -21,7 +21,7 @@ from adapters.deepfreeze import streaming
 from adapters.deepfreeze.arena import pinned
 from adapters.deepfreeze.stored import Damaged, Found, StoredFile
 from adapters.deepfreeze.tensor import Bytes, Device, Memory, bring, bytes_of
-from adapters.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, open_for_read, round_up
 
 # blocks that are asked for, or are being brought to their place, beside those being read
 _AHEAD = 2

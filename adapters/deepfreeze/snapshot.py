@@ -26,7 +26,7 @@ from adapters.deepfreeze.tensor import (
     found,
 )
 from adapters.deepfreeze.writer import Frontier
-from adapters.directio import ALIGNMENT
+from adapters.shared.directio import ALIGNMENT
 
 COPY_BYTES = 1 << 20  # what is copied at least before the writers are told
 RING_BLOCKS = 4

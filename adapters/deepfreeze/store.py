@@ -15,7 +15,7 @@ from adapters.deepfreeze.commit import partial_path, remove_partial
 from adapters.deepfreeze.engine import Save
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
-from adapters.directio import make_directories, sync_directory
+from adapters.shared.directio import make_directories, sync_directory
 
 StateT = TypeVar("StateT")
 Level = Literal["memory", "directory"]

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from adapters.base import DirectIo
-from adapters.directio import ALIGNMENT, open_for_write, round_up, write_all
+from adapters.shared.directio import ALIGNMENT, open_for_write, round_up, write_all
 
 AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
 _CLOSED = -1

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorstore as ts
 
-from adapters.formats.zarr import Value
+from adapters.shared.formats.zarr import Value
 
 
 def values(path: Path, is_description: Callable[[str], bool]) -> Iterator[Value]:

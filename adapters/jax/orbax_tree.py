@@ -8,10 +8,10 @@ from pathlib import Path
 import orbax.checkpoint as ocp
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import zarr
 from adapters.jax import ocdbt
 from adapters.jax.framework import Jax
 from adapters.jax.state import ROLES, State
+from adapters.shared.formats import zarr
 from workloads import Role
 
 

@@ -9,9 +9,9 @@ import jax
 from safetensors.flax import load_file, save_file
 
 from adapters.base import Entry, Pending
-from adapters.formats import safetensors
 from adapters.jax.one_writer import OneWriter
 from adapters.jax.state import State
+from adapters.shared.formats import safetensors
 from workloads import role_of
 
 

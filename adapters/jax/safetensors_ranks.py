@@ -8,10 +8,10 @@ from pathlib import Path
 from safetensors.flax import load_file, save_file
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import safetensors
 from adapters.jax.framework import Jax
 from adapters.jax.layout import with_own_part
 from adapters.jax.state import State
+from adapters.shared.formats import safetensors
 from workloads import role_of
 
 

@@ -9,9 +9,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import safetensors
 from adapters.pytorch.dcp import ordinary_errors
 from adapters.pytorch.state import State
+from adapters.shared.formats import safetensors
 from workloads import role_of
 
 

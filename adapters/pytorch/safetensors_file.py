@@ -8,8 +8,8 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import safetensors
 from adapters.pytorch.state import State
+from adapters.shared.formats import safetensors
 from workloads import role_of
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.base import Method, Pending
-from adapters.directio import (
+from adapters.raw.framework import State
+from adapters.shared.directio import (
     ALIGNMENT,
     open_for_read,
     open_for_write,
@@ -17,7 +18,6 @@ from adapters.directio import (
     write_all,
     write_blocks,
 )
-from adapters.raw.framework import State
 
 Part = tuple[memoryview, int]  # a piece of the state's memory and its offset in the file
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from adapters.base import Framework, Leaf, Place, RankLocal, Replicated
-from adapters.directio import ALIGNMENT, aligned_buffer, round_up
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 from workloads import LeafSpec, Role, Workload
 
 _LEAF_ALIGNMENT = 64

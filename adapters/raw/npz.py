@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import archive
 from adapters.raw.framework import Array, State
+from adapters.shared.formats import archive
 from workloads import Role, role_of
 
 

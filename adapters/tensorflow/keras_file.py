@@ -10,7 +10,7 @@ import h5py
 import keras
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import hdf5
+from adapters.shared.formats import hdf5
 from adapters.tensorflow import roles
 from adapters.tensorflow.state import State, Variable, copy
 from workloads import Role

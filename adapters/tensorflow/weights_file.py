@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from adapters.base import Entry, Method, Pending
-from adapters.formats import hdf5
+from adapters.shared.formats import hdf5
 from adapters.tensorflow import roles
 from adapters.tensorflow.state import State
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from harness.analysis.cost import CostRow
-from harness.analysis.parity import ParityRow
-from harness.analysis.reshard import ReshardRow
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title, listed
-from harness.analysis.sizes import SizesRow
 from harness.analysis.summary import compared_with_default
 from harness.analysis.tables import duration, size, spread_duration
-from harness.analysis.train import TrainRow
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.parity.rows import ParityRow
+from harness.experiments.reshard.rows import ReshardRow
+from harness.experiments.resume.rows import ResumeRow
+from harness.experiments.sizes.rows import SizesRow
+from harness.experiments.train.rows import TrainRow
 
 FLOOR = "raw"  # no framework: what the others are measured against
 _Kind = TypeVar("_Kind", bound=Row)

@@ -49,19 +49,19 @@ import numpy as np
 import pandas as pd
 
 from harness.analysis import ratios, selections
-from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
-from harness.analysis.parity import ParityRow
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
-from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate, Samples, simultaneous
-from harness.analysis.train import TrainRow
-from harness.case import Case
-from harness.machine import comparable
-from harness.plan import PlannedCase
-from harness.record import CalibrationRecord
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.parity.rows import ParityRow
+from harness.experiments.resume.rows import ResumeRow
+from harness.experiments.sizes.rows import SizesRow
+from harness.experiments.train.rows import TrainRow
+from harness.run.manifest import comparable
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.records import CalibrationRecord
 
 # of all intervals together: by chance, 1.5 % of like pairs have a figure whose interval lies above
 # 1

@@ -8,26 +8,21 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from harness.record import (
+from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.experiments.parity.records import TrajectoryRecord
+from harness.experiments.reshard.records import ReshardRecord
+from harness.experiments.resume.records import InterruptRecord, ResumeRecord, StraightRecord
+from harness.experiments.sizes.records import InventoryRecord, PayloadRecord, RepeatRecord
+from harness.experiments.train.records import TrainingRecord
+from harness.wire.records import (
     PERCENTILES,
     CalibrationRecord,
     FailureRecord,
-    InterruptRecord,
-    InventoryRecord,
     LoadRecord,
-    OpenedRecord,
     OverheadRecord,
-    PayloadRecord,
     Record,
-    RepeatRecord,
-    ReshardRecord,
-    ResumeRecord,
-    SaveRecord,
     StateRecord,
-    StraightRecord,
     SyscallsRecord,
-    TrainingRecord,
-    TrajectoryRecord,
     VerifiedRecord,
     WorkerRecord,
 )

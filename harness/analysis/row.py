@@ -8,9 +8,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from harness.analysis.statistics import Estimate
-from harness.case import Case
-from harness.plan import PlannedCase
-from harness.record import SCHEMA, FailureRecord, ReshardRecord, ResumeRecord, StraightRecord
+from harness.experiments.reshard.records import ReshardRecord
+from harness.experiments.resume.records import ResumeRecord, StraightRecord
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.records import SCHEMA, FailureRecord
 
 _WORST_FIRST = ("failed", "unsupported", "skipped")
 # What no page, picture or terminal is to be given: a worker's last words may have colours or a torn

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.analysis import cost, parity, reshard, resume, sizes, train
 from harness.analysis.frame import Measured, measured
 from harness.analysis.row import Row, Wanted
-from harness.case import Case
-from harness.record import Record, WorkerRecord
+from harness.experiments.cost import rows as cost
+from harness.experiments.parity import rows as parity
+from harness.experiments.reshard import rows as reshard
+from harness.experiments.resume import rows as resume
+from harness.experiments.sizes import rows as sizes
+from harness.experiments.train import rows as train
+from harness.wire.case import Case
+from harness.wire.records import Record, WorkerRecord
 
 _BUILDERS: dict[str, Callable[[Sequence[Wanted], Measured], Sequence[Row]]] = {
     "cost": lambda items, found: [cost.row(item, found) for item in items],

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.analysis.frame import Measured, measured
 from harness.analysis.row import Row, Wanted
 from harness.analysis.rows import rows_of
-from harness.stored import StoredRun, folders
+from harness.run.stored import StoredRun, folders
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "reference"  # a folder for each machine, with the runs that are kept

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.analysis.runs import ReadRun
-from harness.case import Case
-from harness.plan import Selection
+from harness.run.plan import Selection
+from harness.wire.case import Case
 
 _Name = Callable[[Case], Any]
 # what a selection calls a case by; an empty one is under no such choice

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis import statistics
-from harness.analysis.cost import CostRow
 from harness.analysis.frame import Measured
-from harness.analysis.parity import ParityRow
-from harness.analysis.reshard import ReshardRow
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Naming, Row, listed
-from harness.analysis.scaling import is_scaling, series
-from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
 from harness.analysis.tables import DISTURBED, duration, fraction, spread_duration
-from harness.analysis.train import TrainRow
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.scaling import is_scaling, series
+from harness.experiments.parity.rows import ParityRow
+from harness.experiments.reshard.rows import ReshardRow
+from harness.experiments.resume.rows import ResumeRow
+from harness.experiments.sizes.rows import SizesRow
+from harness.experiments.train.rows import TrainRow
 
 
 def meaning(rows: Sequence[Row]) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from harness.analysis.cost import CostRow
-from harness.analysis.parity import ParityRow
-from harness.analysis.reshard import ReshardRow
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title, listed
-from harness.analysis.scaling import Scaled, is_scaling, series
-from harness.analysis.sizes import SizesRow
 from harness.analysis.statistics import Estimate
-from harness.analysis.train import TrainRow
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.scaling import Scaled, is_scaling, series
+from harness.experiments.parity.rows import ParityRow
+from harness.experiments.reshard.rows import ReshardRow
+from harness.experiments.resume.rows import ResumeRow
+from harness.experiments.sizes.rows import SizesRow
+from harness.experiments.train.rows import TrainRow
 
 _ABLATED = {
     "optimizer": "optimizer",

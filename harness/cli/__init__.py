@@ -10,7 +10,7 @@ from rich.markup import escape
 from harness.cli import ab, compare, figures, listing, report, run, show  # noqa: F401  the commands join the application
 from harness.cli.app import app, err
 from harness.driver import slurm
-from harness.driver.errors import UsageError
+from harness.run.errors import UsageError
 
 __all__ = ["main"]
 

@@ -14,8 +14,8 @@ from harness.cli.compare import FormatOption, OutOption, compared, present, requ
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.driver import arms, catalog, judge, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
-from harness.driver.errors import UsageError
-from harness.plan import AB, Selection
+from harness.run.errors import UsageError
+from harness.run.plan import AB, Selection
 
 _HELP = (
     "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this project, a method's option "

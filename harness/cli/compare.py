@@ -27,12 +27,13 @@ from harness.cli.app import (
     out,
     scratch_directory,
 )
-from harness.driver import catalog, judge, manifest, slurm, store, suite
+from harness.driver import catalog, judge, machine, slurm, suite
 from harness.driver.arms import Arm
-from harness.driver.errors import IncomparableError, UsageError, nearest
-from harness.machine import Manifest, comparable
-from harness.plan import Selection
-from harness.stored import folders
+from harness.run import store
+from harness.run.errors import IncomparableError, UsageError, nearest
+from harness.run.manifest import Manifest, comparable
+from harness.run.plan import Selection
+from harness.run.stored import folders
 
 BASELINES = "baseline"
 _WRITERS = {
@@ -98,7 +99,7 @@ def regress_command(
         measuring.chosen_frameworks(framework, catalog.frameworks()),
         scratch_directory(directory),
     )
-    here = manifest.capture(scratch)
+    here = machine.capture(scratch)
     place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
     baseline = next((read_run(found) for found in reversed(folders(place))), None)
     if baseline is not None:

@@ -10,9 +10,9 @@ from rich.markup import escape
 
 from harness.analysis.runs import ReadRun, read_run, reference_runs
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
-from harness.driver import store
-from harness.driver.errors import UsageError
 from harness.driver.launch import ROOT
+from harness.run import store
+from harness.run.errors import UsageError
 
 FIGURES = ROOT / "build" / "figures"
 
@@ -27,7 +27,7 @@ def figures_command(
     results: ResultsOption = RESULTS,
 ) -> None:
     """Draw stored runs as SVG and PNG, without measuring anything."""
-    from harness.analysis import figures  # no other command is to wait for matplotlib
+    from harness.analysis import figures
 
     saved = []
     for figure in figures.draw_files(_runs(names, results), folder):

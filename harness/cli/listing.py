@@ -23,7 +23,7 @@ from harness.cli.app import (
     scratch_directory,
 )
 from harness.driver import catalog, doctor, suite
-from harness.driver.errors import nearest
+from harness.run.errors import nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
 

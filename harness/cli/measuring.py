@@ -23,14 +23,15 @@ from rich.progress import (
 from harness.analysis import precision
 from harness.analysis.runs import read_run
 from harness.cli.app import VENVS, err, make_environment
-from harness.driver import arms, catalog, judge, launch, manifest, preflight, store
+from harness.driver import arms, catalog, judge, launch, machine, preflight
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
-from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
 from harness.driver.session import Event, Goal, Session, needed_disk_bytes, state_bytes
-from harness.machine import comparable
-from harness.plan import PlannedCase, Selection
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.run.manifest import comparable
+from harness.run.plan import PlannedCase, Selection
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PRECISION_HELP = (
@@ -162,7 +163,7 @@ def worlds(text: str | None) -> list[int] | None:
 
 def _settle_machine(run: store.Run, scratch: Path) -> None:
     """A run begins on the machine that measures it, and goes on only there: unlike samples are never pooled."""
-    here = manifest.capture(scratch)
+    here = machine.capture(scratch)
     if not run.begun:
         run.begin(here)
         return

@@ -13,10 +13,10 @@ from rich.markup import escape
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
-from harness.driver import store
-from harness.driver.errors import UsageError
 from harness.driver.launch import ROOT
-from harness.stored import StoredRun, folders
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.run.stored import StoredRun, folders
 
 REPORT = ROOT / "build" / "report"
 PAGE = "report.html"
@@ -54,7 +54,7 @@ def report_command(
 
 def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     """Draw the figures of comparable runs as files, for the page to hold them as well."""
-    from harness.analysis import figures  # no other command is to wait for matplotlib
+    from harness.analysis import figures
 
     saved = figures.draw_files(runs, folder)
     return [

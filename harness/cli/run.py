@@ -24,11 +24,12 @@ from harness.cli.app import (
 )
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, judge, launch, progress, slurm, store, suite
+from harness.driver import catalog, judge, launch, progress, slurm, suite
 from harness.driver.arms import Arm
-from harness.driver.errors import UsageError
 from harness.driver.progress import samples_wanted
-from harness.plan import PlannedCase, Selection
+from harness.run import store
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase, Selection
 
 
 @app.command("run")

@@ -13,8 +13,8 @@ from harness.analysis import precision, summary, tables
 from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, err, out
-from harness.driver import store
-from harness.driver.errors import nearest
+from harness.run import store
+from harness.run.errors import nearest
 
 FORMATS = ("table", "markdown", "csv", "json")
 _TEXT_COLUMNS = (

@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.driver import catalog, manifest, pins, suite
+from harness.driver import catalog, machine, pins, suite
 from harness.driver.environments import REQUIREMENTS, Environments
-from harness.driver.errors import IncomparableError, UsageError
 from harness.driver.launch import ROOT
-from harness.plan import PlannedCase
+from harness.run.errors import IncomparableError, UsageError
+from harness.run.plan import PlannedCase
 
 ARMS = ("a", "b")
 HERE = "."
@@ -25,10 +25,13 @@ _PROBE_TIMEOUT_S = 60
 # What both sides of the process border have to agree on: run in a checkout, and here.
 _PROBE = """
 import dataclasses, json
-from harness import case, record
+try:
+    from harness.wire import case, records
+except ImportError:  # a checkout from before 2026-11-24
+    from harness import case, record as records
 kinds = (case.Case, case.Task, case.Storage, case.Job)
 fields = {kind.__name__: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
-print(json.dumps({"schema": record.SCHEMA, **fields}))
+print(json.dumps({"schema": records.SCHEMA, **fields}))
 """
 
 
@@ -187,7 +190,7 @@ def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
 
 
 def _require_same_commit(arm: Described) -> None:
-    commit = manifest.commit_of(arm.root)
+    commit = machine.commit_of(arm.root)
     if commit != arm.commit:
         raise UsageError(
             f"the checkout {arm.root} was at commit {arm.commit} when the run began and is at {commit} now"
@@ -206,7 +209,7 @@ def _with_checkout(made: Described, folder: Path) -> Described:
                 f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}"
             )
     _refuse_second("checkout", made.checkout, str(folder))
-    return replace(made, checkout=str(folder), commit=manifest.commit_of(folder))
+    return replace(made, checkout=str(folder), commit=machine.commit_of(folder))
 
 
 def _language(checkout: Path) -> dict[str, Any]:

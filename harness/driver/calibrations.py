@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.machine import Manifest, comparable
-from harness.reading import InvalidLine, parse
-from harness.record import CalibrationRecord
-from harness.stored import MANIFEST, RECORDS, StoredRun
+from harness.run.manifest import Manifest, comparable
+from harness.run.reading import InvalidLine, parse
+from harness.run.stored import MANIFEST, RECORDS, StoredRun
+from harness.wire.records import CalibrationRecord
 
 
 def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, CalibrationRecord] | None:

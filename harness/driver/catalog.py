@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from harness.driver import tables
-from harness.driver.errors import nearest
+from harness.run.errors import nearest
 
 ADAPTERS = Path(__file__).resolve().parents[2] / "adapters"
 DECLARATION = "adapter.toml"

@@ -18,9 +18,9 @@ from typing import BinaryIO, Literal
 
 import psutil
 
-from harness.driver import manifest, preflight
+from harness.driver import machine, preflight
 from harness.driver.environments import Environment, Environments
-from harness.driver.errors import UsageError
+from harness.run.errors import UsageError
 
 Status = Literal["ok", "warning", "missing"]
 _PROBE_BYTES = 2**20
@@ -128,7 +128,7 @@ def _version(path: str) -> str:
 
 
 def _gpu() -> Check:
-    names = manifest.gpu_names()
+    names = machine.gpu_names()
     if not names:
         return Check("gpu", "missing", "nvidia-smi lists none: only the CPU can be measured")
     return Check("gpu", "ok", ", ".join(names))
@@ -143,8 +143,8 @@ def _storage(scratch: Path) -> list[Check]:
 
 
 def _disk(scratch: Path) -> Check:
-    mount = manifest.mount_of(scratch)
-    device = manifest.block_device(mount)
+    mount = machine.mount_of(scratch)
+    device = machine.block_device(mount)
     where = f"{mount.type} on {device.name}" if device else mount.type
     return Check(
         "disk",
@@ -166,7 +166,7 @@ def _direct_io(scratch: Path) -> Check:
 
 def _memory() -> Check:
     available = f"{psutil.virtual_memory().available / preflight.GIB:.1f} GiB available"
-    if manifest.hypervisor() and manifest.free_page_reporting():
+    if machine.hypervisor() and machine.free_page_reporting():
         return Check(
             "memory",
             "warning",
@@ -175,7 +175,7 @@ def _memory() -> Check:
     return Check(
         "memory",
         "ok",
-        f"{available}; {'virtual machine' if manifest.hypervisor() else 'no hypervisor seen'}",
+        f"{available}; {'virtual machine' if machine.hypervisor() else 'no hypervisor seen'}",
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from harness.driver import pins
-from harness.driver.errors import UsageError, nearest
+from harness.run.errors import UsageError, nearest
 
 REQUIREMENTS = "requirements.txt"
 STAMP = "ckptbench.json"

@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.driver.arms import ARMS
 from harness.driver.progress import samples_wanted
 from harness.driver.session import group, state_bytes
-from harness.plan import PlannedCase
+from harness.run.plan import PlannedCase
 
 # What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never
 # part of a result.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.driver.errors import UsageError, nearest
+from harness.run.errors import UsageError, nearest
 
 ROOT = Path(__file__).resolve().parents[2]
 

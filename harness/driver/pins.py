@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from harness.driver.errors import UsageError, nearest
+from harness.run.errors import UsageError, nearest
 
 
 def parse(text: str) -> tuple[str, str]:

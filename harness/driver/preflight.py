@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from harness.driver.errors import UsageError
-from harness.driver.manifest import mount_of
+from harness.driver.machine import mount_of
+from harness.run.errors import UsageError
 
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.worker.output import DONE, Mark, read_mark, records_path
+from harness.wire.phases import DONE, Mark, read_mark, records_path
 
 _POLL_S = 0.2
 _GRACE_S = 5.0

@@ -6,24 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from harness.case import JobRole, Task
-from harness.driver.experiments import SAMPLED, Stage, stages
-from harness.plan import PlannedCase
-from harness.record import (
-    FailureRecord,
-    InterruptRecord,
-    KeptRecord,
-    LoadRecord,
-    Record,
-    RepeatRecord,
-    ReshardRecord,
-    ResumeRecord,
-    SaveRecord,
-    StraightRecord,
-    SyscallsRecord,
-    TrainingRecord,
-    TrajectoryRecord,
-)
+from harness.experiments.cost.records import SaveRecord
+from harness.experiments.parity.records import TrajectoryRecord
+from harness.experiments.reshard.records import ReshardRecord
+from harness.experiments.resume.records import InterruptRecord, ResumeRecord, StraightRecord
+from harness.experiments.sizes.records import RepeatRecord
+from harness.experiments.train.records import TrainingRecord
+from harness.run.plan import PlannedCase
+from harness.wire.case import JobRole, Task
+from harness.wire.experiment import SAMPLED, Stage, stages
+from harness.wire.records import FailureRecord, KeptRecord, LoadRecord, Record, SyscallsRecord
 
 Sample = SaveRecord | LoadRecord | TrainingRecord
 

@@ -17,19 +17,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import workloads
-from harness.case import Case, Job, JobRole, Storage, Task, job_to_json
-from harness.driver import calibrations, launch, process, syscalls
+from harness.driver import calibrations, launch, process
 from harness.driver.arms import Arm
-from harness.driver.errors import UsageError
-from harness.driver.experiments import EXPERIMENTS, Experiment, Stage
 from harness.driver.launch import Launch
 from harness.driver.progress import Progress
 from harness.driver.shared_memory import SharedMemory
-from harness.driver.store import Run
-from harness.plan import PlannedCase
-from harness.reading import InvalidLine
-from harness.record import CalibrationRecord, FailureRecord, Record, SyscallsRecord
-from harness.worker.folders import Folders
+from harness.durability import syscalls
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.run.reading import InvalidLine
+from harness.run.store import Run
+from harness.wire.case import Case, Job, JobRole, Storage, Task, job_to_json
+from harness.wire.experiment import EXPERIMENTS, Experiment, Stage
+from harness.wire.folders import Folders
+from harness.wire.records import CalibrationRecord, FailureRecord, Record, SyscallsRecord
 
 CALIBRATION_BYTES_AT_MOST = 64 << 20  # what a sweep ever has in flight; with 256 MiB it took 21 s
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20

@@ -23,10 +23,10 @@ from pathlib import Path
 from pydantic import Field
 
 from harness.driver import tables
-from harness.driver.errors import UsageError
 from harness.driver.launch import ROOT, ranks_per_node
-from harness.driver.store import Run
-from harness.plan import PlannedCase
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.run.store import Run
 
 SCRIPT = "slurm.sh"
 JOB_NAME = "ckptbench"

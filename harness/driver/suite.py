@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from harness.case import Case
 from harness.driver import catalog, tables
 from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
-from harness.driver.errors import UsageError, nearest
-from harness.driver.experiments import EXPERIMENTS, RESHARD, RESUME, TRAIN
-from harness.plan import PlannedCase
+from harness.run.errors import UsageError, nearest
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.experiment import EXPERIMENTS, RESHARD, RESUME, TRAIN
 from workloads import is_scalable, precisions, presets
 from workloads import names as workload_names
 

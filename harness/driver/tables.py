@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from harness.driver.errors import UsageError, nearest
+from harness.run.errors import UsageError, nearest
 
 
 class Table(BaseModel):

@@ -16,8 +16,14 @@ from typing import Any, TypeVar
 
 import workloads
 from adapters.base import DirectIo, Framework, Method, Place
-from harness.case import Case, Job, JobRole, Storage, Task, job_from_json
-from harness.record import OverheadRecord, WorkerRecord
+from harness.experiments.parity.worker import run_trajectory
+from harness.experiments.reshard.worker import run_parts, run_reloads
+from harness.experiments.resume.worker import run_again, run_interrupted, run_resumed, run_straight
+from harness.experiments.sizes.worker import run_inspections, run_repeats
+from harness.experiments.train.worker import Pace, TrainingTrial
+from harness.wire.case import Case, Job, JobRole, Storage, Task, job_from_json
+from harness.wire.folders import Folders
+from harness.wire.records import OverheadRecord, WorkerRecord
 from harness.worker import usage, verify
 from harness.worker.backing import Backer
 from harness.worker.bench import (
@@ -30,13 +36,7 @@ from harness.worker.bench import (
     state_record,
 )
 from harness.worker.ceiling import Ceiling, calibrate
-from harness.worker.folders import Folders
-from harness.worker.inspect import run_inspections, run_repeats
 from harness.worker.output import Output
-from harness.worker.reshard import run_parts, run_reloads
-from harness.worker.resume import run_again, run_interrupted, run_resumed, run_straight
-from harness.worker.training import Pace, TrainingTrial
-from harness.worker.trajectory import run_trajectory
 from harness.worker.trial import EmptyMethod, LoadTrial, SaveTrial, Trial, marked_save, timed_save
 from harness.worker.world import World, join
 from workloads import Workload

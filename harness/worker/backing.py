@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from harness.record import Backing
+from harness.wire.records import Backing
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 # no machine of today touches backed memory slower, or unbacked memory faster

@@ -15,30 +15,28 @@ from typing import Any, TypeVar
 import numpy as np
 
 from adapters.base import Coverage, Framework, Leaf, Method, Place, RankLocal, Replicated
-from harness.case import Case, Job, Task
-from harness.record import (
+from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.experiments.reshard.records import ReshardRecord
+from harness.experiments.resume.records import InterruptRecord, StraightRecord
+from harness.experiments.train.records import TrainingRecord
+from harness.wire.case import Case, Job, Task
+from harness.wire.folders import Folders
+from harness.wire.records import (
     PERCENTILES,
     Backing,
     Ceilings,
-    InterruptRecord,
     KeptRecord,
     LoadRecord,
-    OpenedRecord,
     OverheadRecord,
     RankSpread,
-    ReshardRecord,
-    SaveRecord,
     Spread,
     StateRecord,
-    StraightRecord,
-    TrainingRecord,
     VerifiedRecord,
 )
 from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling, median_ns
 from harness.worker.clock import now_ns
-from harness.worker.folders import Folders
 from harness.worker.output import Output
 from harness.worker.verify import Digests, Scope, digests
 from harness.worker.world import World

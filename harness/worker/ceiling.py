@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from adapters.directio import (
+from adapters.shared.directio import (
     ALIGNMENT,
     aligned_buffer,
     open_for_read,
@@ -27,8 +27,8 @@ from adapters.directio import (
     round_up,
     write_blocks,
 )
-from harness.case import Storage
-from harness.record import CalibrationRecord, SweepPoint
+from harness.wire.case import Storage
+from harness.wire.records import CalibrationRecord, SweepPoint
 from harness.worker import usage
 from harness.worker.clock import now_ns
 from harness.worker.storage import drop_from_cache, remove_tree, sync_tree, wait_until_quiet

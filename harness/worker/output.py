@@ -7,43 +7,10 @@ may stand next to the clock.
 from __future__ import annotations
 
 import mmap
-import struct
 from pathlib import Path
-from typing import NamedTuple
 
-from harness.record import FailureRecord, Record, Status, to_line
-
-# Changes, what of them was told, task and phase. The worker of another checkout may have one number
-# of eight bytes at the front, which reads as nothing told, and reads these two as one that grows as
-# they do.
-_MARK = struct.Struct("<IIi20s")
-DONE = "done"
-
-
-class Mark(NamedTuple):
-    """Where a rank stands.
-
-    What does not change hangs; the rank that has reached least is the one that others wait for.
-
-    `changes` counts phases. `reached` is as many, or, where ranks are on several nodes, as many as
-    all nodes have been told of: else the ranks whose every phase the driver sees would always seem
-    to be ahead of the others.
-    """
-
-    changes: int = 0
-    task: int = -1  # its index in the job; -1 for none
-    phase: str = "launch"
-    reached: int = 0
-
-
-def records_path(folder: Path, rank: int) -> Path:
-    """Where a rank writes its records."""
-    return folder / f"rank-{rank:05d}.jsonl"
-
-
-def mark_path(folder: Path, rank: int) -> Path:
-    """Where a rank marks its phase."""
-    return folder / f"rank-{rank:05d}.mark"
+from harness.wire.phases import DONE, MARK, mark_path, records_path
+from harness.wire.records import FailureRecord, Record, Status, to_line
 
 
 class Output:
@@ -58,9 +25,9 @@ class Output:
         self.rank = rank
         self.process = process
         self._records = records_path(folder, rank).open("a", buffering=1)
-        mark_path(folder, rank).write_bytes(bytes(_MARK.size))
+        mark_path(folder, rank).write_bytes(bytes(MARK.size))
         with mark_path(folder, rank).open("r+b") as file:
-            self._mark = mmap.mmap(file.fileno(), _MARK.size)
+            self._mark = mmap.mmap(file.fileno(), MARK.size)
         self._changes = 0
         self._reached = 0
         self._task = -1
@@ -91,9 +58,7 @@ class Output:
         self._tell()
 
     def _put(self) -> None:
-        _MARK.pack_into(
-            self._mark, 0, self._changes, self._reached, self._task, self.phase.encode()
-        )
+        MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
 
     def _tell(self) -> None:
         """Show the mark to all nodes: a network file system shows a mapped page once it is flushed, which takes a while."""
@@ -110,14 +75,3 @@ class Output:
         self.write(
             FailureRecord("failure", case, self.process, self.rank, status, self.phase, reason)
         )
-
-
-def read_mark(folder: Path, rank: int) -> Mark:
-    """Return the mark of a rank, also of one that is gone, or is still to come."""
-    try:
-        changes, told, task, phase = _MARK.unpack(mark_path(folder, rank).read_bytes())
-    except (FileNotFoundError, struct.error):
-        return Mark()
-    return Mark(
-        changes, task, phase.rstrip(b"\0").decode(errors="replace") or Mark().phase, told or changes
-    )

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapters.directio import sync_directory
-from harness.record import FileEntry
+from adapters.shared.directio import sync_directory
+from harness.wire.records import FileEntry
 
 _PAGE_BYTES = mmap.PAGESIZE
 _SECTORS_WRITTEN, _SECTOR_BYTES = 6, 512  # the kernel counts in these sectors on every device

@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from adapters.base import Method, Pending
-from harness.case import Case, Task
-from harness.marks import Instant, mark
-from harness.record import (
-    CacheState,
-    KeptRecord,
-    LoadRecord,
-    OpenedRecord,
-    SaveRecord,
-    VerifiedRecord,
-)
+from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.wire.case import Case, Task
+from harness.wire.marks import Instant, mark
+from harness.wire.records import CacheState, KeptRecord, LoadRecord, VerifiedRecord
 from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench, Fence, is_disturbed, no_collection
 from harness.worker.clock import now_ns

@@ -7,7 +7,7 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.record import Usage
+from harness.wire.records import Usage
 
 
 @dataclass(frozen=True)

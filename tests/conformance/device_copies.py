@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adapters.deepfreeze.tensor import Bytes, Device, bytes_of
-from adapters.directio import aligned_buffer
+from adapters.shared.directio import aligned_buffer
 
 SIZES = [3, 0, 70_000, 1, 1 << 20]  # in bytes
 

@@ -32,12 +32,12 @@ from numpy.typing import NDArray  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Entry, Leaf, Method, Place  # noqa: E402
-from adapters.formats import zarr  # noqa: E402
 from adapters.jax import ocdbt  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.layout import same_memory  # noqa: E402
 from adapters.jax.modules import _max_pool, max_pool_by_windows  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
+from adapters.shared.formats import zarr  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

@@ -11,13 +11,18 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from harness.analysis.figures import asynchrony, cost, determinism, durability, scale, size
 from harness.analysis.figures.cells import Pool, fullest, pools
 from harness.analysis.figures.drawn import Drawn, Saved, save
 from harness.analysis.figures.index import write_index
-from harness.analysis.figures.scale import scaled
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
+from harness.experiments.cost import durability_figure as durability
+from harness.experiments.cost import figure as cost
+from harness.experiments.cost import scale_figure as scale
+from harness.experiments.cost.scale_figure import scaled
+from harness.experiments.resume import figure as determinism
+from harness.experiments.sizes import figure as size
+from harness.experiments.train import asynchrony_figure as asynchrony
 
 __all__ = [
     "Drawn",

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 from harness.analysis.row import Row, listed, printable
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import Estimate
-from harness.machine import Manifest, comparable
-from harness.plan import PlannedCase
+from harness.run.manifest import Manifest, comparable
+from harness.run.plan import PlannedCase
 
 INTERVALS = "Medians with 95 % bootstrap intervals clustered by process"
 _REASON_LENGTH = 220

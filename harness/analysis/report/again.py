@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.case import SUMMARY_ABOVE, Case
-from harness.plan import AB
+from harness.run.plan import AB
+from harness.wire.case import SUMMARY_ABOVE, Case
 
 _LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
 # an experiment whose rows mean something only beside those of the other frameworks

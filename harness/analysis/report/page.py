@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from harness.analysis.answer import answer
 from harness.analysis.report.section import Failure, RunFacts, Table, failures, run_facts, tables
 from harness.analysis.runs import ReadRun
-from harness.machine import Manifest, comparable
+from harness.run.manifest import Manifest, comparable
 
 _FOLDER = Path(__file__).parent
 _DAMAGES_SHOWN = 100  # of each run

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from harness.analysis import summary
 from harness.analysis import tables as text_tables
-from harness.analysis.cost import CostRow
 from harness.analysis.report.again import command
 from harness.analysis.report.columns import COLUMNS, IDENTITY, QUESTIONS, RUN, SLOWDOWN, Column
-from harness.analysis.resume import ResumeRow
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
-from harness.analysis.scaling import series
 from harness.analysis.statistics import Estimate
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.scaling import series
+from harness.experiments.resume.rows import ResumeRow
 
 _ONE_LINE = 28  # characters: a share with its interval fits
 

@@ -1,0 +1,1 @@
+"""Decides from its system calls which failures a checkpoint survives."""

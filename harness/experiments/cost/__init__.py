@@ -1,0 +1,15 @@
+"""What a checkpoint costs: timed saves in one process, timed cold loads in another."""
+
+from harness.wire.experiment import Experiment, Stage
+
+EXPERIMENT = Experiment(
+    name="cost",
+    question="What does a checkpoint cost?",
+    place=10,
+    stages=(
+        Stage("save", "saves", leaves="checkpoint", samples="all"),
+        Stage("load", "loads", samples="all", seed_offset=1),
+    ),
+    traced=True,
+    processes=None,
+)

@@ -1,0 +1,145 @@
+"""Whether the frameworks hold the same logical state: the rows of the parity experiment.
+
+Each framework is held against the median of all, so that one that is wrong stands alone; of two,
+each against the other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from harness.analysis.frame import Measured
+from harness.analysis.row import Row, Wanted, group_title, identity
+from harness.experiments.parity.records import LeafSample, TrajectoryRecord
+
+# Largest differences that pass. Losses are relative to the loss, leaves to the leaf's root mean
+# square. In float32 a few hundred roundings of 6e-8 add up in another order; bfloat16 rounds every
+# activation by up to 4e-3.
+FORWARD_TOLERANCE = {"float32": 1e-5, "bf16-mixed": 1e-3}
+STEP_TOLERANCE = {"float32": 1e-4, "bf16-mixed": 0.25}
+LOSSES_TOLERANCE = {"float32": 5e-5, "bf16-mixed": 5e-3}
+
+
+@dataclass(kw_only=True)
+class ParityRow(Row):
+    """How far one framework is from the others on one workload.
+
+    `forward`: the first loss and the buffers after it. `step`: every weight and optimizer slot
+    after one step, and which is the worst. `losses`: the largest difference over all steps.
+    """
+
+    compared_with: list[str] = field(default_factory=list)
+    leaves: int | None = None
+    extra_leaves: list[str] = field(default_factory=list)
+    forward_difference: float | None = None
+    step_difference: float | None = None
+    step_worst_leaf: str = ""
+    losses_difference: float | None = None
+    forward_tolerance: float | None = None
+    step_tolerance: float | None = None
+    losses_tolerance: float | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    verified: bool = False
+
+
+def rows(items: Sequence[Wanted], found: Measured) -> list[ParityRow]:
+    """Derive the row of every case; the frameworks of one workload and precision are held against each other."""
+    built = [ParityRow(**identity(item)) for item in items]
+    for row, item in zip(built, items, strict=True):
+        if row.fail(found.failures.get(item.case.id, [])):
+            continue
+        own = found.trajectories.get(item.case.id)
+        if own is None:
+            row.status, row.reason = "skipped", "not measured: the run was interrupted"
+            continue
+        others = {
+            other.framework: found.trajectories[peer.case.id]
+            for other, peer in zip(built, items, strict=True)
+            if other is not row
+            and group_title(other) == group_title(row)
+            and peer.case.id in found.trajectories
+        }
+        _describe(row, own)
+        _compare(row, own, others)
+    return built
+
+
+def _describe(row: ParityRow, own: TrajectoryRecord) -> None:
+    row.leaves = own.leaves
+    row.extra_leaves = [f"{leaf.name} {leaf.dtype}{list(leaf.shape)}" for leaf in own.extra]
+    row.first_loss, row.last_loss = own.losses[0], own.losses[-1]
+    row.forward_tolerance = FORWARD_TOLERANCE[row.precision]
+    row.step_tolerance = STEP_TOLERANCE[row.precision]
+    row.losses_tolerance = LOSSES_TOLERANCE[row.precision]
+
+
+def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, TrajectoryRecord]) -> None:
+    if not others:
+        row.status, row.reason = (
+            "skipped",
+            "there is no other framework in this run to compare with",
+        )
+        return
+    row.compared_with = list(others)
+    peers = list(others.values())
+    losses = [
+        _relative(value, [peer.losses[step] for peer in peers if step < len(peer.losses)])
+        for step, value in enumerate(own.losses)
+    ]
+    buffers, worst_buffer = _worst(own.forward, [peer.forward for peer in peers])
+    row.forward_difference, row.losses_difference = max(losses[0], buffers), max(losses)
+    row.step_difference, row.step_worst_leaf = _worst(own.updated, [peer.updated for peer in peers])
+    faults = []
+    # also where it is not a number
+    if not row.forward_difference <= FORWARD_TOLERANCE[row.precision]:
+        faults.append(
+            f"the first forward pass differs by {row.forward_difference:.1e}{f' in {worst_buffer}' * bool(worst_buffer)}"
+        )
+    if not row.step_difference <= STEP_TOLERANCE[row.precision]:
+        faults.append(f"{row.step_worst_leaf} differs by {row.step_difference:.1e} after one step")
+    if not row.losses_difference <= LOSSES_TOLERANCE[row.precision]:
+        faults.append(
+            f"the losses of {len(own.losses)} steps differ by up to {row.losses_difference:.1e}"
+        )
+    row.verified = not faults
+    if faults:
+        row.status, row.phase, row.reason = "failed", "comparison", "; ".join(faults)
+
+
+def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> tuple[float, str]:
+    """The largest difference of a leaf's sampled elements and root mean square, relative to the latter, and the leaf's name."""
+    known = [{sample.name: sample for sample in peer} for peer in peers]
+    worst, worst_name = 0.0, ""
+    for sample in own:
+        others = [peer[sample.name] for peer in known if sample.name in peer]
+        scale = statistics.median([sample.rms, *(other.rms for other in others)])
+        pairs = [(sample.rms, [other.rms for other in others])]
+        pairs += [
+            (value, [other.values[place] for other in others])
+            for place, value in enumerate(sample.values)
+        ]
+        difference = (
+            max(abs(value - _middle(value, theirs)) for value, theirs in pairs) / scale
+            if scale and others
+            else 0.0
+        )
+        if not difference <= worst:
+            worst, worst_name = difference, sample.name
+    return worst, worst_name
+
+
+def _relative(value: float, others: Sequence[float]) -> float:
+    middle = _middle(value, others)
+    return abs(value - middle) / abs(middle) if middle else abs(value)
+
+
+def _middle(value: float, others: Sequence[float]) -> float:
+    """What a value is held against.
+
+    Numbers that are none are left out, but for the framework's own.
+    """
+    known = [other for other in others if other == other]
+    return statistics.median([value, *known] if len(known) > 1 else known or [value])

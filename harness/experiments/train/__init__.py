@@ -1,0 +1,23 @@
+"""The slowdown of training: real steps with checkpoints between blocks of steps without."""
+
+from harness.wire.case import Case
+from harness.wire.experiment import Experiment, Stage, SuiteKey
+
+
+def states_at_work(case: Case) -> int:
+    """Return 6: the checkpoints of a block of training lie beside each other until its end."""
+    return 6
+
+
+EXPERIMENT = Experiment(
+    name="train",
+    question="How much slower does training get?",
+    place=20,
+    stages=(
+        Stage("steps", "training with checkpoints", leaves="checkpoint", samples="all"),
+        Stage("load", "loads", samples="one", seed_offset=1),
+    ),
+    processes=None,
+    suite_keys={"every": SuiteKey("the number of steps between two checkpoints")},
+    states_at_work=states_at_work,
+)

@@ -1,0 +1,89 @@
+"""What a run is to measure, as its plan file has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from harness.wire.case import Case
+
+AB = "ab-"  # begins the name that a run of two arms has for its suite
+
+
+@dataclass(frozen=True)
+class PlannedCase:
+    """A case and how often to measure it. `samples`, `warmups` and `repeats` count per process."""
+
+    case: Case
+    samples: int
+    warmups: int
+    repeats: int
+    processes: int
+    own_process: bool
+    expected_failure: str | None  # a regular expression for the reason
+    race: bool = False  # the expected failure comes and goes
+    unsupported: str = ""  # why the case cannot be measured, where it cannot
+    default: bool = False  # the framework's own first choice
+    asynchronous: bool = False
+    sharded: bool = False  # every rank writes a part
+    copies: int = 1  # of the state that one checkpoint holds
+    traced: bool = True  # one save is watched at the system calls, where the experiment has that
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a run was asked for: to what a suite was narrowed, and what stands in the place of the suite's own.
+
+    None means that nothing was named there, and the suite decides. `options` are those of methods.
+    """
+
+    frameworks: tuple[str, ...] | None = None
+    workloads: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    worlds: tuple[int, ...] | None = None
+    strategies: tuple[str, ...] | None = None
+    devices: tuple[str, ...] | None = None
+    launchers: tuple[str, ...] | None = None
+    nodes: tuple[int, ...] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        frameworks: Sequence[str],
+        *,
+        workloads: Sequence[str] | None = None,
+        methods: Sequence[str] | None = None,
+        worlds: Sequence[int] | None = None,
+        strategies: Sequence[str] | None = None,
+        device: str = "cpu",
+        launcher: str | None = None,
+        nodes: int | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """The selection of a command line; an empty list names nothing."""
+        return cls(
+            frameworks=tuple(frameworks),
+            workloads=tuple(workloads or ()) or None,
+            methods=tuple(methods or ()) or None,
+            worlds=tuple(worlds or ()) or None,
+            strategies=tuple(strategies or ()) or None,
+            devices=(device,),
+            launchers=(launcher,) if launcher else None,
+            nodes=(nodes,) if nodes else None,
+            options=dict(options or {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The selection as a run's header has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The selection that `to_json` gave."""
+        named: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+        }
+        return cls(**named)

@@ -1,0 +1,104 @@
+"""The declaration of an experiment: its question, and the stages that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.wire.case import Case
+
+
+def saving_ranks(case: Case) -> int:
+    """Return how many ranks save the checkpoint of a case, which is how many train it."""
+    return case.world
+
+
+def three_states(case: Case) -> int:
+    """Return 3: the state under test, a checkpoint of it, and the files of the ceilings."""
+    return 3
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One job of a process slot. The function of this name in the experiment's `worker.py` does it.
+
+    `in_words` names the stage in progress lines. `leaves` says what the stage leaves in the scratch
+    directory for the stages after it. `samples` says how many samples it takes: as many as the suite
+    asks for, one, or none because the stage is one piece. `reports` says which ranks write a record
+    when they have come to its end.
+    """
+
+    name: str
+    in_words: str
+    leaves: Literal["nothing", "checkpoint", "reference"] = "nothing"
+    samples: Literal["all", "one", "none"] = "none"
+    reports: Literal["every rank", "rank 0"] = "every rank"
+    ranks: Callable[[Case], int] = saving_ranks
+    seed_offset: int = 0  # is added to the seed, so that a load starts from another state
+    one_case_a_process: bool = False
+    ends_killed: bool = False  # its processes never end by themselves
+
+    def reporting_ranks(self, case: Case) -> int:
+        """Return how many ranks must report before the stage is complete for a case."""
+        return 1 if self.reports == "rank 0" else self.ranks(case)
+
+
+@dataclass(frozen=True)
+class SuiteKey:
+    """A key that only sweeps of one experiment have. Each of its values makes cases of its own.
+
+    A value is a whole number from `at_least` on, or one of the words in `choices`. A sweep that
+    leaves the key out has `default`. Where that is None, every sweep must have the key.
+    """
+
+    meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
+    at_least: int = 1
+    choices: tuple[str, ...] = ()
+    default: int | str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question that can be asked of a case, and how it is answered.
+
+    `place` orders the experiments on the report page. With `methods`, a case is a checkpoint method;
+    without, it is the framework's own training. With `traced`, the driver watches one save of each
+    case at the system calls. `processes` is how many process slots a case has; None leaves that to
+    the suite. The slots take the seeds of Python's text hashes in turn from `hash_seeds`, where None
+    means another seed in every process. `reads_in_another_world` says that other ranks load what
+    these saved, so a method must allow that. `compares_frameworks` says that a row means something
+    only beside rows of other frameworks. `states_at_work` counts the states that lie in the scratch
+    directory at once, beside the checkpoints that are kept.
+    """
+
+    name: str
+    question: str
+    place: int
+    stages: tuple[Stage, ...]
+    methods: bool = True
+    traced: bool = False
+    processes: int | None = 1
+    hash_seeds: tuple[int | None, ...] = (None,)
+    suite_keys: Mapping[str, SuiteKey] = field(default_factory=dict)
+    reads_in_another_world: bool = False
+    compares_frameworks: bool = False
+    states_at_work: Callable[[Case], int] = three_states
+
+    @property
+    def takes_samples(self) -> bool:
+        """Return whether any stage repeats a measurement as often as the suite asks for."""
+        return any(stage.samples == "all" for stage in self.stages)
+
+    def stage(self, name: str) -> Stage:
+        """Return the stage of that name. Raises KeyError where there is none."""
+        return {stage.name: stage for stage in self.stages}[name]
+
+    def hash_seed(self, slot: int) -> int | None:
+        """Return the seed of Python's text hashes in a process slot; None for a random one."""
+        return self.hash_seeds[slot % len(self.hash_seeds)]
+
+
+def setting(case: Case, key: str) -> Any:
+    """Return a case's value of an experiment's own suite key."""
+    return getattr(case, key) if hasattr(case, key) else case.settings[key]

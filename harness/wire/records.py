@@ -1,0 +1,353 @@
+"""What was measured: the records that workers write, one JSON object a line.
+
+Standard library only: they cross the border.
+
+Durations are nanoseconds of the worker's monotonic clock (`_ns`), sizes are bytes (`_bytes`),
+instants of the day are seconds since the epoch (`_at_s`). A record states facts; every rate, ratio
+and verdict is derived on reading.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+SCHEMA = 7
+SCHEMA_HISTORY = {
+    1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
+    2: "payload, inventory, repeat and trajectory records; the others as before",
+    3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
+    4: "a load may be from memory",
+    5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
+    6: "a save has the copies in memory beside it",
+    7: "opened records; ceilings are taken as samples are, after memory has been backed",
+}
+
+BackingState = Literal["backed", "unknown", "physical"]
+CacheState = Literal["cold", "warm", "unknown", "memory"]
+Durability = Literal["at return", "at finished", "never", "unknown"]
+Status = Literal["failed", "unsupported", "skipped"]
+
+
+@dataclass(frozen=True)
+class Backing:
+    """Evidence that the kernel could hand out memory at once: how fast a helper process first touched it just before.
+
+    `physical` means that no hypervisor is there to take pages back.
+    """
+
+    state: BackingState
+    touched_bytes: int
+    bytes_per_s: float
+    tries: int
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The raw transfers of the same bytes just before and after a sample.
+
+    `direct` is false where the page cache took part.
+
+    They are `settled` where memory was backed before each of them, as it is before samples; in
+    records before schema 7 it was not.
+    """
+
+    bytes: int
+    before_ns: int
+    after_ns: int
+    direct: bool
+    settled: bool = False
+
+    @property
+    def spread(self) -> float:
+        """The difference of the two as a fraction of their mean."""
+        return abs(self.before_ns - self.after_ns) / (0.5 * (self.before_ns + self.after_ns))
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the sample cost besides time.
+
+    Peaks are resident bytes above the start; processor time is the process's own.
+    """
+
+    rss_before_bytes: int
+    peak_rss_bytes: int
+    children_peak_bytes: int
+    cpu_user_ns: int
+    cpu_system_ns: int
+    minor_faults: int
+    read_bytes: int
+    written_bytes: int
+
+
+PERCENTILES = (0, 10, 50, 90, 99, 100)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of all ranks in six numbers: their `PERCENTILES`."""
+
+    percentiles: tuple[float, ...]
+    slowest_rank: int
+
+
+@dataclass(frozen=True)
+class RankSpread:
+    """What a record says of ranks that wrote none of their own: how long each took, and how many bytes each wrote."""
+
+    ranks: int
+    duration_ns: Spread
+    written_bytes: Spread
+
+
+class Record:
+    """One line of a run's records. `kind` names the class in JSON, and is the same in all versions."""
+
+    kind: str
+
+
+class StageRecord(Record):
+    """A record by which ranks say that they have come to the end of a stage, for one case.
+
+    `stage` names it. `case`, `process` and `rank` say whose end it is.
+    """
+
+    case: str
+    process: int
+    rank: int
+    ranks: int = 1
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        raise NotImplementedError
+
+    @property
+    def reporting_ranks(self) -> range:
+        """Return the ranks that the record speaks for, because one may speak for many."""
+        return range(self.rank, self.rank + self.ranks)
+
+
+class SampleRecord(StageRecord):
+    """A record of one sample. A stage that takes samples is complete when it has enough of them."""
+
+    index: int
+    warmup: bool
+    disturbed: bool
+    spread: RankSpread | None
+
+    @property
+    def reporting_ranks(self) -> range:
+        """Return the ranks that the record speaks for: all of them where it holds their spread."""
+        if self.spread is None:
+            return range(self.rank, self.rank + 1)
+        return range(self.spread.ranks)
+
+
+@dataclass(frozen=True)
+class WorkerRecord(Record):
+    """The process that measured: one a job and rank.
+
+    `node` is Slurm's name of its node, else the host's; "" in older records.
+    """
+
+    kind: Literal["worker"]
+    job: str
+    process: int
+    rank: int
+    python: str
+    packages: dict[str, str]
+    device: str
+    pid: int
+    threads: int
+    started_at_s: float
+    cpus: int = 0  # that this process may run on; 0 where it was not asked
+    ranks_here: int = 1  # on the same node
+    world: int = 1
+    framework: str = ""
+    node: str = ""
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """One block size and depth of the calibration sweep; the median of its tries."""
+
+    operation: Literal["write", "read"]
+    block_bytes: int
+    depth: int
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class CalibrationRecord(Record):
+    """How the scratch directory takes direct I/O. `reason` says why `direct` is false."""
+
+    kind: Literal["calibration"]
+    direct: bool
+    reason: str
+    bytes: int
+    write_block_bytes: int
+    write_depth: int
+    read_block_bytes: int
+    read_depth: int
+    counts_device_reads: bool
+    points: tuple[SweepPoint, ...]
+    rounds: int = 0  # in which all settings took turns; 0 in records of before they did
+
+
+@dataclass(frozen=True)
+class OverheadRecord(Record):
+    """The harness's own cost: an empty method through the same measured sequence, and the memory the harness holds."""
+
+    kind: Literal["overhead"]
+    job: str
+    process: int
+    rank: int
+    empty_save_ns: tuple[int, ...]
+    harness_peak_bytes: int
+    ranks: int = 1  # for how many it speaks: rank 0 writes it for all where they are many
+
+
+@dataclass(frozen=True)
+class StateRecord(Record):
+    """The state a case saves: uncompressed bytes by role, what the method covers of it, and how long copies of it take."""
+
+    kind: Literal["state"]
+    case: str
+    process: int
+    rank: int
+    leaves: int
+    covered_leaves: int
+    state_bytes: int
+    covered_bytes: int
+    bytes_by_role: dict[str, int]
+    memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
+    device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """One file of a checkpoint, by its path inside it."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class LoadRecord(SampleRecord):
+    """One timed load of one rank, in a process that did not save, verified leaf by leaf afterwards."""
+
+    kind: Literal["load"]
+    case: str
+    process: int
+    rank: int
+    index: int
+    warmup: bool
+    disturbed: bool
+    load_ns: int
+    ceilings: Ceilings
+    covered_bytes: int
+    file_bytes: int
+    cache: CacheState
+    # of the checkpoint's pages just before the load; -1 where the kernel does not say
+    resident_fraction: float
+    backing: Backing
+    quiet: bool | None  # whether the device stood still before; None where it does not tell
+    usage: Usage
+    started_at_s: float
+    spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "load"
+
+
+@dataclass(frozen=True)
+class KeptRecord(StageRecord):
+    """A save that overlapped a training step came to its end, and its checkpoint waits for the process that loads it."""
+
+    kind: Literal["kept"]
+    case: str
+    process: int
+    rank: int
+    leaves: int
+    ranks: int = 1
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "part"
+
+
+@dataclass(frozen=True)
+class VerifiedRecord(Record):
+    """The consistency pass held: the file of a save that overlapped a training step restored exactly the saved step."""
+
+    kind: Literal["verified"]
+    case: str
+    process: int
+    rank: int
+    covered_leaves: int
+    uncovered_leaves: int
+    ranks: int = 1
+
+
+@dataclass(frozen=True)
+class SyscallsRecord(Record):
+    """What one save did at the system calls, and so when its checkpoint is safe against a power loss."""
+
+    kind: Literal["syscalls"]
+    case: str
+    durability: Durability
+    # over file contents alone: what holds where names survive by themselves
+    data_durability: Durability
+    reason: str
+    writes: int
+    write_bytes: int
+    write_min_bytes: int
+    write_median_bytes: int
+    write_max_bytes: int
+    direct_writes: int
+    fsyncs: int
+    syncs: int
+    msyncs: int
+    renames: int
+    files: int
+    late_writes: int
+
+
+@dataclass(frozen=True)
+class FailureRecord(Record):
+    """A case that gave no number, where it stood and why."""
+
+    kind: Literal["failure"]
+    case: str
+    process: int
+    rank: int
+    status: Status
+    phase: str
+    reason: str
+
+
+RECORDS = (
+    WorkerRecord,
+    CalibrationRecord,
+    OverheadRecord,
+    StateRecord,
+    LoadRecord,
+    KeptRecord,
+    VerifiedRecord,
+    SyscallsRecord,
+    FailureRecord,
+)
+"""The records that no single experiment owns."""
+
+
+def to_line(record: Record) -> str:
+    """Return the record as one line of JSON, newline included, with the schema it follows."""
+    fields: dict[str, Any] = {"schema": SCHEMA} | asdict(record)  # type: ignore[call-overload]
+    return json.dumps(fields, separators=(",", ":")) + "\n"

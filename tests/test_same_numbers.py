@@ -1,0 +1,95 @@
+"""The numbers of stored runs do not change when the code that reads them does.
+
+`golden/` holds what `show --format json` printed for every reference run, and what `compare`
+found for every pair of them that can be compared, before the layout of 2026-11-24. A field may be
+added. A number that changes is a mistake, or needs a new schema number and a new golden file.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import lzma
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis import comparison, comparison_output, tables
+from harness.analysis.runs import ReadRun, reference_runs
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def golden(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / f"{name}.json.xz").read_bytes()))
+    return found
+
+
+@functools.cache
+def runs() -> dict[str, ReadRun]:
+    return {run.name: run for run in reference_runs()}
+
+
+def differences(before: Any, now: Any, place: str = "") -> list[str]:
+    """Where two JSON values differ; what only the newer one has is no difference."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        pairs = [(key, before[key], now.get(key, "(absent)")) for key in before]
+        return [text for key, old, new in pairs for text in differences(old, new, f"{place}.{key}")]
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        pairs = [
+            (index, old, new) for index, (old, new) in enumerate(zip(before, now, strict=True))
+        ]
+        return [text for index, a, b in pairs for text in differences(a, b, f"{place}[{index}]")]
+    if isinstance(before, float) and isinstance(now, int | float):
+        same = math.isclose(before, now, rel_tol=1e-9)
+    else:
+        same = before == now
+    return [] if same else [f"{place}: was {before!r}, is {now!r}"]
+
+
+def test_every_reference_run_has_its_golden_rows() -> None:
+    assert runs().keys() <= golden("rows").keys()
+
+
+def test_rows_in_json_are_what_they_were() -> None:
+    before = golden("rows")
+    found = {name: json.loads(tables.to_json(run.rows)) for name, run in runs().items()}
+    assert differences({name: before[name] for name in found}, found) == []
+
+
+def test_csv_has_the_numbers_of_json() -> None:
+    run = next(run for name, run in runs().items() if "bench" in name)
+    lines = list(csv.DictReader(io.StringIO(tables.to_csv(run.rows))))
+    for line, row in zip(lines, json.loads(tables.to_json(run.rows)), strict=True):
+        assert list(line) == list(row)
+        numbers = {name: value for name, value in row.items() if type(value) is float}
+        assert {name: float(line[name]) for name in numbers} == pytest.approx(numbers, rel=1e-9)
+
+
+def figures(compared: dict[str, Any]) -> list[Any]:
+    """The numbers and verdicts of a comparison, without its words."""
+    return [
+        {"regressed": row["regressed"], "faults": len(row["faults"]), "figures": row["figures"]}
+        for row in compared["rows"]
+    ]
+
+
+def test_comparisons_are_what_they_were() -> None:
+    checked = 0
+    for names, before in golden("comparisons").items():
+        base, head = names.split()
+        if base not in runs() or head not in runs():
+            continue
+        if isinstance(before, str):
+            with pytest.raises(comparison.Unlike):
+                comparison.of_runs(runs()[base], runs()[head])
+            continue
+        found = comparison.of_runs(runs()[base], runs()[head])
+        now = json.loads(comparison_output.to_json(found))
+        assert differences(figures(before), figures(now), names) == []
+        checked += 1
+    assert checked >= 10
