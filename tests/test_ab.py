@@ -22,7 +22,7 @@ from harness.analysis.runs import read_run
 from harness.cli import compare
 from harness.driver import arms, catalog, launch, pins, suite
 from harness.driver.environments import Environments
-from harness.driver.session import group
+from harness.driver.units import group
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import Selection

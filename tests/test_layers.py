@@ -57,7 +57,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.cli harness.driver harness.analysis harness.run harness.wire workloads",
         "typer rich",
     ),
-    "harness/durability": rule("harness.wire"),
+    "harness/durability": rule("harness.wire harness.durability"),
     "harness/driver": rule(
         "harness harness.wire harness.run harness.durability harness.experiments harness.driver "
         "workloads",
@@ -84,7 +84,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "adapters/deepfreeze/cupy_stream.py": rule("adapters.deepfreeze", "cupy"),
 }
 EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
-    "__init__.py": rule(WIRE),
+    "__init__.py": rule(f"{WIRE} harness.experiments"),
     "records.py": rule(WIRE),
     "worker.py": rule(
         "harness.wire harness.worker harness.experiments workloads adapters.base",

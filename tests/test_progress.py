@@ -10,10 +10,11 @@ import pytest
 import records
 from conftest import planned
 
+from harness import experiments
 from harness.driver.progress import Progress, samples_wanted
 from harness.experiments.cost.records import SaveRecord
 from harness.run.plan import PlannedCase
-from harness.wire.case import JobRole
+from harness.wire.experiment import Stage
 from harness.wire.records import Record
 
 
@@ -27,11 +28,17 @@ def saves(of: PlannedCase, indices: Iterable[int], **changes: Any) -> list[SaveR
     return [records.save(of.case.id, index=index, **changes) for index in indices]
 
 
+def stage(name: str) -> Stage:
+    """The stage of that name, whichever experiment has it first."""
+    declared = [experiments.experiment(experiment) for experiment in experiments.names()]
+    return next(found for each in declared for found in each.stages if found.name == name)
+
+
 def missing(
-    of: PlannedCase, found: Sequence[Record], process: int = 0, direction: JobRole = "save"
+    of: PlannedCase, found: Sequence[Record], process: int = 0, direction: str = "save"
 ) -> tuple[int, int, int]:
     """(samples, repeats, first index) of what is still to be done."""
-    task = Progress(found).task(of, process, direction)
+    task = Progress(found).task(of, process, stage(direction))
     assert task.case == of.case
     assert task.warmups == of.warmups, "a process that starts anew warms up anew"
     return task.samples, task.repeats, task.first_index
@@ -39,14 +46,14 @@ def missing(
 
 def test_without_records_everything_is_missing() -> None:
     assert missing(item(), []) == (3, 2, 0)
-    assert not Progress([]).done(item(), 0, "save")
+    assert not Progress([]).done(item(), 0, stage("save"))
 
 
 def test_samples_that_are_there_are_not_taken_again() -> None:
     of = item()
     assert missing(of, saves(of, [0, 1])) == (1, 2, 2)
     assert missing(of, saves(of, [0, 1, 2])) == (0, 2, 3)
-    assert Progress(saves(of, [0, 1, 2])).done(of, 0, "save")
+    assert Progress(saves(of, [0, 1, 2])).done(of, 0, stage("save"))
 
 
 def test_more_samples_than_were_wanted_are_no_debt() -> None:
@@ -139,9 +146,9 @@ def test_a_case_that_failed_is_done_in_every_process_and_direction(status: str) 
     of, other = item(), item(dropout=0.2)
     progress = Progress([records.failure(of.case.id, status=status, process=1)])
     for process in (0, 1):
-        assert progress.done(of, process, "save")
-        assert progress.done(of, process, "load")
-        assert not progress.done(other, process, "save")
+        assert progress.done(of, process, stage("save"))
+        assert progress.done(of, process, stage("load"))
+        assert not progress.done(other, process, stage("save"))
 
 
 def test_what_takes_no_samples_is_there_or_missing() -> None:
@@ -153,19 +160,21 @@ def test_what_takes_no_samples_is_there_or_missing() -> None:
     ]
     progress = Progress(found)
     assert [
-        progress.done(of, process, role) for process in (0, 1) for role in ("inspect", "repeat")
+        progress.done(of, process, stage(role))
+        for process in (0, 1)
+        for role in ("inspect", "repeat")
     ] == [True, False, False, True]
     assert progress.samples_done([of]) == 2
     assert samples_wanted([of]) == 4
     of = replace(of, case=replace(of.case, experiment="parity"), processes=1)
-    assert not Progress([]).done(of, 0, "train")
-    assert Progress([records.trajectory(of.case.id)]).done(of, 0, "train")
+    assert not Progress([]).done(of, 0, stage("train"))
+    assert Progress([records.trajectory(of.case.id)]).done(of, 0, stage("train"))
 
 
 def test_a_traced_case_is_remembered() -> None:
     of = item()
-    assert Progress([]).traced == set()
-    assert Progress([records.syscalls(of.case.id)]).traced == {of.case.id}
+    assert not Progress([]).has("syscalls", of.case.id)
+    assert Progress([records.syscalls(of.case.id)]).has("syscalls", of.case.id)
 
 
 def test_records_may_come_one_by_one_and_in_any_order() -> None:
@@ -178,8 +187,8 @@ def test_records_may_come_one_by_one_and_in_any_order() -> None:
     progress = Progress([])
     for record in reversed(found):
         progress.add(record)
-    assert progress.task(of, 0, "save") == Progress(found).task(of, 0, "save")
-    assert progress.task(of, 0, "save").samples == 1
+    assert progress.task(of, 0, stage("save")) == Progress(found).task(of, 0, stage("save"))
+    assert progress.task(of, 0, stage("save")).samples == 1
 
 
 def test_steps_count_the_samples_that_are_not_missing() -> None:

@@ -24,7 +24,7 @@ from harness.analysis.report.again import command
 from harness.analysis.report.columns import COLUMNS, QUESTIONS
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
-from harness.driver import catalog, machine, suite
+from harness.driver import catalog, machine, planning, suite
 from harness.experiments.cost.rows import CostRow
 from harness.run.stored import folders
 
@@ -96,7 +96,7 @@ def planned_by(line: str) -> set[str]:
     for name, value in zip(words[3::2], words[4::2], strict=True):
         given.setdefault(name, []).append(value)
     frameworks = catalog.select(catalog.frameworks(), given["--framework"])
-    found = suite.plan(
+    found = planning.plan(
         suite.load(words[2]),
         frameworks,
         workloads=given["--workload"],
@@ -105,7 +105,7 @@ def planned_by(line: str) -> set[str]:
         strategies=given.get("--strategy"),
         device=given.get("--device", ["cpu"])[0],
         launcher=given.get("--launcher", [None])[0],
-        options=suite.parse_options(given.get("--option", ())),
+        options=planning.parse_options(given.get("--option", ())),
     )
     return {planned.case.id for planned in found}
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 import workloads
-from harness.driver import catalog, suite
+from harness import experiments as known
+from harness.driver import catalog, planning, suite
 from harness.driver.catalog import FrameworkEntry
-from harness.driver.session import needed_disk_bytes, state_bytes
 from harness.driver.suite import Suite
+from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
-from harness.wire.experiment import EXPERIMENTS
 
 HEAD = """
 [framework]
@@ -131,20 +131,28 @@ def _methods(planned: list[PlannedCase]) -> list[str]:
         (
             "samples = 2",
             "",
-            r"sweep\.0: a sweep of experiment cost says how many samples each process takes",
+            r"sweep\.0: experiment 'cost' needs 'samples': how many samples each process takes",
         ),
-        ("samples = 2", 'experiment = "size"', r"sweep\.0\.experiment: .*'cost', 'sizes', "),
+        (
+            "samples = 2",
+            'experiment = "size"',
+            r"sweep\.0: unknown experiment 'size'; did you mean 'sizes'",
+        ),
         (
             "samples = 2",
             'samples = 2\nexperiment = "sizes"',
-            r"sweep\.0: experiment sizes takes no samples: samples has no meaning",
+            r"sweep\.0: experiment 'sizes' takes no samples, so leave 'samples' out",
         ),
         (
             "samples = 2",
             'experiment = "parity"',
-            r"sweep\.0: a sweep of experiment parity measures no methods, and one is named",
+            r"sweep\.0: experiment 'parity' measures no methods, so leave 'method' out",
         ),
-        ('method = "all"', "", r"sweep\.0: a sweep of experiment cost names no method"),
+        (
+            'method = "all"',
+            "",
+            r"sweep\.0: experiment 'cost' needs 'method': the methods that it measures",
+        ),
         ("samples = 2", "samples = 2\nworld = [1, 0]", r"sweep\.0\.world\.1: .*not 0"),
         ("samples = 2", "samples = 2\nworld = true", r"sweep\.0\.world\.0: .*not True"),
         ("samples = 2", "samples = 2\ndropout = 1.0", r"sweep\.0\.dropout\.0: .*less than 1"),
@@ -181,7 +189,7 @@ def test_a_case_carries_what_its_method_and_sweep_declare(
             "processes": 3,
         }
     )
-    [item] = suite.plan(_suite(tmp_path, text), [toy])
+    [item] = planning.plan(_suite(tmp_path, text), [toy])
     case = item.case
     assert (case.framework, case.framework_path) == ("toy", "adapters.toy.framework:Toy")
     assert (case.method, case.method_path, case.options) == (
@@ -208,7 +216,7 @@ def test_a_case_carries_what_its_method_and_sweep_declare(
 
 def test_lists_multiply_out(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": ["plain", "quick"], "world": [1, 2], "dropout": [0, 0.1]})
-    planned = suite.plan(_suite(tmp_path, text), [toy])
+    planned = planning.plan(_suite(tmp_path, text), [toy])
     assert len({item.case.id for item in planned}) == len(planned) == 8
     assert {(item.case.world, item.case.launcher) for item in planned} == {
         (1, "local"),
@@ -229,12 +237,12 @@ def test_lists_multiply_out(tmp_path: Path, toy: FrameworkEntry) -> None:
 def test_traits_mean_methods_but_never_test_doubles(
     tmp_path: Path, toy: FrameworkEntry, wanted: str | list[str], expected: list[str]
 ) -> None:
-    assert _methods(suite.plan(_suite(tmp_path, _sweeps({"method": wanted})), [toy])) == expected
+    assert _methods(planning.plan(_suite(tmp_path, _sweeps({"method": wanted})), [toy])) == expected
 
 
 def test_a_case_of_two_sweeps_is_planned_once(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": "plain", "samples": 4}, {"method": "all", "samples": 2})
-    planned = suite.plan(_suite(tmp_path, text), [toy])
+    planned = planning.plan(_suite(tmp_path, text), [toy])
     assert [(item.case.method, item.samples) for item in planned] == [
         ("plain", 4),
         ("quick", 2),
@@ -257,7 +265,7 @@ def test_a_precision_that_one_of_several_workloads_lacks_is_left_out(
             "method": "plain",
         }
     )
-    cases = [item.case for item in suite.plan(_suite(tmp_path, text), [toy])]
+    cases = [item.case for item in planning.plan(_suite(tmp_path, text), [toy])]
     assert [(case.workload, case.precision) for case in cases] == [
         ("llm-slice", "float32"),
         ("llm-slice", "bf16-mixed"),
@@ -279,41 +287,41 @@ def test_a_workload_without_any_of_the_precisions_is_an_error(
 
 def test_workloads_narrow(tmp_path: Path, toy: FrameworkEntry) -> None:
     suite_ = _suite(tmp_path, _sweeps({"workload": ["llm-slice", "resnet50"], "method": "plain"}))
-    [item] = suite.plan(suite_, [toy], workloads=["resnet50"])
+    [item] = planning.plan(suite_, [toy], workloads=["resnet50"])
     assert item.case.workload == "resnet50"
     with pytest.raises(
         UsageError,
         match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)",
     ):
-        suite.plan(suite_, [toy], workloads=["candle-mlp"])
+        planning.plan(suite_, [toy], workloads=["candle-mlp"])
     with pytest.raises(
         UsageError, match=r"unknown workload 'resnet-50'; did you mean 'resnet50'\?"
     ):
-        suite.plan(suite_, [toy], workloads=["resnet-50"])
+        planning.plan(suite_, [toy], workloads=["resnet-50"])
 
 
 def test_methods_narrow_to_the_sweeps_that_list_them(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": "all"}, {"method": "default", "preset": "middle"})
-    planned = suite.plan(_suite(tmp_path, text), [toy], methods=["quick"])
+    planned = planning.plan(_suite(tmp_path, text), [toy], methods=["quick"])
     assert [(item.case.method, item.case.preset) for item in planned] == [("quick", "small")]
 
 
 def test_a_method_that_no_sweep_lists_is_added(tmp_path: Path, toy: FrameworkEntry) -> None:
     suite_ = _suite(tmp_path, _sweeps({"method": "default"}))
-    assert _methods(suite.plan(suite_, [toy], methods=["liar", "slow"])) == ["slow", "liar"]
-    assert _methods(suite.plan(suite_, [toy], methods=["fast"])) == ["quick"]
+    assert _methods(planning.plan(suite_, [toy], methods=["liar", "slow"])) == ["slow", "liar"]
+    assert _methods(planning.plan(suite_, [toy], methods=["fast"])) == ["quick"]
 
 
 def test_a_method_of_one_framework_is_left_out_of_the_others(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
     other = _framework(tmp_path / "adapters", "other", {"npz": "default = true"})
-    planned = suite.plan(_suite(tmp_path, _sweeps({})), [toy, other], methods=["npz"])
+    planned = planning.plan(_suite(tmp_path, _sweeps({})), [toy, other], methods=["npz"])
     assert [(item.case.framework, item.case.method) for item in planned] == [("other", "npz")]
 
 
 def test_worlds_replace_the_suites(tmp_path: Path, toy: FrameworkEntry) -> None:
-    planned = suite.plan(_suite(tmp_path, _sweeps({"method": "plain"})), [toy], worlds=[2, 4])
+    planned = planning.plan(_suite(tmp_path, _sweeps({"method": "plain"})), [toy], worlds=[2, 4])
     assert [item.case.world for item in planned] == [2, 4]
 
 
@@ -347,7 +355,7 @@ def test_a_wrong_wish_is_refused(
     tmp_path: Path, toy: FrameworkEntry, wishes: dict[str, Any], expected: str
 ) -> None:
     with pytest.raises(UsageError, match=expected):
-        suite.plan(_suite(tmp_path, SWEEP), [toy], **wishes)
+        planning.plan(_suite(tmp_path, SWEEP), [toy], **wishes)
 
 
 def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(
@@ -356,44 +364,44 @@ def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(
     with pytest.raises(
         UsageError, match="unknown method 'plane' in frameworks toy, .*did you mean 'plain'"
     ):
-        suite.plan(_suite(tmp_path, _sweeps({"method": "plane"})), [toy])
+        planning.plan(_suite(tmp_path, _sweeps({"method": "plane"})), [toy])
 
 
 def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
     plain = _framework(tmp_path / "adapters", "plain", {"npz": "default = true"})
     with pytest.raises(UsageError, match="suite test has nothing to run for framework plain"):
-        suite.plan(_suite(tmp_path, _sweeps({"method": "fast"})), [plain])
+        planning.plan(_suite(tmp_path, _sweeps({"method": "fast"})), [plain])
 
 
 def test_options_show_in_the_name_of_the_methods_that_have_them(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
-    planned = suite.plan(_suite(tmp_path, SWEEP), [toy], options={"level": 2, "crc": False})
+    planned = planning.plan(_suite(tmp_path, SWEEP), [toy], options={"level": 2, "crc": False})
     assert _methods(planned) == ["plain[crc=false,level=2.0]", "quick", "slow[crc=false]"]
     assert planned[0].case.options == {"crc": False, "level": 2.0, "codec": "none"}
 
 
 def test_options_are_read_as_toml_values_and_bare_words() -> None:
-    parsed = suite.parse_options(["crc=false", "level=2", "codec=zstd", "name='a=b'", "empty="])
+    parsed = planning.parse_options(["crc=false", "level=2", "codec=zstd", "name='a=b'", "empty="])
     assert parsed == {"crc": False, "level": 2, "codec": "zstd", "name": "a=b", "empty": ""}
 
 
 @pytest.mark.parametrize("pair", ["crc", "=1", ""])
 def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
     with pytest.raises(UsageError, match="an option reads KEY=VALUE"):
-        suite.parse_options([pair])
+        planning.parse_options([pair])
 
 
 @pytest.mark.parametrize("name", suite.names())
 def test_the_suites_of_this_repository_plan(name: str) -> None:
-    planned = suite.plan(suite.load(name), list(catalog.frameworks().values()))
+    planned = planning.plan(suite.load(name), list(catalog.frameworks().values()))
     experiments = {item.case.experiment for item in planned}
     several = {
         "resume": {"resume", "rerun"},
         "gate": {"cost", "train"},
         "train-ranks": {"cost", "train"},
     }
-    assert experiments == several.get(name, {name} if name in EXPERIMENTS else {"cost"})
+    assert experiments == several.get(name, {name} if name in known.names() else {"cost"})
     if name in ("smoke", "bench", "full"):
         assert {item.case.workload for item in planned} == set(workloads.names())
         slow = {
@@ -413,7 +421,8 @@ def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:
     slow = {"slow_samples": 2, "slow_processes": 1}
     sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, **slow}))
     counts = {
-        item.case.method: (item.samples, item.processes) for item in suite.plan(sweeps, [framework])
+        item.case.method: (item.samples, item.processes)
+        for item in planning.plan(sweeps, [framework])
     }
     assert counts == {"plain": (3, 2), "packed": (2, 1)}
 
@@ -421,7 +430,7 @@ def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:
 def test_a_slow_method_takes_fewer_samples_and_nothing_twice(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
-    plain, quick, slow = suite.plan(
+    plain, quick, slow = planning.plan(
         _suite(tmp_path, _sweeps({"samples": 3, "slow_samples": 1})), [toy]
     )
     assert [(item.samples, item.warmups, item.repeats) for item in (plain, quick, slow)] == [
@@ -433,7 +442,7 @@ def test_a_slow_method_takes_fewer_samples_and_nothing_twice(
 
 def test_a_failure_is_expected_where_it_is_declared(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"precision": ["float32", "bf16-mixed"], "method": "quick"})
-    planned = suite.plan(_suite(tmp_path, text), [toy])
+    planned = planning.plan(_suite(tmp_path, text), [toy])
     assert [(item.case.precision, item.expected_failure) for item in planned] == [
         ("float32", "boom"),
         ("bf16-mixed", None),
@@ -453,7 +462,7 @@ precision = "float32"
 def test_an_experiment_without_methods_has_one_case_for_each_state(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
-    planned = suite.plan(_suite(tmp_path, PARITY), [toy])
+    planned = planning.plan(_suite(tmp_path, PARITY), [toy])
     assert [(item.case.experiment, item.case.workload, item.case.method) for item in planned] == [
         ("parity", "llm-slice", ""),
         ("parity", "candle-mlp", ""),
@@ -463,14 +472,14 @@ def test_an_experiment_without_methods_has_one_case_for_each_state(
         UsageError,
         match="suite test has nothing to run for framework toy with these workloads and methods",
     ):
-        suite.plan(_suite(tmp_path, PARITY), [toy], methods=["plain"])
+        planning.plan(_suite(tmp_path, PARITY), [toy], methods=["plain"])
 
 
 def test_the_sizes_experiment_has_its_own_number_of_processes(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
     text = SWEEP.replace("samples = 2", 'experiment = "sizes"')
-    assert {item.processes for item in suite.plan(_suite(tmp_path, text), [toy])} == {2}
+    assert {item.processes for item in planning.plan(_suite(tmp_path, text), [toy])} == {2}
 
 
 def test_a_method_is_measured_where_it_has_something_to_say(tmp_path: Path) -> None:
@@ -481,20 +490,20 @@ def test_a_method_is_measured_where_it_has_something_to_say(tmp_path: Path) -> N
     }
     framework = _framework(tmp_path / "adapters", "toy", methods)
     cost = _suite(tmp_path, _sweeps({"method": "all", "world": [1, 2]}))
-    assert [(item.case.method, item.case.world) for item in suite.plan(cost, [framework])] == [
+    assert [(item.case.method, item.case.world) for item in planning.plan(cost, [framework])] == [
         ("whole", 1),
         ("whole", 2),
         ("pair", 2),
     ]
-    named = suite.plan(cost, [framework], methods=["trap"], worlds=[1])
+    named = planning.plan(cost, [framework], methods=["trap"], worlds=[1])
     assert [item.case.method for item in named] == ["trap"], "the user's word counts more"
 
 
 def test_a_suite_may_name_what_another_framework_has(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = _sweeps({"method": ["plain", "torch-save"]})
-    assert [item.case.method for item in suite.plan(_suite(tmp_path, text), [toy])] == ["plain"]
+    assert [item.case.method for item in planning.plan(_suite(tmp_path, text), [toy])] == ["plain"]
     with pytest.raises(UsageError, match="unknown method 'torchsave'"):
-        suite.plan(_suite(tmp_path, _sweeps({"method": "torchsave"})), [toy])
+        planning.plan(_suite(tmp_path, _sweeps({"method": "torchsave"})), [toy])
 
 
 def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
@@ -510,7 +519,7 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
     )
     planned = [
         (item.case.method, item.case.world, item.case.strategy)
-        for item in suite.plan(both, [framework])
+        for item in planning.plan(both, [framework])
     ]
     assert planned == [
         ("plain", 1, ""),
@@ -519,13 +528,13 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
         ("parts", 2, "one"),
         ("parts", 2, "parts"),
     ]
-    named = suite.plan(both, [framework], methods=["plain"], worlds=[2], strategies=["parts"])
+    named = planning.plan(both, [framework], methods=["plain"], worlds=[2], strategies=["parts"])
     assert [(item.case.method, item.case.strategy) for item in named] == [("plain", "parts")]
     assert "no rank holds the whole" in named[0].unsupported, "the user's word gets an answer"
     with pytest.raises(
         UsageError, match="unknown strategy 'part' in framework toy; did you mean 'parts'"
     ):
-        suite.plan(both, [framework], strategies=["part"])
+        planning.plan(both, [framework], strategies=["part"])
 
 
 def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
@@ -537,7 +546,7 @@ def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
     sweeps = _suite(
         tmp_path, _sweeps({"method": "all", "world": [4], "strategy": ["default", "sharded"]})
     )
-    plan = suite.plan(sweeps, [framework])
+    plan = planning.plan(sweeps, [framework])
     copies = {(item.case.method, item.case.strategy): item.copies for item in plan}
     assert copies == {("plain", "one"): 1, ("each", "one"): 4, ("each", "parts"): 1}
     of_one, of_each, _ = (needed_disk_bytes([item]) for item in plan)
@@ -548,16 +557,19 @@ def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
 
 def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntry) -> None:
     for changes, message in (
-        ({"every": 3}, "every has a meaning in experiment train alone"),
-        ({"experiment": "train"}, "a sweep of experiment train says every"),
+        ({"every": 3}, "only experiment 'train' has the key 'every'"),
+        (
+            {"experiment": "train"},
+            "experiment 'train' needs 'every': the number of steps between two checkpoints",
+        ),
         (
             {"experiment": "reshard", "method": "plain", "samples": None},
-            "a sweep of experiment reshard says load_world",
+            "experiment 'reshard' needs 'load_world'",
         ),
         ({"workload": "resnet50", "weak": True}, "does not grow with the world"),
     ):
         with pytest.raises(UsageError, match=message):
-            suite.plan(_suite(tmp_path, _sweeps(changes)), [toy])
+            planning.plan(_suite(tmp_path, _sweeps(changes)), [toy])
 
 
 def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_path: Path) -> None:
@@ -566,7 +578,7 @@ def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_
     text = _sweeps(
         {"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": 1}
     )
-    (planned,) = suite.plan(_suite(tmp_path, text), [framework])
+    (planned,) = planning.plan(_suite(tmp_path, text), [framework])
     assert (planned.unsupported, planned.expected_failure) == ("", "no infinity")
 
 
@@ -583,7 +595,7 @@ def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -
             "load_world": [1, 4],
         }
     )
-    planned = suite.plan(_suite(tmp_path, text), [framework])
+    planned = planning.plan(_suite(tmp_path, text), [framework])
     assert [
         (item.case.method, item.case.load_world, bool(item.unsupported)) for item in planned
     ] == [

@@ -10,7 +10,7 @@ from conftest import Measure, faulty, planned
 
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.driver.session import group
+from harness.driver.units import group
 from harness.experiments.train.rows import TrainRow
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case

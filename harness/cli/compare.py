@@ -27,7 +27,7 @@ from harness.cli.app import (
     out,
     scratch_directory,
 )
-from harness.driver import catalog, judge, machine, slurm, suite
+from harness.driver import catalog, judge, machine, planning, slurm, suite
 from harness.driver.arms import Arm
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError, nearest
@@ -106,7 +106,7 @@ def regress_command(
         _require_sound(baseline)
         _require_alike(baseline, here, place)
         _require_settled(baseline, place)
-    plan = suite.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
+    plan = planning.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
         raise IncomparableError(
             f"the baseline {baseline.name} has no row in common with the suite {suite_name} of now: "

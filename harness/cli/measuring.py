@@ -26,8 +26,10 @@ from harness.cli.app import VENVS, err, make_environment
 from harness.driver import arms, catalog, judge, launch, machine, preflight
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
+from harness.driver.ledger import Event
 from harness.driver.progress import samples_wanted
-from harness.driver.session import Event, Goal, Session, needed_disk_bytes, state_bytes
+from harness.driver.session import Goal, Session
+from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import comparable
@@ -199,7 +201,7 @@ def _measure(
         task = bar.add_task("", total=samples_wanted(run.plan))
 
         def on_event(event: Event) -> None:
-            bar.update(task, completed=session.progress.samples_done(run.plan))
+            bar.update(task, completed=session.ledger.progress.samples_done(run.plan))
             if event.text:
                 bar.update(task, description=escape(event.text[:60]))
                 bar.console.print(escape(event.text), highlight=False, soft_wrap=True)

@@ -24,7 +24,7 @@ from harness.cli.app import (
 )
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, judge, launch, progress, slurm, suite
+from harness.driver import catalog, judge, launch, planning, progress, slurm, suite
 from harness.driver.arms import Arm
 from harness.driver.progress import samples_wanted
 from harness.run import store
@@ -103,13 +103,13 @@ def run_command(
         "strategies": strategy,
         "device": device,
         "launcher": launcher,
-        "options": suite.parse_options(option or ()),
+        "options": planning.parse_options(option or ()),
     }
     if run is not None:
         plan = run.plan
     else:
         plan = slurm.spread(
-            suite.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes),
+            planning.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes),
             nodes or 1,
         )
     _refuse_stray_options(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.driver import catalog, machine, pins, suite
+from harness.driver import catalog, machine, pins, planning, suite
 from harness.driver.environments import REQUIREMENTS, Environments
 from harness.driver.launch import ROOT
 from harness.run.errors import IncomparableError, UsageError
@@ -101,7 +101,7 @@ def describe(asked: Sequence[str]) -> Described:
             # unresolved: a link's place decides its environment
             made = replace(made, python=str(path.absolute()))
         elif "=" in text:
-            made = replace(made, options={**made.options, **suite.parse_options([text])})
+            made = replace(made, options={**made.options, **planning.parse_options([text])})
         else:
             raise UsageError(
                 f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, or '.' for what is here"
@@ -148,7 +148,7 @@ def opened(arms: Mapping[str, Described], frameworks: Sequence[str], venvs: Path
 def plan(
     arms: Mapping[str, Described], frameworks: Sequence[str], chosen: suite.Suite, **wishes: Any
 ) -> list[PlannedCase]:
-    """Return the cases of all sides, each side's by its own checkout's declarations; `wishes` are those of `suite.plan`."""
+    """Return the cases of all sides, each side's by its own checkout's declarations; `wishes` are those of `planning.plan`."""
     return [
         item
         for name, arm in arms.items()
@@ -164,7 +164,7 @@ def _planned(
     wishes: Mapping[str, Any],
 ) -> list[PlannedCase]:
     entries = catalog.select(_declared(arm), frameworks)
-    return suite.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
+    return planning.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
 
 
 def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:

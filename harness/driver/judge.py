@@ -1,17 +1,17 @@
-"""Whether a run went as expected, and how long one will take."""
+"""Judges whether a run went as declared, and estimates how long one will take."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
+from harness import experiments
 from harness.driver.arms import ARMS
 from harness.driver.progress import samples_wanted
-from harness.driver.session import group, state_bytes
+from harness.driver.units import Unit, group, state_bytes
 from harness.run.plan import PlannedCase
 
-# What a run costs on a machine of two cores, roughly: an estimate for the person who waits, never
+# What a run costs on a machine of two cores, roughly. These are for the person who waits, and never
 # part of a result.
 _JOB_S = 7.0  # most of it for what a framework imports
 _RAW_JOB_S = 1.2
@@ -23,47 +23,74 @@ _BLOCKS_A_SAMPLE = 4  # of `every` steps: two with checkpoints, and two without
 
 
 class Outcome(Protocol):
-    """What is judged of a row."""
+    """The part of a row that is judged."""
 
     status: str
     reason: str
 
 
-def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
-    """0 when every row is as its adapter declares, else 1. Outcomes stand in the plan's order.
+def unexpected(
+    plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]
+) -> list[tuple[PlannedCase, Outcome]]:
+    """Return the rows that are not as their adapters declare. Outcomes are in the plan's order.
 
-    Of two arms, the head's alone count: what only the base fails at is what the head mends.
+    Of two arms only the head's count, because what only the base fails at is what the head mends.
     """
-    return int(
-        not all(
-            item.case.arm == ARMS[0] or _as_expected(item, row)
-            for item, row in zip(plan, outcomes, strict=True)
-        )
-    )
+    pairs = [
+        (item, outcome)
+        for item, outcome in zip(plan, outcomes, strict=True)
+        if item.case.arm != ARMS[0]
+    ]
+    return [
+        (item, outcome)
+        for item, outcome in pairs
+        if not item.is_expected(outcome.status, outcome.reason)
+    ]
+
+
+def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
+    """Return 0 when every row is as its adapter declares, else 1."""
+    return int(bool(unexpected(plan, outcomes)))
+
+
+def in_one_sentence(
+    plan: Sequence[PlannedCase], outcomes: Sequence[Outcome], run: str
+) -> str | None:
+    """Return which rows of a run were not as declared, in one sentence; None where all were."""
+    rows = unexpected(plan, outcomes)
+    if not rows:
+        return None
+    names = list(dict.fromkeys(_named(item, outcome) for item, outcome in rows))
+    shown = ", ".join(names[:3])
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    count = "One row was" if len(rows) == 1 else f"{len(rows)} rows were"
+    return f"{count} not as declared: {shown}{more}. See: ckptbench show {run}"
 
 
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
-    """Roughly how many seconds a plan will take."""
-    jobs_s = sum(
-        (2 * unit.processes + 1) * (_RAW_JOB_S if unit.case.framework == "raw" else _JOB_S)
-        for unit in group(plan)
-    )
-    samples_s = sum(
-        samples_wanted([item]) * (_RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S)
-        for item in plan
-    )
-    taken = [(item.case, item.processes * (item.samples + item.warmups)) for item in plan]
-    moved = sum(2 * samples * state_bytes(case) for case, samples in taken)
-    trained = sum(
-        samples * _BLOCKS_A_SAMPLE * case.every * state_bytes(case) for case, samples in taken
-    )
-    return jobs_s + samples_s + moved / _BYTES_PER_S + trained / _TRAINED_BYTES_PER_S
+    """Return roughly how many seconds a plan will take."""
+    jobs_s = sum(_jobs_s(unit) for unit in group(plan))
+    return jobs_s + sum(_samples_s(item) for item in plan)
 
 
-def _as_expected(item: PlannedCase, row: Outcome) -> bool:
-    """A method that its framework breaks must fail with that reason: one that works now is news too, one not to be had is none."""
-    if row.status == "unsupported" or (item.race and row.status == "ok"):
-        return True
-    if item.expected_failure is not None:
-        return row.status == "failed" and re.search(item.expected_failure, row.reason) is not None
-    return row.status == "ok"
+def _named(item: PlannedCase, outcome: Outcome) -> str:
+    name = f"{item.case.framework} {item.case.method}".strip()
+    happened = "succeeded, and its adapter declares a failure"
+    return f"{name} ({happened if outcome.status == 'ok' else outcome.status})"
+
+
+def _jobs_s(unit: Unit) -> float:
+    """Return the seconds that a unit's worker processes take to start, one of them for tracing."""
+    stages = len(experiments.experiment(unit.case.experiment).stages)
+    job_s = _RAW_JOB_S if unit.case.framework == "raw" else _JOB_S
+    return (stages * unit.processes + 1) * job_s
+
+
+def _samples_s(item: PlannedCase) -> float:
+    """Return the seconds that the samples of a case take."""
+    sample_s = _RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S
+    samples = item.processes * (item.samples + item.warmups)
+    moved_bytes = 2 * samples * state_bytes(item.case)
+    trained_bytes = samples * _BLOCKS_A_SAMPLE * item.case.every * state_bytes(item.case)
+    transfers_s = moved_bytes / _BYTES_PER_S + trained_bytes / _TRAINED_BYTES_PER_S
+    return samples_wanted([item]) * sample_s + transfers_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
@@ -29,6 +30,24 @@ class PlannedCase:
     sharded: bool = False  # every rank writes a part
     copies: int = 1  # of the state that one checkpoint holds
     traced: bool = True  # one save is watched at the system calls, where the experiment has that
+
+    def fails_as_declared(self, status: str, reason: str) -> bool:
+        """Return whether a row failed by the fault of its framework that its adapter declares."""
+        if status != "failed" or self.expected_failure is None:
+            return False
+        return re.search(self.expected_failure, reason) is not None
+
+    def is_expected(self, status: str, reason: str) -> bool:
+        """Return whether a row is as its adapter declares.
+
+        A method declared as broken must fail for the declared reason. Succeeding is unexpected too,
+        but for a fault that comes and goes.
+        """
+        if status == "unsupported" or (self.race and status == "ok"):
+            return True
+        if self.expected_failure is not None:
+            return self.fails_as_declared(status, reason)
+        return status == "ok"
 
 
 @dataclass(frozen=True)

@@ -1,31 +1,36 @@
-"""Records back from their lines, validated before they are believed.
+"""Read records back from their lines, and validate them before anyone believes them.
 
-For the driver and the analysis; no worker needs it.
+A record of a later version may have fields that this version does not know. They are ignored, and a
+field that an older record lacks has its default, so an added field needs no new schema number. Only
+a renamed or reinterpreted field does.
 """
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from harness.wire.records import SCHEMA, Record
+from harness import experiments
+from harness.wire.records import RECORDS, SCHEMA, Record
 
-_RECORD: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
-_SCHEMA = re.compile(r'\{"schema":([1-9][0-9]{0,8}),')  # as `to_line` begins every line
+# `to_line` begins every line like this.
+_SCHEMA = re.compile(r'\{"schema":([1-9][0-9]{0,8}),')
 
 
 class InvalidLine(ValueError):
-    """A line that is no record of a schema known here."""
+    """A line that does not hold a record of a schema that this version reads."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A line that could not be believed; the lines around it were."""
+    """A damaged line. The lines around it are still read."""
 
     file: Path
     line: int
@@ -35,14 +40,32 @@ class Damage:
         return f"{self.file}:{self.line}: {self.reason}"
 
 
+@functools.cache
+def record_types() -> tuple[type[Record], ...]:
+    """Return the classes of all records: the shared ones, then those of each experiment."""
+    types: list[type[Record]] = list(RECORDS)
+    for name in experiments.names():
+        if experiments.has_part(name, "records"):
+            types.extend(experiments.part(name, "records").RECORDS)
+    return tuple(types)
+
+
+@functools.cache
+def _validator() -> TypeAdapter[Record]:
+    """Return the validator for all records. It is built late, because that takes 0.1 s."""
+    any_record: Any = functools.reduce(operator.or_, record_types())
+    return TypeAdapter(Annotated[any_record, Field(discriminator="kind")])
+
+
 def parse(line: str) -> Record:
-    """Return the record of one line. Raises InvalidLine with the first thing that is wrong."""
+    """Return the record of one line. Raise InvalidLine with the first thing that is wrong."""
     schema = _SCHEMA.match(line)
     if schema and int(schema[1]) <= SCHEMA:
         try:
-            return _RECORD.validate_json(line, strict=True)
+            return _validator().validate_json(line, strict=True)
         except ValidationError:
-            pass  # what is wrong is for the parts to say, one after the other
+            # The slow way below finds the reason, because it checks one thing after the other.
+            pass
     return _parse_in_parts(line)
 
 
@@ -54,21 +77,32 @@ def _parse_in_parts(line: str) -> Record:
     if not isinstance(fields, dict):
         raise InvalidLine("not a JSON object")
     schema = fields.pop("schema", None)
-    if type(schema) is not int or not 1 <= schema <= SCHEMA:  # true is an int to isinstance
+    # isinstance would take true for a number.
+    if type(schema) is not int or not 1 <= schema <= SCHEMA:
         raise InvalidLine(f"schema {schema!r} is not one that this version reads (1 to {SCHEMA})")
     try:
-        return _RECORD.validate_json(json.dumps(fields), strict=True)
+        return _validator().validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidLine(f"{where or 'record'}: {first['msg']}") from error
+        raise InvalidLine(_first_reason(error)) from error
+
+
+def _first_reason(error: ValidationError) -> str:
+    """Return the first thing that is wrong with a record, in one sentence."""
+    first = error.errors()[0]
+    if first["type"] == "union_tag_not_found":
+        return "record: it has no kind"
+    if first["type"] == "union_tag_invalid":
+        kind, known = first["ctx"]["tag"], first["ctx"]["expected_tags"]
+        return f"kind {kind!r} is not one that this version reads ({known})"
+    field = ".".join(str(part) for part in first["loc"])
+    return f"{field or 'record'}: {first['msg']}"
 
 
 def read(file: Path) -> tuple[list[Record], list[Damage]]:
-    """Return a file's records in order, and its damaged lines."""
+    """Return the records of a file in order, and its damaged lines."""
     records: list[Record] = []
     damages: list[Damage] = []
-    # by newlines alone: splitlines() ends lines at form feeds and the like too
+    # A file is split at newlines alone, because splitlines() also splits at form feeds.
     with file.open(errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             try:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
-SUMMARY_ABOVE = 64  # ranks, as a rule
+SUMMARY_ABOVE = 64  # ranks: in a larger world one record speaks for all, unless the user says more
 _LATER_FIELDS = (
     "strategy",
     "load_world",
@@ -21,6 +22,7 @@ _LATER_FIELDS = (
     "nodes",
     "from_memory",
     "arm",
+    "settings",
 )
 
 
@@ -42,7 +44,7 @@ class Case:
     device: str
     world: int
     launcher: str
-    experiment: str = "cost"  # a name in harness.driver.experiments
+    experiment: str = "cost"  # the name of a folder in harness/experiments
     strategy: str = ""  # how the ranks train together; empty in a world of one
     # ranks of the loading job where they are not those of the saving one, else 0
     load_world: int = 0
@@ -52,6 +54,8 @@ class Case:
     nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
     from_memory: bool = False  # its loads restore from shared memory, and not from files
     arm: str = ""  # which side of a comparison, where a run has two
+    # values of an experiment's own suite keys, but for those that have a field above
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @functools.cached_property
     def id(self) -> str:
@@ -94,27 +98,11 @@ class Storage:
     counts_device_reads: bool
 
 
-# What a worker process does with its tasks: time saves; time loads of what another process saved;
-# save once under a tracer; look into checkpoints and save the same state twice; save the same state
-# in another process; train and report numbers; time training with and without checkpoints; train
-# without interruption; up to a checkpoint and a kill; from there on; once more from the beginning;
-# save for another number of ranks; load what another number of ranks saved.
-JobRole = Literal[
-    "calibrate",
-    "save",
-    "load",
-    "trace",
-    "inspect",
-    "repeat",
-    "train",
-    "steps",
-    "straight",
-    "interrupt",
-    "resume",
-    "again",
-    "part",
-    "reload",
-]
+CALIBRATE = "calibrate"
+"""The role of the job that finds out how the scratch directory takes I/O."""
+
+TRACE = "trace"
+"""The role of a job whose saves are watched at the system calls."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +110,7 @@ class Job:
     """The work of one worker process (or one per rank): its tasks share framework, workload, device and world."""
 
     name: str
-    role: JobRole
+    role: str  # a stage of the cases' experiment, or CALIBRATE or TRACE
     process: int  # which of the case's processes this is: the cluster of its samples
     scratch: str
     world: int = 1
@@ -147,11 +135,28 @@ def job_to_json(job: Job) -> str:
 
 def job_from_json(text: str) -> Job:
     """Return the job that `job_to_json` wrote; raises TypeError or KeyError on anything else."""
-    fields = json.loads(text)
-    tasks = tuple(Task(**(task | {"case": Case(**task["case"])})) for task in fields.pop("tasks"))
-    storage = fields.pop("storage")
+    values = json.loads(text)
+    storage = values.pop("storage")
     return Job(
-        **fields | {"packages": tuple(fields["packages"])},
-        tasks=tasks,
-        storage=Storage(**storage) if storage else None,
+        **_known(Job, values)
+        | {
+            "packages": tuple(values["packages"]),
+            "tasks": tuple(_task(task) for task in values["tasks"]),
+            "storage": Storage(**_known(Storage, storage)) if storage else None,
+        }
     )
+
+
+def case_from_json(values: Mapping[str, Any]) -> Case:
+    """Return the case that `asdict` gave, also one of a version that has more fields."""
+    return Case(**_known(Case, values))
+
+
+def _task(values: Mapping[str, Any]) -> Task:
+    return Task(**_known(Task, values) | {"case": case_from_json(values["case"])})
+
+
+def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out what a later version has added, because older code does without it."""
+    names = {declared.name for declared in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}

@@ -63,9 +63,8 @@ class Experiment:
     """One question that can be asked of a case, and how it is answered.
 
     `place` orders the experiments on the report page. With `methods`, a case is a checkpoint method;
-    without, it is the framework's own training. With `traced`, the driver watches one save of each
-    case at the system calls. `processes` is how many process slots a case has; None leaves that to
-    the suite. The slots take the seeds of Python's text hashes in turn from `hash_seeds`, where None
+    without, it is the framework's own training. `processes` is how many process slots a case has;
+    None leaves that to the suite. The slots take the seeds of Python's text hashes in turn from `hash_seeds`, where None
     means another seed in every process. `reads_in_another_world` says that other ranks load what
     these saved, so a method must allow that. `compares_frameworks` says that a row means something
     only beside rows of other frameworks. `states_at_work` counts the states that lie in the scratch
@@ -77,7 +76,6 @@ class Experiment:
     place: int
     stages: tuple[Stage, ...]
     methods: bool = True
-    traced: bool = False
     processes: int | None = 1
     hash_seeds: tuple[int | None, ...] = (None,)
     suite_keys: Mapping[str, SuiteKey] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import threading
 import time
 import traceback
@@ -63,6 +64,9 @@ Alike = (
     | ReshardRecord
 )
 
+Entries = list[tuple[int, Task]]
+"""Tasks with their indices in the job."""
+
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
 
@@ -88,12 +92,13 @@ class Bench:
     thread_errors: list[str] = field(default_factory=list)
     _digests: Digests | None = None
 
-    def method(self, case: Case, method_class: type[Method[Any]]) -> Method[Any]:
-        """Make and open a method."""
+    def method(self, case: Case) -> Method[Any]:
+        """Make the case's method, and open it on the state."""
         self.output.enter("open")
         memory = Path(self.job.memory) / case.id if self.job.memory else None
-        method = method_class(
-            replace(self.place, memory=memory), self.framework, dict(case.options)
+        place = replace(self.place, memory=memory)
+        method: Method[Any] = load_class(case.method_path)(
+            place, self.framework, dict(case.options)
         )
         method.open(self.state)
         return method
@@ -199,9 +204,16 @@ class Bench:
             self.output.write(summed_up(ranks))
 
     def attempt(
-        self, entries: Sequence[tuple[int, T]], action: Callable[[T], ResultT]
+        self,
+        entries: Sequence[tuple[int, T]],
+        action: Callable[[T], ResultT],
+        repair: Callable[[], None] | None = None,
     ) -> list[tuple[int, ResultT]]:
-        """Act on each (task index, thing) and return what comes of it; one that fails becomes a record and the others go on."""
+        """Act on each entry, and return the results with their task indices.
+
+        An entry that fails becomes a record, and the others go on. `repair` is called after each
+        failure, where a failure can spoil what the entries share.
+        """
         done = []
         for index, entry in entries:
             self.output.task(index)
@@ -210,10 +222,8 @@ class Bench:
             except (Exception, SystemExit) as error:
                 record_failure(self.output, self.world, [self.job.tasks[index]], error)
                 self.thread_errors.clear()
-                if self.job.role == "load":
-                    # a bad load may have put mappings or other types into the state that the next
-                    # ones share
-                    self.rebuild_target()
+                if repair is not None:
+                    repair()
                 storage.remove_tree(self.folders.trial)
         return done
 
@@ -231,6 +241,12 @@ class Bench:
             )
 
         threading.excepthook = remember
+
+
+def load_class(path: str) -> Any:
+    """Import "package.module:Class" and return the class."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 class Fence:

@@ -10,6 +10,5 @@ EXPERIMENT = Experiment(
         Stage("save", "saves", leaves="checkpoint", samples="all"),
         Stage("load", "loads", samples="all", seed_offset=1),
     ),
-    traced=True,
     processes=None,
 )

@@ -6,35 +6,30 @@ together. What a rank has of its own has no meaning in a world of another size, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from adapters.base import Leaf, Method, Shard
+from adapters.base import Leaf, Shard
 from harness.experiments.reshard.records import ReshardRecord
 from harness.wire.case import Case, Task
 from harness.wire.records import KeptRecord
 from harness.worker import verify
-from harness.worker.bench import Bench
-from harness.worker.trial import save_for_another
+from harness.worker.bench import Bench, Entries
+from harness.worker.saving import save_for_another
 from harness.worker.verify import Digests
 from harness.worker.world import World
 
 _STEPS_BEFORE_SAVING = 2
 
-MethodClass = Callable[[Task], type[Method[Any]]]
-Entries = Sequence[tuple[int, Task]]
 
-
-def run_parts(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_parts(bench: Bench, entries: Entries) -> None:
     """Save the state of these ranks behind a step."""
     bench.output.enter("train")
     bench.train(_STEPS_BEFORE_SAVING)
 
     def save(task: Task) -> None:
-        method = bench.method(task.case, method_class(task))
+        method = bench.method(task.case)
         whole = whole_digests(bench)
         save_for_another(bench, task.case, method)
         expected = bench.folders.digests(task.case, bench.world.rank)
@@ -47,14 +42,14 @@ def run_parts(bench: Bench, entries: Entries, method_class: MethodClass) -> None
     bench.attempt(entries, save)
 
 
-def run_reloads(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_reloads(bench: Bench, entries: Entries) -> None:
     """Load what another number of ranks saved, each into a state that differs from it."""
 
     def load(task: Task) -> None:
         case = task.case
         saved = verify.read_digests(bench.folders.digests(case, 0))
         _make_target(bench, saved)
-        method = bench.method(case, method_class(task))
+        method = bench.method(case)
         bench.output.enter("load")
         bench.forget_digests()
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
@@ -155,3 +150,9 @@ def _compared(bench: Bench, case: Case, saved: Digests) -> ReshardRecord:
         sharded_leaves=sum(name in sharded for name in compared),
         left_out=len(saved) - len(compared),
     )
+
+
+STAGES = {
+    "part": run_parts,
+    "reload": run_reloads,
+}

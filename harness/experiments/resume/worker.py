@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.base import Leaf, Method
-from harness.experiments.parity.worker import numbers_of
+from adapters.base import Leaf
 from harness.experiments.resume.records import (
     Divergence,
     InterruptRecord,
@@ -30,14 +29,12 @@ from harness.experiments.resume.records import (
 )
 from harness.wire.case import Case, Task
 from harness.worker import storage, verify
-from harness.worker.bench import Bench
+from harness.worker.bench import Bench, Entries
+from harness.worker.numbers import numbers_of
 
 STEPS = 8
 AT_STEP = 4
 _NAMED_AT_MOST = 8
-
-MethodClass = Callable[[Task], type[Method[Any]]]
-Entries = Sequence[tuple[int, Task]]
 
 
 class StateChanged(Exception):
@@ -116,7 +113,7 @@ def run_straight(bench: Bench, entries: Entries) -> None:
     reference.close()
 
 
-def run_interrupted(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_interrupted(bench: Bench, entries: Entries) -> None:
     """Train up to the checkpoint, have every task's method save it, and be killed."""
     bench.output.enter("train")
     losses = tuple(_step(bench) for _ in range(AT_STEP))
@@ -124,7 +121,7 @@ def run_interrupted(bench: Bench, entries: Entries, method_class: MethodClass) -
     before = bench.digests()
 
     def save(task: Task) -> None:
-        method = bench.method(task.case, method_class(task))
+        method = bench.method(task.case)
         bench.output.enter("save")
         path = bench.fresh(bench.folders.kept(task.case))
         pending = method.save(bench.state, path)
@@ -160,13 +157,13 @@ def _write_kept(bench: Bench, case: Case, losses: tuple[float, ...], file_bytes:
     )
 
 
-def run_resumed(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_resumed(bench: Bench, entries: Entries) -> None:
     """Load the checkpoint into a state as a script would build it, and train on."""
 
     def resume(task: Task) -> None:
         case = task.case
         lost = _copies(bench, case.ablated) if case.ablated else {}
-        method = bench.method(case, method_class(task))
+        method = bench.method(case)
         bench.output.enter("load")
         bench.forget_digests()
         method.load(bench.state, bench.folders.kept(case) / "checkpoint")
@@ -313,3 +310,10 @@ def _step(bench: Bench) -> float:
     bench.framework.update(bench.state)
     bench.framework.synchronize(bench.state)
     return loss
+
+
+STAGES = {
+    "straight": run_straight,
+    "interrupt": run_interrupted,
+    "resume": run_resumed,
+}

@@ -10,7 +10,6 @@ EXPERIMENT = Experiment(
         Stage("inspect", "files", leaves="checkpoint", reports="rank 0"),
         Stage("repeat", "the same files again", reports="rank 0"),
     ),
-    traced=True,
     processes=2,
     # The second slot fixes Python's text hashes, because their order can be the only difference.
     hash_seeds=(None, 0),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from adapters.base import Entry, Method
+from adapters.base import Entry
 from harness.experiments.sizes import file_comparison as compare
 from harness.experiments.sizes import payload
 from harness.experiments.sizes.records import (
@@ -23,15 +23,13 @@ from harness.experiments.sizes.records import (
 )
 from harness.wire.case import Case, Task
 from harness.worker import storage, verify
-from harness.worker.bench import Bench, state_record
+from harness.worker.bench import Bench, Entries, state_record
 
 TRAINED_STEPS = 20
 # zip archives tell the time in steps of two seconds: two saves must not share one
 _STAMP_STEP_S = 2.1
 
 Pair = Literal["one process", "two processes"]
-MethodClass = Callable[[Task], type[Method[Any]]]
-Entries = Sequence[tuple[int, Task]]
 
 
 class NotRepeatable(Exception):
@@ -49,10 +47,10 @@ class WrongEntries(Exception):
 class Subject:
     """One case under inspection, with a method that serves all of its saves."""
 
-    def __init__(self, bench: Bench, task: Task, method_class: type[Method[Any]]) -> None:
+    def __init__(self, bench: Bench, task: Task) -> None:
         self.bench = bench
         self.case: Case = task.case
-        self.method = bench.method(self.case, method_class)
+        self.method = bench.method(self.case)
 
     def look(self, steps: int) -> None:
         """Save the state as it is after `steps` steps, and record what the files hold."""
@@ -153,9 +151,9 @@ class Subject:
 Subjects = list[tuple[int, Subject]]
 
 
-def run_inspections(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_inspections(bench: Bench, entries: Entries) -> None:
     """Look at every case's checkpoint of the fresh state and of the trained one, which is kept; then save that once more."""
-    subjects = bench.attempt(entries, lambda task: Subject(bench, task, method_class(task)))
+    subjects = bench.attempt(entries, lambda task: Subject(bench, task))
     for steps in (0, TRAINED_STEPS):
         bench.output.enter("train")
         bench.train(steps)
@@ -192,14 +190,14 @@ def _look(bench: Bench, entries: Entries, subjects: Subjects, steps: int) -> Sub
     return bench.attempt(subjects, look_and_keep)
 
 
-def run_repeats(bench: Bench, entries: Entries, method_class: MethodClass) -> None:
+def run_repeats(bench: Bench, entries: Entries) -> None:
     """Come to the same state as the other process, save it, and compare."""
     bench.output.enter("train")
     bench.train(TRAINED_STEPS)
     state = verify.digests(bench.framework.leaves(bench.state))
 
     def repeat(task: Task) -> None:
-        subject = Subject(bench, task, method_class(task))
+        subject = Subject(bench, task)
         subject.repeat("two processes", state)
         subject.close()
 
@@ -250,3 +248,9 @@ def _different(first: verify.Digests, second: verify.Digests) -> list[str]:
     return sorted(
         name for name in first.keys() | second.keys() if first.get(name) != second.get(name)
     )
+
+
+STAGES = {
+    "inspect": run_inspections,
+    "repeat": run_repeats,
+}

@@ -11,9 +11,20 @@ from adapters.base import Method, Pending
 from harness.experiments.train.records import TrainingRecord
 from harness.wire.case import Task
 from harness.worker import storage, usage
-from harness.worker.bench import CEILING_AGE_LIMIT_NS, DISTURBED_ABOVE, Bench, no_collection
+from harness.worker.bench import (
+    CEILING_AGE_LIMIT_NS,
+    DISTURBED_ABOVE,
+    Bench,
+    Entries,
+    measure_copies,
+    no_collection,
+    state_record,
+)
 from harness.worker.clock import now_ns
-from harness.worker.trial import Trial, keep_checkpoint, timed_sync
+from harness.worker.loading import run_loads
+from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
+from harness.worker.saving import keep_checkpoint, timed_sync
+from harness.worker.trial import Trial
 
 CHECKPOINTS = 2  # in a block
 
@@ -74,11 +85,9 @@ class Waits:
 class TrainingTrial(Trial[Pace]):
     """Blocks of training with checkpoints by one method."""
 
-    def __init__(
-        self, bench: Bench, task: Task, method_class: type[Method[Any]], size_bytes: int
-    ) -> None:
-        super().__init__(bench, task, method_class, size_bytes)
-        self.method = bench.method(self.case, method_class)
+    def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
+        super().__init__(bench, task, size_bytes)
+        self.method = bench.method(self.case)
 
     def sample(self, fence: Pace) -> None:
         """Train one block, between two without checkpoints."""
@@ -178,3 +187,21 @@ def _step_over(bench: Bench, pending: Pending, waits: Waits) -> None:
 
 def _differ(first_ns: int, second_ns: int) -> bool:
     return abs(first_ns - second_ns) > DISTURBED_ABOVE * 0.5 * (first_ns + second_ns)
+
+
+def run_steps(bench: Bench, entries: Entries) -> None:
+    """Take every task's blocks of training in turn, then leave one checkpoint of each."""
+    bench.output.enter("train")
+    bench.train(STEPS_BEFORE_SAVING)
+    copies_ns = measure_copies(bench)
+
+    def make(task: Task) -> TrainingTrial:
+        record = state_record(bench, task.case, copies_ns)
+        bench.write_alike(record)
+        return TrainingTrial(bench, task, record.covered_bytes)
+
+    trials = interleave(bench, bench.attempt(entries, make), Pace(bench))
+    bench.attempt(trials, TrainingTrial.keep)
+
+
+STAGES = {"steps": run_steps, "load": run_loads}

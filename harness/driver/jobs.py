@@ -1,0 +1,171 @@
+"""Runs one job: a worker process, or one for each rank, in the environment of its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from harness.driver import launch, process
+from harness.driver.arms import Arm
+from harness.driver.launch import Launch
+from harness.driver.ledger import Ledger
+from harness.driver.shared_memory import SharedMemory
+from harness.driver.units import state_bytes
+from harness.run.reading import InvalidLine
+from harness.wire.case import Case, Job, job_to_json
+
+_SLOWEST_METHOD_BYTES_PER_S = 5e6
+_SLOWEST_START_S = 120.0
+_SLOWEST_DEVICE_BYTES_PER_S = 20e6
+_SWEEP_TRANSFERS = 126  # of all settings and rounds, writes and reads
+
+
+class JobRunner:
+    """Starts jobs of one run, and hands what their ranks write to the ledger."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        arms: Mapping[str, Arm],
+        scratch: Path,
+        packages: Mapping[str, tuple[str, ...]],
+        timeout_s: float | None,
+    ) -> None:
+        """Take the ledger, the arms by name ("" where a run has one), and the scratch directory.
+
+        `packages` names for each framework the packages whose versions a worker reports. A worker
+        without progress for `timeout_s` seconds is ended; None derives the limit from the job.
+        """
+        run = ledger.run
+        self.scratch = scratch
+        self.folder = run.jobs
+        self._ledger = ledger
+        self._arms = dict(arms)
+        self._packages = packages
+        self._timeout_s = timeout_s
+        self._settings = run.settings
+        self._logs = run.folder / "logs"
+        self._shared_memory = SharedMemory(run.folder)
+        mpirun = run.settings.mpirun
+        self._mpi = launch.open_mpi(Path(mpirun)) if mpirun else None
+
+    def run(self, job: Job, case: Case, prefix: Sequence[str] = ()) -> process.Ending:
+        """Run a job in the environment of a case, behind a command prefix such as a tracer.
+
+        Records are stored as they are written. Returns how the job ended.
+        """
+        arm = self._arms[case.arm]
+        job = self._completed(job, case)
+        folder = self.folder / job.name
+        folder.mkdir(parents=True)
+        (folder / "job.json").write_text(job_to_json(job))
+        temporary = self.scratch / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        nodes = job.tasks[0].case.nodes if job.tasks else 0
+        start = Launch(
+            interpreter=arm.environments.interpreter(case.framework),
+            job_file=folder / "job.json",
+            folder=folder,
+            world=job.world,
+            nodes=nodes,
+            mpi=self._mpi,
+        )
+        launcher = job.tasks[0].case.launcher if job.world > 1 else "local"
+        ranks_on_one_machine = job.world > 1 and nodes <= 1
+        environment = launch.environment(
+            temporary,
+            hash_seed=job.hash_seed,
+            shared_memory=self._shared_memory.ranks if ranks_on_one_machine else None,
+            root=arm.checkout,
+            mpi=self._mpi,
+        )
+        intake = _Intake(self._ledger, job)
+        follower = process.Follower(folder, job.world, intake.take)
+        command = launch.argv(launcher, start, list(prefix))
+        log = self._logs / f"{job.name}.log"
+        limit_s = self._patience_s(job)
+        try:
+            ending = process.run(command, environment, log, follower, job.world, limit_s)
+        finally:
+            self._shared_memory.clear_ranks()
+        intake.close(ending)
+        return ending
+
+    def name(self, role: str, slot: int, arm: str = "") -> str:
+        """Return the name of the next job. Its number counts the logs that are there."""
+        self._logs.mkdir(exist_ok=True)
+        number = len(list(self._logs.iterdir())) + 1
+        return f"{number:03d}-{role}-{slot}{arm}"
+
+    def clear_shared_memory(self) -> None:
+        """Remove what the jobs so far have left in the machine's shared memory."""
+        self._shared_memory.clear()
+
+    def _completed(self, job: Job, case: Case) -> Job:
+        """Add what every job with tasks is given."""
+        if not job.tasks:
+            return job
+        return replace(
+            job,
+            packages=self._packages[case.framework],
+            summary_above=self._settings.summary_above,
+            memory=self._memory_of(job),
+        )
+
+    def _memory_of(self, job: Job) -> str | None:
+        """Return the folder for checkpoints in memory, where any case keeps one there.
+
+        Ranks on several nodes get none, because nobody would clear the memory of the others.
+        """
+        cases = [task.case for task in job.tasks]
+        on_one_machine = all(case.nodes <= 1 for case in cases)
+        if not on_one_machine or not any(case.from_memory for case in cases):
+            return None
+        folder = self._shared_memory.levels
+        return str(folder) if folder else None
+
+    def _patience_s(self, job: Job) -> float:
+        """Return how many seconds a job may stand in one phase.
+
+        That is a slow start, and the slowest method known on this state, or a slow device's sweep.
+        """
+        if self._timeout_s and job.tasks:
+            return self._timeout_s
+        size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
+        sweep_s = _SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
+        return _SLOWEST_START_S + max(size_bytes / _SLOWEST_METHOD_BYTES_PER_S, sweep_s)
+
+
+class _Intake:
+    """Takes in a job's lines.
+
+    A line that is no record fails the case whose record follows it, because it was written on the
+    way to that record.
+    """
+
+    def __init__(self, ledger: Ledger, job: Job) -> None:
+        self._ledger = ledger
+        self._job = job
+        self._invalid: dict[int, str] = {}
+
+    def take(self, rank: int, line: str) -> None:
+        """Take in one line of a rank."""
+        try:
+            record = self._ledger.absorb(line)
+        except InvalidLine as error:
+            self._invalid.setdefault(rank, f"the worker wrote an invalid record: {error}")
+            return
+        case = getattr(record, "case", None)
+        if case is not None and rank in self._invalid:
+            self._refuse(case, rank, self._invalid.pop(rank))
+
+    def close(self, ending: process.Ending) -> None:
+        """Fail the case at which the job ended for a line that nothing followed."""
+        for rank, reason in self._invalid.items():
+            if self._job.tasks:
+                task = self._job.tasks[max(0, ending.at.task)]
+                self._refuse(task.case.id, rank, reason)
+
+    def _refuse(self, case: str, rank: int, reason: str) -> None:
+        self._ledger.fail(case, self._job.process, rank, "records", reason)

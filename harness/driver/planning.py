@@ -1,0 +1,438 @@
+"""From a suite's sweeps and the command line's choices to a list of planned cases."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from harness import experiments
+from harness.driver import catalog
+from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
+from harness.driver.suite import Shape, Suite, Sweep, require
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.wire.case import Case
+from harness.wire.experiment import Experiment
+from workloads import names as workload_names
+
+LAUNCHERS = ("local", "mpirun", "slurm")
+TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
+    "all": lambda method: True,
+    "default": lambda method: method.default,
+    "fast": lambda method: method.fast,
+    "asynchronous": lambda method: method.asynchronous,
+}
+STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
+    "all": lambda strategy: True,
+    "default": lambda strategy: strategy.default,
+    "sharded": lambda strategy: strategy.sharded,
+}
+NO_METHOD = MethodEntry.model_validate(
+    {
+        "name": "",
+        "class": "adapters.base:Method",
+        "covers": "full",
+        "rank_local": True,
+        "format": "",
+        "description": "",
+    }
+)
+_CASE_FIELDS = frozenset(declared.name for declared in fields(Case))
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One case to be: a framework, a method on a shape, and the sweep that asks for it.
+
+    `method` is None where the experiment measures the framework itself.
+    """
+
+    framework: FrameworkEntry
+    method: MethodEntry | None
+    shape: Shape
+    strategy: str
+    sweep: Sweep
+
+    @property
+    def experiment(self) -> Experiment:
+        return experiments.experiment(self.sweep.experiment)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether no rank holds the whole state."""
+        return _is_sharded(self.framework, self.strategy)
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """What the command line puts in the place of a suite's own values."""
+
+    device: str
+    launcher: str | None
+    options: Mapping[str, Any]
+    arm: str
+    arm_options: Mapping[str, Any]
+
+
+def plan(
+    suite: Suite,
+    frameworks: Sequence[FrameworkEntry],
+    *,
+    workloads: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    worlds: Sequence[int] | None = None,
+    strategies: Sequence[str] | None = None,
+    device: str = "cpu",
+    launcher: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    arm: str = "",
+    arm_options: Mapping[str, Any] | None = None,
+) -> list[PlannedCase]:
+    """Return the suite's cases for `frameworks`, each once.
+
+    Where two sweeps hold the same case, the counts of the first one apply. `workloads` and
+    `methods` narrow the suite. A method that the suite does not list for a workload is added where
+    the framework has it. `worlds` and `strategies` replace the suite's. `options` replace those of
+    the methods that have them, and show in the method's name. `arm_options`, those of one side of a
+    comparison, do not, so that the rows of both sides have the same name.
+
+    Raises UsageError for an unknown name, a device that a framework lacks, or a plan without cases.
+    """
+    _require_devices(frameworks, device)
+    _require_worlds(worlds or ())
+    # A suite may name a method or strategy that only another framework has.
+    everywhere = [*frameworks, *catalog.frameworks().values()]
+    _require_methods(frameworks, methods or ())
+    for sweep in suite.sweeps:
+        _require_methods(everywhere, sweep.method)
+        _require_strategies(everywhere, sweep.strategy)
+    _require_strategies(frameworks, strategies or ())
+    sweeps = _narrowed(suite, workloads or ())
+    if strategies:
+        sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
+    cells: list[_Cell] = []
+    for framework in frameworks:
+        cells += _cells(framework, sweeps, methods or (), worlds or ())
+    if not cells:
+        raise UsageError(
+            f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these "
+            "workloads and methods"
+        )
+    choices = _Choices(device, launcher, options or {}, arm, arm_options or {})
+    for given in (choices.options, choices.arm_options):
+        _require_options([cell.method for cell in cells if cell.method], given)
+    planned: dict[str, PlannedCase] = {}
+    for cell in cells:
+        item = _planned(cell, choices)
+        planned.setdefault(item.case.id, item)
+    return list(planned.values())
+
+
+def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `["crc=false"]` as `{"crc": False}`: values as TOML writes them, or bare words."""
+    options = {}
+    for pair in pairs:
+        key, separator, value = pair.partition("=")
+        if not (key and separator):
+            raise UsageError(f"an option reads KEY=VALUE, not {pair!r}")
+        options[key] = _toml_value(value)
+    return options
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _require_devices(frameworks: Iterable[FrameworkEntry], device: str) -> None:
+    for framework in frameworks:
+        require("device", device, framework.devices, f"in framework {framework.name}")
+
+
+def _require_worlds(worlds: Iterable[int]) -> None:
+    for world in worlds:
+        if world < 1:
+            raise UsageError(f"a world has at least 1 rank, not {world}")
+
+
+def _require_methods(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
+    known: set[str] = set()
+    for framework in frameworks:
+        known |= set(framework.methods)
+    for name in wanted:
+        if name not in TRAITS:
+            require("method", name, known, f"in {_in_words(frameworks)}")
+
+
+def _require_strategies(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
+    known: set[str] = set()
+    for framework in frameworks:
+        known |= set(framework.strategies)
+    for name in wanted:
+        if name not in STRATEGY_TRAITS:
+            require("strategy", name, known, f"in {_in_words(frameworks)}")
+
+
+def _require_options(methods: Iterable[MethodEntry], options: Mapping[str, Any]) -> None:
+    known: set[str] = set()
+    for method in methods:
+        known |= set(method.options)
+    for key in options:
+        require("option", key, known, "of the selected methods")
+
+
+def _in_words(frameworks: Sequence[FrameworkEntry]) -> str:
+    names = ", ".join(dict.fromkeys(framework.name for framework in frameworks))
+    return f"framework {names}" if len(frameworks) == 1 else f"frameworks {names}"
+
+
+def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
+    """Return the suite's sweeps with only these workloads; all of them where none is named."""
+    measured: dict[str, None] = {}
+    for sweep in suite.sweeps:
+        measured |= dict.fromkeys(sweep.workload)
+    for workload in workloads:
+        require("workload", workload, workload_names())
+        if workload not in measured:
+            raise UsageError(
+                f"suite {suite.name} does not measure workload {workload!r} "
+                f"(it measures: {', '.join(measured)})"
+            )
+    narrowed = []
+    for sweep in suite.sweeps:
+        remaining = tuple(name for name in sweep.workload if name in (workloads or measured))
+        if remaining:
+            narrowed.append(sweep.model_copy(update={"workload": remaining}))
+    return narrowed
+
+
+def _cells(
+    framework: FrameworkEntry,
+    sweeps: Sequence[Sweep],
+    requested: Sequence[str],
+    worlds: Sequence[int],
+) -> Iterator[_Cell]:
+    for sweep in sweeps:
+        for shape in sweep.shapes(worlds):
+            listed = _listed(sweeps, shape.workload)
+            for strategy in _strategies(framework, sweep, shape.world):
+                yield from _cells_of(framework, sweep, shape, strategy, listed, requested)
+
+
+def _cells_of(
+    framework: FrameworkEntry,
+    sweep: Sweep,
+    shape: Shape,
+    strategy: str,
+    listed: Sequence[str],
+    requested: Sequence[str],
+) -> Iterator[_Cell]:
+    """Yield the cells of one shape and strategy: one per method, or one for the framework."""
+    experiment = experiments.experiment(sweep.experiment)
+    if not experiment.methods:
+        if not requested:
+            yield _Cell(framework, None, shape, strategy, sweep)
+        return
+    for method in _methods(framework, sweep, listed, requested):
+        cell = _Cell(framework, method, shape, strategy, sweep)
+        # A method that was asked for gets a row that says why it cannot be measured.
+        wants_a_reason = method.name in requested or experiment.reads_in_another_world
+        fits = wants_a_reason or method.takes_shards or not cell.is_sharded
+        is_named = method.name in requested or method.name in sweep.method
+        if fits and (is_named or _is_measured(method, sweep, shape.world)):
+            yield cell
+
+
+def _is_measured(method: MethodEntry, sweep: Sweep, world: int) -> bool:
+    """Return whether a method says something new in an experiment and world, as it declares."""
+    in_experiment = not method.experiments or sweep.experiment in method.experiments
+    return world >= method.min_world and in_experiment
+
+
+def _strategies(framework: FrameworkEntry, sweep: Sweep, world: int) -> list[str]:
+    """Return how the framework's ranks are to train together.
+
+    That is [""] where there is one rank, or one way that has no name.
+    """
+    if world == 1 or not framework.strategies:
+        unsharded = [
+            name
+            for name in sweep.strategy
+            if name != "sharded" and not _is_sharded(framework, name)
+        ]
+        return [""] if unsharded else []
+    traits = [STRATEGY_TRAITS[name] for name in sweep.strategy if name in STRATEGY_TRAITS]
+    chosen = []
+    for name, strategy in framework.strategies.items():
+        if name in sweep.strategy or any(has_trait(strategy) for has_trait in traits):
+            chosen.append(name)
+    return chosen
+
+
+def _is_sharded(framework: FrameworkEntry, strategy: str) -> bool:
+    return strategy in framework.strategies and framework.strategies[strategy].sharded
+
+
+def _listed(sweeps: Iterable[Sweep], workload: str) -> list[str]:
+    """Return the names and traits of methods that any sweep lists for the workload."""
+    listed: list[str] = []
+    for sweep in sweeps:
+        if workload in sweep.workload:
+            listed += sweep.method
+    return listed
+
+
+def _methods(
+    framework: FrameworkEntry, sweep: Sweep, listed: Sequence[str], requested: Sequence[str]
+) -> list[MethodEntry]:
+    """Return the sweep's methods narrowed to the requested ones.
+
+    Requested methods that the suite does not list at all are added.
+    """
+    if not requested:
+        return _selected(framework, sweep.method)
+    return [
+        method
+        for method in _selected(framework, requested)
+        if _matches(method, sweep.method) or not _matches(method, listed)
+    ]
+
+
+def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEntry]:
+    return [method for method in framework.methods.values() if _matches(method, wanted)]
+
+
+def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
+    """Return whether a name or a trait means this method. No trait means a double or an extra."""
+    if method.name in wanted:
+        return True
+    if method.test_double or method.extra:
+        return False
+    return any(TRAITS[name](method) for name in wanted if name in TRAITS)
+
+
+def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
+    method = cell.method or NO_METHOD
+    experiment = cell.experiment
+    failures = [
+        failure
+        for failure in method.expected_failures
+        if failure.concerns(experiment.name, cell.shape.precision)
+    ]
+    expected = failures[0] if failures else None
+    is_slow = method.slow and cell.sweep.slow_samples is not None
+    copies = cell.shape.world if method.every_rank and not cell.is_sharded else 1
+    return PlannedCase(
+        case=_case(cell, method, choices),
+        samples=cell.sweep.slow_samples or 1 if is_slow else cell.sweep.samples,
+        # Between the ceilings of a slow save lie seconds, so a disturbed one says as much.
+        warmups=0 if is_slow else cell.sweep.warmups,
+        repeats=0 if is_slow else cell.sweep.repeats,
+        processes=experiment.processes or _processes(cell.sweep, method),
+        own_process=method.own_process,
+        expected_failure=expected.reason if expected else None,
+        race=expected is not None and expected.race,
+        # The framework's own reason says more than the declarations do.
+        unsupported="" if expected else _unsupported(cell),
+        default=method.default,
+        asynchronous=method.asynchronous,
+        sharded=method.sharded,
+        copies=copies,
+        traced=cell.sweep.traced,
+    )
+
+
+def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
+    shape = cell.shape
+    overrides = _overrides(method, choices.options)
+    of_arm = _overrides(method, choices.arm_options)
+    fields_of_case = {key: shape.settings[key] for key in shape.settings if key in _CASE_FIELDS}
+    settings = {key: shape.settings[key] for key in shape.settings if key not in _CASE_FIELDS}
+    return Case(
+        framework=cell.framework.name,
+        framework_path=cell.framework.class_path,
+        workload=shape.workload,
+        preset=shape.preset,
+        precision=shape.precision,
+        dropout=shape.dropout,
+        method=_labelled(method.name, overrides),
+        method_path=method.class_path,
+        options={**method.options, **overrides, **of_arm},
+        covers=method.covers,
+        rank_local=method.rank_local,
+        device=choices.device,
+        world=shape.world,
+        launcher=_launcher(shape.world, choices.launcher),
+        experiment=cell.experiment.name,
+        strategy=cell.strategy,
+        scale=shape.scale,
+        from_memory=method.from_memory,
+        arm=choices.arm,
+        settings=settings,
+        **fields_of_case,
+    )
+
+
+def _unsupported(cell: _Cell) -> str:
+    """Return why a case cannot be measured, as far as the declarations say; empty where it can."""
+    if cell.method is None:
+        return ""
+    if not cell.method.takes_shards and cell.is_sharded:
+        return "it saves what one rank holds, and of sharded state no rank holds the whole"
+    if cell.experiment.reads_in_another_world and not cell.method.reshards:
+        return "what it writes is for the number of ranks that wrote it"
+    return ""
+
+
+def _processes(sweep: Sweep, method: MethodEntry) -> int:
+    """Return how many processes measure a method."""
+    if method.slow and sweep.slow_processes is not None:
+        return sweep.slow_processes
+    return sweep.processes
+
+
+def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the options that the method has, in order."""
+    return {
+        key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options
+    }
+
+
+def _checked(method: MethodEntry, key: str, value: Any) -> Any:
+    """Return the value where it has the declared type, so that `crc=off` is not a true value."""
+    declared = method.options[key]
+    if type(value) is type(declared):
+        return value
+    if isinstance(declared, float) and type(value) is int:
+        return float(value)
+    kind = type(declared).__name__
+    raise UsageError(
+        f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, "
+        f"not {value!r}"
+    )
+
+
+def _labelled(name: str, overrides: Mapping[str, Any]) -> str:
+    if not overrides:
+        return name
+    options = ",".join(f"{key}={_shown(value)}" for key, value in overrides.items())
+    return f"{name}[{options}]"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _launcher(world: int, wanted: str | None) -> str:
+    if wanted is None:
+        return "local" if world == 1 else "mpirun"
+    require("launcher", wanted, LAUNCHERS)
+    if wanted == "local" and world > 1:
+        raise UsageError(
+            f"launcher 'local' starts one process, and world {world} needs 'mpirun' or 'slurm'"
+        )
+    return wanted

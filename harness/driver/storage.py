@@ -1,0 +1,77 @@
+"""Finds out once per run by which requests the scratch directory is written and read fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.driver import calibrations
+from harness.driver.jobs import JobRunner
+from harness.driver.ledger import Ledger
+from harness.driver.units import CALIBRATION_BYTES_AT_MOST, state_bytes
+from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
+from harness.wire.case import CALIBRATE, Job, Storage
+from harness.wire.records import CalibrationRecord
+
+_CALIBRATION_BYTES_AT_LEAST = 16 << 20
+
+
+def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Storage:
+    """Return the requests as the run has them, or an earlier run beside it, or a new sweep.
+
+    `not_direct` says why the directory takes no direct I/O; None where it does. Raises UsageError
+    where the sweep fails.
+    """
+    record = _stored(ledger)
+    if record is None:
+        size_bytes = _calibration_bytes(ledger.run.plan)
+        earlier = None if not_direct else calibrations.of_an_earlier_run(ledger.run, size_bytes)
+        if earlier is None:
+            record = _swept(ledger, runner, size_bytes, not_direct)
+        else:
+            name, record = earlier
+            ledger.add(record)
+            ledger.announce(f"ceilings use the requests that run {name} found fastest here")
+    return Storage(
+        direct=record.direct,
+        write_block_bytes=record.write_block_bytes,
+        write_depth=record.write_depth,
+        read_block_bytes=record.read_block_bytes,
+        read_depth=record.read_depth,
+        counts_device_reads=record.counts_device_reads,
+    )
+
+
+def _stored(ledger: Ledger) -> CalibrationRecord | None:
+    records = ledger.run.records
+    return next((record for record in records if isinstance(record, CalibrationRecord)), None)
+
+
+def _swept(
+    ledger: Ledger, runner: JobRunner, size_bytes: int, not_direct: str | None
+) -> CalibrationRecord:
+    """Have a worker sweep the scratch directory."""
+    ledger.announce("calibrating: how fast this directory takes direct writes and reads")
+    job = Job(
+        name=runner.name(CALIBRATE, 0),
+        role=CALIBRATE,
+        process=0,
+        scratch=str(runner.scratch),
+        calibration_bytes=size_bytes,
+        not_direct=not_direct,
+    )
+    ending = runner.run(job, ledger.run.plan[0].case)
+    record = _stored(ledger)
+    if record is None:
+        raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
+    return record
+
+
+def _calibration_bytes(plan: Sequence[PlannedCase]) -> int:
+    """Return how much to sweep with: about the largest state, in few sizes.
+
+    Few sizes let runs of like states share a sweep.
+    """
+    largest_bytes = max(state_bytes(item.case) for item in plan)
+    power_of_two = 1 << (largest_bytes - 1).bit_length()
+    return min(max(power_of_two, _CALIBRATION_BYTES_AT_LEAST), CALIBRATION_BYTES_AT_MOST)

@@ -1,0 +1,53 @@
+"""What an experiment's `driver.py` may ask of the session that measures its cases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from harness.wire.case import Case
+from harness.wire.records import Record
+
+
+class ExperimentSession(Protocol):
+    """The session as the driver part of an experiment sees it: a few cases in one process slot.
+
+    A `driver.py` may have a function `after_stages(session: ExperimentSession) -> None`. The session
+    calls it once the stages of its cases are complete in that slot.
+    """
+
+    @property
+    def slot(self) -> int:
+        """The number of the process slot, from 0."""
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        """The cases of the slot that have not failed."""
+
+    @property
+    def traced_cases(self) -> Sequence[Case]:
+        """Those of them whose saves the suite wants to be watched at the system calls."""
+
+    @property
+    def scratch(self) -> Path:
+        """The run's scratch directory."""
+
+    @property
+    def jobs(self) -> Path:
+        """The folder for files of running jobs. It is removed when the run ends."""
+
+    def announce(self, text: str) -> None:
+        """Tell the person who watches what begins now."""
+
+    def out_of_sight(self) -> str | None:
+        """Return why a process around the launcher cannot see every rank; None where it can."""
+
+    def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
+        """Run one worker job on cases, behind a command prefix; return why it broke, or nothing."""
+
+    def has(self, kind: str, case: Case) -> bool:
+        """Return whether the run holds a record of this kind for a case."""
+
+    def add(self, record: Record) -> None:
+        """Store a record of the driver's own."""
