@@ -3,22 +3,52 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from harness.analysis.columns import column, identity_column
+from harness.analysis.compared import Flag, Rank
 from harness.analysis.statistics import Estimate
-from harness.experiments.reshard.records import ReshardRecord
-from harness.experiments.resume.records import ResumeRecord, StraightRecord
+from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case
-from harness.wire.records import SCHEMA, FailureRecord
+from harness.wire.records import SCHEMA, FailureRecord, StageRecord
 
+__all__ = [
+    "Naming",
+    "Row",
+    "Wanted",
+    "group_title",
+    "identity",
+    "listed",
+    "printable",
+    "ranks_told",
+]
+
+COVERAGE = ("weights", "weights+optimizer", "full")  # the worst is first
 _WORST_FIRST = ("failed", "unsupported", "skipped")
-# What no page, picture or terminal is to be given: a worker's last words may have colours or a torn
-# character in them.
+# A worker's last words may have colours or a torn character in them. No page, picture or terminal
+# is to be given these.
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _NOT_PRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_IDENTITY = (
+    "framework",
+    "method",
+    "workload",
+    "preset",
+    "precision",
+    "device",
+    "world",
+    "strategy",
+    "load_world",
+    "every",
+    "ablated",
+    "scale",
+    "arm",
+    "experiment",
+    "covers",
+)
 
 
 @dataclass(frozen=True)
@@ -34,17 +64,31 @@ class Wanted:
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
-        """What a plan wants of one of its cases."""
-        traits = (item.default, item.asynchronous, item.sharded)
-        return cls(item.case, item.samples * item.processes, item.processes, *traits)
+        """Return what a plan wants of one of its cases."""
+        return cls(
+            case=item.case,
+            samples=item.samples * item.processes,
+            processes=item.processes,
+            default=item.default,
+            asynchronous=item.asynchronous,
+            sharded=item.sharded,
+        )
 
 
 @dataclass(kw_only=True)
 class Row:
-    """What is known of one case.
+    """The result of one case, with times in seconds and sizes in bytes.
 
-    Times in seconds, sizes in bytes; None where nothing could be measured.
+    A value is None where nothing could be measured. An experiment's row class adds its columns.
+    Where it declares a column of a field that is here, that declaration holds.
     """
+
+    # The heading of a table's first column, which names the row.
+    first_heading: ClassVar[str] = "method"
+    # Rows of worlds of all sizes stand in one table, which says what more ranks change.
+    worlds_share_a_table: ClassVar[bool] = False
+    # A table's title begins with the experiment's name.
+    is_titled_by_experiment: ClassVar[bool] = True
 
     framework: str
     method: str
@@ -58,82 +102,128 @@ class Row:
     every: int
     ablated: str
     scale: int
-    arm: str = ""  # which side of a comparison, where a run has two
+    arm: str = ""  # the side of a comparison, where a run has two
     experiment: str
     default: bool
     asynchronous: bool = False
     sharded: bool = False
-    covers: str
+    covers: str = identity_column("what comes back", compared=Rank("coverage", COVERAGE))
     oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"
     phase: str = ""
     reason: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """The row in one word."""
+        return self.status
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether the run was interrupted before the row had its result."""
+        return self.status == "skipped"
+
+    @property
+    def write_ceiling_s(self) -> float | None:
+        """The seconds of a raw write beside its samples; None where none was measured."""
+        return None
+
+    @property
+    def copy_s(self) -> float | None:
+        """The seconds of one copy of its state in memory; None where none was measured."""
+        return None
+
+    @property
+    def detail(self) -> str:
+        """The words that tell the row from others of its method, such as " without RNG"."""
+        return ""
+
+    def title(self, several_frameworks: bool) -> str:
+        """Return the text of a table's first column."""
+        framework = f"{self.framework} " if several_frameworks else ""
+        default = " (default)" if self.default else ""
+        return f"{framework}{self.method}{default}{self.detail}{self.strategy_suffix}"
+
+    @property
+    def strategy_suffix(self) -> str:
+        """The way in which the ranks train together, as a name ends with it."""
+        return f", {self.strategy}" if self.strategy else ""
+
     def to_json(self) -> dict[str, Any]:
-        """The row as flat JSON values: each estimate as NAME, NAME_low and NAME_high.
+        """Return the row as flat JSON values.
 
-        Raw samples stay out.
-
-        A single sample has no interval: its ends are null.
+        Each estimate becomes NAME, NAME_low and NAME_high. A single sample has no interval, so its
+        ends are null. Raw samples stay out.
         """
         flat: dict[str, Any] = {"schema": SCHEMA}
-        for item in fields(self):
-            if item.type == "Estimate | None":
-                flat |= _flat(item.name, getattr(self, item.name))
-            elif item.repr:
-                flat[item.name] = getattr(self, item.name)
+        for declared in fields(self):
+            value = getattr(self, declared.name)
+            if declared.type == "Estimate | None":
+                flat |= _flat(declared.name, value)
+            elif declared.repr:
+                flat[declared.name] = value
         return flat
 
     def fail(self, failures: Iterable[FailureRecord]) -> bool:
-        """Take over the worst failure, where there is one; returns whether there was."""
-        worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.status), default=None)
-        if worst is None:
+        """Take over the worst failure, where there is one, and return whether there was."""
+        by_severity = sorted(failures, key=lambda record: _WORST_FIRST.index(record.status))
+        if not by_severity:
             return False
-        self.status, self.phase, self.reason = worst.status, worst.phase, printable(worst.reason)
+        worst = by_severity[0]
+        self.status = worst.status
+        self.phase = worst.phase
+        self.reason = printable(worst.reason)
         if self.world > 1 and self.phase != "plan":
             self.reason = f"rank {worst.rank}: {self.reason}"
         return True
 
+    def interrupt(self, doing: str = "measured") -> None:
+        """Say that the run ended before the row had its result."""
+        self.status = "skipped"
+        self.reason = f"not {doing} to the end: the run was interrupted"
+
 
 def identity(item: Wanted) -> dict[str, Any]:
-    """The fields by which a row is known."""
-    case = item.case
-    return {
-        "framework": case.framework,
-        "method": case.method,
-        "workload": case.workload,
-        "preset": case.preset,
-        "precision": case.precision,
-        "device": case.device,
-        "world": case.world,
-        "strategy": case.strategy,
-        "load_world": case.load_world,
-        "every": case.every,
-        "ablated": case.ablated,
-        "scale": case.scale,
-        "arm": case.arm,
-        "experiment": case.experiment,
+    """Return the fields by which a row is known."""
+    of_case = {name: getattr(item.case, name) for name in _IDENTITY}
+    return of_case | {
         "default": item.default,
         "asynchronous": item.asynchronous,
         "sharded": item.sharded,
-        "covers": case.covers,
     }
 
 
-def ranks_told(records: Iterable[StraightRecord | ResumeRecord | ReshardRecord]) -> int:
-    """Of how many ranks these records tell; one may speak for many."""
-    return len(
-        {rank for record in records for rank in range(record.rank, record.rank + record.ranks)}
+def verified_text(row: Any) -> str:
+    """Return "yes", or what kept the row from being verified."""
+    if row.verified:
+        return "yes"
+    return row.status if row.status != "ok" else "not yet"
+
+
+def verified_column(meaning: str, heading: str = "verified") -> Any:
+    """Declare the column that says whether what came back is what was saved."""
+    return column(
+        meaning,
+        default=False,
+        heading=heading,
+        text=verified_text,
+        left_aligned=True,
+        compared=Flag("verified"),
     )
 
 
-def group_title(row: Row) -> str:
-    """What the rows of one table have in common.
+def ranks_told(records: Iterable[StageRecord]) -> int:
+    """Return how many ranks these records speak for; one may speak for many."""
+    ranks: set[int] = set()
+    for record in records:
+        ranks |= set(record.reporting_ranks)
+    return len(ranks)
 
-    Costs of all worlds stand in one table, which says what more ranks change.
-    """
+
+def group_title(row: Row) -> str:
+    """Return what the rows of one table have in common."""
     precision = "" if row.precision == "float32" else f", {row.precision}"
-    ranks = "" if row.world == 1 or row.experiment == "cost" else f", {row.world} ranks"
+    ranks = "" if row.world == 1 or row.worlds_share_a_table else f", {row.world} ranks"
     times = " x ranks" if row.scale else ""
     arm = f", arm {row.arm}" if row.arm else ""
     return f"{row.workload} {row.preset}{times}{precision} on {row.device}{ranks}{arm}"
@@ -141,39 +231,57 @@ def group_title(row: Row) -> str:
 
 @dataclass(frozen=True)
 class Naming:
-    """How sentences name the rows of one table: methods of several frameworks may have the same name."""
+    """The way in which sentences name the rows of one table.
+
+    Methods of several frameworks may have the same name.
+    """
 
     several_frameworks: bool
 
     @classmethod
     def among(cls, rows: Iterable[Row]) -> Self:
-        """The way to name rows of this table."""
+        """Return the way to name rows of this table."""
         return cls(len({row.framework for row in rows}) > 1)
 
     def name(self, row: Row) -> str:
-        """The method, after the framework where there are several."""
-        return (
-            f"{row.framework} {row.method}".strip()
-            if self.several_frameworks
-            else row.method or row.framework
-        )
+        """Return the method, after the framework where there are several."""
+        if self.several_frameworks:
+            return f"{row.framework} {row.method}".strip()
+        return row.method or row.framework
+
+    def full_name(self, row: Row) -> str:
+        """Return the method with everything that tells its row from others of the method."""
+        interval = "step" if row.every == 1 else f"{row.every} steps"
+        every = f" every {interval}" if row.every else ""
+        strategy = f" with {row.strategy}" if row.strategy else ""
+        return f"{self.name(row)}{every}{strategy}"
 
     def whose(self, row: Row) -> str:
-        """What stands before something that the row shares with others of its framework."""
+        """Return what stands before something that the row shares with others of its framework."""
         return f"{row.framework}'s" if self.several_frameworks else "the"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Each name once, as a sentence has them."""
-    unique = list(dict.fromkeys(names))
-    return unique[0] if len(unique) == 1 else ", ".join(unique[:-1]) + " and " + unique[-1]
-
-
 def printable(text: str) -> str:
-    """The text without colours of a terminal, and with a mark in place of every other character that XML cannot hold."""
+    """Return the text without a terminal's colours.
+
+    A mark replaces every other character that XML cannot hold.
+    """
     return _NOT_PRINTED.sub("\ufffd", _COLOURS.sub("", text))
 
 
+def by_setting(rows: Sequence[Row]) -> Mapping[tuple[str, int], list[Row]]:
+    """Return rows by their state and number of ranks, in order."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((group_title(row), row.world), []).append(row)
+    return groups
+
+
 def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    low, high = (estimate.low, estimate.high) if estimate and not estimate.single else (None, None)
-    return {name: estimate.value if estimate else None, f"{name}_low": low, f"{name}_high": high}
+    value = estimate.value if estimate else None
+    has_interval = estimate is not None and not estimate.single
+    return {
+        name: value,
+        f"{name}_low": estimate.low if estimate and has_interval else None,
+        f"{name}_high": estimate.high if estimate and has_interval else None,
+    }

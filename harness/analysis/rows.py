@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from harness.analysis.frame import Measured, measured
+from harness import experiments
+from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted
-from harness.experiments.cost import rows as cost
-from harness.experiments.parity import rows as parity
-from harness.experiments.reshard import rows as reshard
-from harness.experiments.resume import rows as resume
-from harness.experiments.sizes import rows as sizes
-from harness.experiments.train import rows as train
 from harness.wire.case import Case
 from harness.wire.records import Record, WorkerRecord
-
-_BUILDERS: dict[str, Callable[[Sequence[Wanted], Measured], Sequence[Row]]] = {
-    "cost": lambda items, found: [cost.row(item, found) for item in items],
-    "sizes": lambda items, found: [sizes.row(item, found) for item in items],
-    "parity": parity.rows,
-    "train": lambda items, found: [train.row(item, found) for item in items],
-    "resume": lambda items, found: [resume.row(item, found) for item in items],
-    "rerun": lambda items, found: [resume.row(item, found) for item in items],
-    "reshard": lambda items, found: [reshard.row(item, found) for item in items],
-}
 
 
 def rows(wanted: Sequence[Wanted], records: Sequence[Record]) -> list[Row]:
     """Derive a row for every case of a plan, in the plan's order."""
-    return rows_of(wanted, measured(records, {item.case.id: item.case.world for item in wanted}))
+    worlds = {item.case.id: item.case.world for item in wanted}
+    return rows_of(wanted, RunRecords(records, worlds))
 
 
-def rows_of(wanted: Sequence[Wanted], found: Measured) -> list[Row]:
-    """Derive a row for every case of a plan, in the plan's order, from records that are sorted already."""
+def rows_of(wanted: Sequence[Wanted], records: RunRecords) -> list[Row]:
+    """Derive a row for every case of a plan, in the plan's order, from sorted records."""
     built: dict[str, Row] = {}
-    for experiment, builder in _BUILDERS.items():
-        items = [item for item in wanted if item.case.experiment == experiment]
-        built |= {item.case.id: row for item, row in zip(items, builder(items, found), strict=True)}
+    for name in dict.fromkeys(item.case.experiment for item in wanted):
+        items = [item for item in wanted if item.case.experiment == name]
+        derived: list[Row] = experiments.part(name, "rows").rows(items, records)
+        for item, row in zip(items, derived, strict=True):
+            built[item.case.id] = row
+    workers = records.all(WorkerRecord)
     for item in wanted:
-        built[item.case.id].oversubscribed = _is_oversubscribed(item.case, found.workers)
+        built[item.case.id].oversubscribed = _is_oversubscribed(item.case, workers)
     return [built[item.case.id] for item in wanted]
 
 
 def _is_oversubscribed(case: Case, workers: Sequence[WorkerRecord]) -> bool | None:
-    """Whether the case's ranks were more than the processors of their node; None where no record says how many those are."""
+    """Return whether the case's ranks were more than the processors of their node.
+
+    None where no record says how many processors those are.
+    """
     worlds = (case.world, case.load_world)
-    own = [
-        worker
-        for worker in workers
-        if worker.framework == case.framework and worker.world in worlds and worker.cpus
-    ]
-    return any(worker.ranks_here > worker.cpus for worker in own) if own else None
+    of_case = []
+    for worker in workers:
+        if worker.framework == case.framework and worker.world in worlds and worker.cpus:
+            of_case.append(worker)
+    if not of_case:
+        return None
+    return any(worker.ranks_here > worker.cpus for worker in of_case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.analysis.frame import Measured, measured
+from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted
 from harness.analysis.rows import rows_of
 from harness.run.stored import StoredRun, folders
@@ -19,7 +19,7 @@ class ReadRun:
     """A stored run, its records sorted, and a row for every case of its plan in the plan's order."""
 
     stored: StoredRun
-    measured: Measured
+    records: RunRecords
     rows: list[Row]
 
     @property
@@ -32,8 +32,8 @@ def read_run(run: StoredRun | Path) -> ReadRun:
     """Read a run. Raises OSError where the folder holds none."""
     stored = run if isinstance(run, StoredRun) else StoredRun(run)
     wanted = [Wanted.of(item) for item in stored.plan]
-    found = measured(stored.records, {item.case.id: item.case.world for item in wanted})
-    return ReadRun(stored, found, rows_of(wanted, found))
+    records = RunRecords(stored.records, {item.case.id: item.case.world for item in wanted})
+    return ReadRun(stored, records, rows_of(wanted, records))
 
 
 def reference_runs(folder: Path = REFERENCE) -> list[ReadRun]:

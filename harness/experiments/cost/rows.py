@@ -1,124 +1,479 @@
-"""What a checkpoint costs: the rows of the cost experiment."""
+"""The rows of experiment `cost`: what saves and loads of one case cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from harness.analysis import statistics
-from harness.analysis.frame import Measured, usable
-from harness.analysis.row import Row, Wanted, identity
+from harness.analysis import statistics, text
+from harness.analysis.columns import (
+    always_true,
+    column,
+    every_rank,
+    identity_column,
+    largest,
+    median,
+    middle_count,
+    middle_number,
+    most,
+    samples_of,
+    slowest,
+)
+from harness.analysis.compared import FileBytes, Rank
+from harness.analysis.records import RunRecords
+from harness.analysis.row import COVERAGE, Row, Wanted, group_title, identity, verified_column
+from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost.records import OpenedRecord
+from harness.experiments.cost.samples import (
+    BACKING,
+    CACHE,
+    DURABILITY,
+    DURABLE,
+    LOAD,
+    LOADS,
+    SAVES,
+    STALL,
+    ceiling_s,
+    durable_s,
+    finished_s,
+    growth_bytes,
+)
+from harness.wire.records import StateRecord, SyscallsRecord, VerifiedRecord
+
+
+def count_text(row: Any) -> str:
+    """Return how many samples count, and how many of them although they were disturbed."""
+    if not row.samples:
+        return text.NOTHING
+    if not row.used_disturbed:
+        return str(row.samples)
+    return f"{row.samples} ({row.used_disturbed}{text.DISTURBED})"
+
+
+def _share_text(row: CostRow) -> str:
+    mark = "*" if row.above_ceiling else ""
+    return f"{text.share(row.write_efficiency)}{mark}"
+
+
+def _load_text(row: CostRow) -> str:
+    if row.load_s is None or row.load_cache == "cold":
+        return text.duration(row.load_s)
+    return f"{text.duration(row.load_s)} ({row.load_cache})"
+
+
+def _power_safe_text(row: CostRow) -> str:
+    data_is_safe = row.data_durability in ("at return", "at finished")
+    if row.durability == "never" and data_is_safe:
+        return f"never (data {row.data_durability})"
+    return row.durability
+
+
+def _ranks_text(row: CostRow) -> str:
+    mark = text.OVERSUBSCRIBED if row.oversubscribed else ""
+    return f"{row.world}{mark}"
+
+
+def _straggler_text(row: CostRow) -> str:
+    """Return the ratio; the last rank says something only where all have the same to do."""
+    alike = row.writers is None or row.writers == row.world
+    return text.NOTHING if row.straggler is None or not alike else f"{row.straggler:.2f}"
+
+
+def _writers_text(row: CostRow) -> str:
+    return text.NOTHING if row.writers is None else f"{row.writers} of {row.world}"
+
+
+def _memory_text(row: CostRow) -> str:
+    return _states(row.peak_memory_bytes, row)
+
+
+def _load_memory_text(row: CostRow) -> str:
+    return _states(row.load_peak_memory_bytes, row)
+
+
+def _growth_text(row: CostRow) -> str:
+    return _states(row.memory_growth_bytes, row)
+
+
+def _states(count: int | None, row: CostRow) -> str:
+    if count is None or not row.state_bytes:
+        return text.NOTHING
+    return f"{count / row.state_bytes:.2f}"
+
+
+def _has_several_worlds(rows: Sequence[Row]) -> bool:
+    return len({row.world for row in rows}) > 1
+
+
+def _has_several_ranks(rows: Sequence[Row]) -> bool:
+    return any(row.world > 1 for row in rows)
+
+
+def _has_slowdown(rows: Sequence[CostRow]) -> bool:
+    return any(row.slowdown is not None for row in rows)
+
+
+def _has_open(rows: Sequence[CostRow]) -> bool:
+    """Return whether any run says it: those before schema 7 do not."""
+    return any(row.open_s is not None for row in rows)
 
 
 @dataclass(kw_only=True)
 class CostRow(Row):
-    """What saves and loads of one case cost; an Estimate is None where nothing could be measured."""
+    """The cost of saves and loads of one case; None where nothing could be measured."""
 
-    samples: int = 0
-    load_samples: int = 0
-    disturbed: int = 0
-    used_disturbed: int = 0  # of `samples`: where too few were undisturbed, all count
-    processes: int = 0
-    state_bytes: int | None = None
-    covered_bytes: int | None = None
-    file_bytes: int | None = None
-    files: int | None = None
-    peak_memory_bytes: int | None = None
-    # user and system time of a save until it is durable, all threads; not that of child processes
-    cpu_s: float | None = None
-    load_cache: str | None = None
-    backing: str | None = None
-    ceiling_direct: bool | None = None
-    straggler: float | None = None  # the last rank's time over the median rank's
-    # ranks that wrote a share worth the name; None where one record speaks for all
-    writers: int | None = None
-    largest_share: float | None = None  # of the bytes, by the rank that wrote most
-    durability: str = "unknown"
-    data_durability: str = "unknown"
-    durability_reason: str = ""
-    writes: int | None = None
-    write_median_bytes: int | None = None
-    fsyncs: int | None = None
-    renames: int | None = None
-    verified: bool = False
-    memory_copy_s: float | None = None
-    device_copy_s: float | None = None
-    # to make and open the method in a process that saves, by its slowest rank
-    open_s: Estimate | None = None
-    stall_s: Estimate | None = None
-    # the stall as a multiple of a copy of the state in memory, taken beside it
-    stall_copies: Estimate | None = None
-    finished_s: Estimate | None = None
-    durable_s: Estimate | None = None
-    load_s: Estimate | None = None
-    ceiling_write_s: Estimate | None = None
-    ceiling_read_s: Estimate | None = None
-    write_efficiency: Estimate | None = None
-    read_efficiency: Estimate | None = None
+    worlds_share_a_table: ClassVar[bool] = True
+    is_titled_by_experiment: ClassVar[bool] = False
+
+    world: int = identity_column(
+        "how many processes saved together; + marks more than there are processors",
+        heading="ranks",
+        text=_ranks_text,
+        shown=_has_several_worlds,
+    )
+    covers: str = identity_column(
+        "what comes back: weights, weights+optimizer, or full (with random generators and position "
+        "in the data)",
+        heading="covers",
+        left_aligned=True,
+        compared=Rank("coverage", COVERAGE),
+    )
+    stall_s: Estimate | None = column(
+        "how long training stands still: in save, and until the state may change again",
+        heading="stall",
+        unit="s",
+        of=SAVES,
+        sample=lambda record: (record.save_ns + record.staged_ns) / 1e9,
+        over_ranks=slowest,
+        compared=STALL,
+    )
+    stall_copies: Estimate | None = column(
+        "the stall as a multiple of a copy of the state in memory, taken beside it",
+        unit="ratio",
+    )
+    finished_s: Estimate | None = column(
+        "until the method says that the checkpoint is complete",
+        unit="s",
+        of=SAVES,
+        sample=finished_s,
+        over_ranks=slowest,
+    )
+    durable_s: Estimate | None = column(
+        "until every file and every name is flushed to the disk, whatever the method itself did",
+        heading="durable",
+        unit="s",
+        of=SAVES,
+        derived=durable_s,
+    )
+    slowdown: Estimate | None = column(
+        "durable over that of the method's smallest world, with its 95 % interval; for each byte "
+        "where the state grows with the ranks",
+        heading="to one rank's",
+        unit="ratio",
+        shown=_has_slowdown,
+    )
+    ceiling_write_s: Estimate | None = column(
+        "a raw write of the same bytes, just before and after each save",
+        unit="s",
+        of=SAVES,
+        sample=ceiling_s,
+        over_ranks=slowest,
+    )
+    write_efficiency: Estimate | None = column(
+        "the time of a raw write of the same bytes, measured just before and after, over durable. "
+        "1 is as fast as the disk. In brackets is the 95 % interval. * marks one that lies above 1, "
+        "so that the ceiling is in doubt",
+        heading="share of ceiling",
+        unit="ratio",
+        text=_share_text,
+        of=SAVES,
+        derived=lambda samples: samples["ceiling_write_s"] / samples["durable_s"],
+        compared=DURABLE,
+    )
+    samples: int = column(
+        "how many saves the medians are of. In brackets, with ~, is how many of them were disturbed",
+        default=0,
+        heading="n",
+        text=count_text,
+    )
+    disturbed: int = column("how many saves stood between unequal ceilings", default=0)
+    used_disturbed: int = column(
+        "how many of the samples were disturbed; all count where too few were not", default=0
+    )
+    processes: int = column("how many processes saved", default=0)
+    straggler: float | None = column(
+        "how much longer the last rank took than the median one",
+        heading="last / median rank",
+        unit="ratio",
+        text=_straggler_text,
+        shown=_has_several_ranks,
+        of=SAVES,
+        summary=middle_number,
+    )
+    writers: int | None = column(
+        "how many ranks wrote a share worth the name",
+        heading="writers",
+        text=_writers_text,
+        shown=_has_several_ranks,
+        of=SAVES,
+        summary=middle_count,
+    )
+    largest_share: float | None = column(
+        "the share of the bytes that the busiest rank wrote",
+        unit="ratio",
+        of=SAVES,
+        summary=middle_number,
+    )
+    load_s: Estimate | None = column(
+        "a load in another process, after the files had left the page cache",
+        heading="cold load",
+        unit="s",
+        text=_load_text,
+        of=LOADS,
+        sample=lambda record: record.load_ns / 1e9,
+        over_ranks=slowest,
+    )
+    load_samples: int = column("how many loads the medians are of", default=0)
+    load_cache: str | None = column(
+        "where the loads read from: cold is the device, warm the page cache",
+        of=LOADS,
+        sample=lambda record: record.cache,
+        over_ranks=CACHE,
+        summary=lambda samples, name: _one_word(samples[name], "mixed"),
+    )
+    ceiling_read_s: Estimate | None = column(
+        "a raw read of the same bytes, just before and after each load",
+        unit="s",
+        of=LOADS,
+        sample=ceiling_s,
+        over_ranks=slowest,
+    )
+    read_efficiency: Estimate | None = column(
+        "the time of a raw read of the same bytes over that of the load",
+        unit="ratio",
+        of=LOADS,
+        derived=lambda samples: samples["ceiling_read_s"] / samples["load_s"],
+        compared=LOAD,
+    )
+    open_s: Estimate | None = column(
+        "the time to make the method ready for this state, once in each process, before its first "
+        "save",
+        heading="open",
+        unit="s",
+        shown=_has_open,
+    )
+    peak_memory_bytes: int | None = column(
+        "peak memory of a save beside the state, as a multiple of the state: the largest rank's, "
+        "child processes included",
+        heading="save memory",
+        unit="bytes",
+        per="state_bytes",
+        text=_memory_text,
+        of=SAVES,
+        sample=lambda record: record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
+        over_ranks=largest,
+        summary=most,
+    )
+    memory_growth_bytes: int | None = column(
+        "growth of a process's memory from its first save to its last, as a multiple of the state",
+        heading="growth",
+        unit="bytes",
+        per="state_bytes",
+        text=_growth_text,
+        of=SAVES,
+        derived=growth_bytes,
+        summary=most,
+    )
+    load_peak_memory_bytes: int | None = column(
+        "peak memory of a load beside the state that it fills, as a multiple of the state",
+        heading="load memory",
+        unit="bytes",
+        per="state_bytes",
+        text=_load_memory_text,
+        of=LOADS,
+        sample=lambda record: record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
+        over_ranks=largest,
+        summary=most,
+    )
+    state_bytes: int | None = column("bytes of the state in memory, over all ranks", unit="bytes")
+    covered_bytes: int | None = column("bytes that the method saves of it", unit="bytes")
+    file_bytes: int | None = column(
+        "bytes of the files over bytes of the state in memory",
+        heading="bytes",
+        unit="bytes",
+        per="state_bytes",
+        of=SAVES,
+        over_ranks=largest,
+        summary=lambda samples, name: int(samples[name].median()),
+        compared=FileBytes(),
+    )
+    files: int | None = column(
+        "how many files a checkpoint is",
+        of=SAVES,
+        sample=lambda record: record.file_count or len(record.files),
+        over_ranks=largest,
+        summary=lambda samples, name: int(samples[name].median()),
+    )
+    cpu_s: float | None = column(
+        "user and system time of a save until it is durable, all threads, without child processes",
+        unit="s",
+        of=SAVES,
+        sample=lambda record: (record.usage.cpu_user_ns + record.usage.cpu_system_ns) / 1e9,
+        over_ranks=slowest,
+        summary=lambda samples, name: float(samples[name].median()),
+    )
+    backing: str | None = column(
+        "whether memory was shown to be backed before the samples",
+        of=SAVES,
+        sample=lambda record: record.backing.state,
+        over_ranks=BACKING,
+        summary=lambda samples, name: _worst_word(samples[name], BACKING.worst_last),
+    )
+    ceiling_direct: bool | None = column(
+        "whether the ceilings bypassed the page cache",
+        of=SAVES,
+        sample=lambda record: record.ceilings.direct,
+        over_ranks=every_rank,
+        summary=always_true,
+    )
+    durability: str = column(
+        "from the system calls, the instant after which a power loss leaves the checkpoint whole. "
+        "never (data …) says that the contents are flushed and only a name is not",
+        default="unknown",
+        heading="power-safe",
+        text=_power_safe_text,
+        left_aligned=True,
+        compared=Rank("safety after a power loss", DURABILITY),
+    )
+    data_durability: str = column(
+        "the same over file contents alone, for file systems whose names survive by themselves",
+        default="unknown",
+        compared=Rank("safety of the data after a power loss", DURABILITY),
+    )
+    durability_reason: str = column("why that instant", default="")
+    writes: int | None = column("how many system calls wrote the files")
+    write_median_bytes: int | None = column("the median bytes of such a call", unit="bytes")
+    fsyncs: int | None = column("how many files were flushed")
+    renames: int | None = column("how many files were renamed")
+    memory_copy_s: float | None = column("one copy of the state in memory", unit="s")
+    device_copy_s: float | None = column("one copy of the state off its device", unit="s")
+    verified: bool = verified_column(
+        "whether every covered byte came back, from a save that overlapped a training step"
+    )
     durable_samples: Samples | None = field(default=None, repr=False)
 
     @property
     def above_ceiling(self) -> bool:
-        """Whether a save or a load beat its ceiling beyond the interval: then the ceiling, not the method, is in doubt."""
-        return any(
-            share is not None and share.is_above(1.0)
-            for share in (self.write_efficiency, self.read_efficiency)
-        )
+        """Whether a save or a load beat its ceiling beyond the interval.
+
+        Then the ceiling is in doubt, and not the method.
+        """
+        shares = (self.write_efficiency, self.read_efficiency)
+        return any(share is not None and share.is_above(1.0) for share in shares)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether the run was interrupted before a process had loaded the checkpoint."""
+        if self.status == "ok":
+            return not self.verified
+        return self.status == "skipped"
+
+    @property
+    def write_ceiling_s(self) -> float | None:
+        """The seconds of a raw write beside its saves."""
+        return self.ceiling_write_s.value if self.ceiling_write_s else None
+
+    @property
+    def copy_s(self) -> float | None:
+        """The seconds of one copy of its state in memory."""
+        return self.memory_copy_s
 
 
-def row(item: Wanted, found: Measured) -> CostRow:
-    """Derive the row of one case."""
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[CostRow]:
+    """Derive the row of every case, and what more ranks change."""
+    from harness.experiments.cost.scaling import series
+
+    built = [_row(item, records) for item in items]
+    for title in dict.fromkeys(group_title(row) for row in built):
+        members = [row for row in built if group_title(row) == title]
+        for scaled in series(members):
+            for member in scaled:
+                if member.slowdown is not None:
+                    member.row.slowdown = member.slowdown
+    return built
+
+
+def ordered(rows: Sequence[CostRow]) -> list[CostRow]:
+    """Return the rows as a table lists them: a method's worlds together, the smallest first."""
+    from harness.experiments.cost.scaling import is_scaling, series
+
+    if not is_scaling(rows):
+        return list(rows)
+    return [member.row for members in series(rows) for member in members]
+
+
+def _row(item: Wanted, records: RunRecords) -> CostRow:
     case = item.case
     row = CostRow(**identity(item))
-    _add_state(row, case.id, found)
-    _add_syscalls(row, case.id, found)
-    if row.fail(found.failures.get(case.id, [])):
+    _add_state(row, case.id, records)
+    _add_syscalls(row, case.id, records)
+    if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
-    row.open_s = _open_s(found.opened.get(case.id, []))
-    _add_saves(row, found.saves[found.saves["case"] == case.id], item.samples)
-    _add_loads(row, found.loads[found.loads["case"] == case.id], item.samples)
-    row.verified = len(found.verified.get(case.id, ())) >= item.processes * case.world
+    row.open_s = _open_s(records.of(OpenedRecord, case.id))
+    _add_saves(row, records.samples_of(SAVES, CostRow, case.id), item.samples)
+    _add_loads(row, records.samples_of(LOADS, CostRow, case.id), item.samples)
+    row.verified = is_verified(item, records)
     if row.durable_s is None or row.load_s is None:
-        row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
+        row.interrupt()
     return row
 
 
-def _add_state(row: CostRow, case: str, found: Measured) -> None:
-    state = found.states.get(case)
+def is_verified(item: Wanted, records: RunRecords) -> bool:
+    """Return whether every rank of every process has verified its load."""
+    verified: set[tuple[int, int]] = set()
+    for record in records.of(VerifiedRecord, item.case.id):
+        for rank in range(record.rank, record.rank + record.ranks):
+            verified.add((record.process, rank))
+    return len(verified) >= item.processes * item.case.world
+
+
+def _add_state(row: CostRow, case: str, records: RunRecords) -> None:
+    state = records.last(StateRecord, case)
     if state is None:
         return
-    row.state_bytes, row.covered_bytes = state.state_bytes, state.covered_bytes
-    row.memory_copy_s = found.memory_copy_s(case)
+    row.state_bytes = state.state_bytes
+    row.covered_bytes = state.covered_bytes
+    row.memory_copy_s = records.memory_copy_s(case)
     row.device_copy_s = state.device_copy_ns / 1e9 or None
 
 
-def _add_syscalls(row: CostRow, case: str, found: Measured) -> None:
-    calls = found.syscalls.get(case)
+def _add_syscalls(row: CostRow, case: str, records: RunRecords) -> None:
+    calls = records.last(SyscallsRecord, case)
     if calls is None:
         return
-    row.durability, row.data_durability, row.durability_reason = (
-        calls.durability,
-        calls.data_durability,
-        calls.reason,
-    )
-    if calls.durability != "unknown":
-        row.writes, row.write_median_bytes = calls.writes, calls.write_median_bytes
-        row.fsyncs, row.renames = calls.fsyncs, calls.renames
+    row.durability = calls.durability
+    row.data_durability = calls.data_durability
+    row.durability_reason = calls.reason
+    if calls.durability == "unknown":
+        return
+    row.writes = calls.writes
+    row.write_median_bytes = calls.write_median_bytes
+    row.fsyncs = calls.fsyncs
+    row.renames = calls.renames
 
 
 def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
-    """One value a process; None of runs before schema 7, which did not say."""
+    """Return the median over processes; None for runs before schema 7, which did not say."""
     last_ns = {record.process: record.open_ns for record in opened}
     if not last_ns:
         return None
-    return statistics.median(
-        Samples(np.array(list(last_ns.values())) / 1e9, np.array(list(last_ns)))
-    )
+    seconds = np.array(list(last_ns.values())) / 1e9
+    return statistics.median(Samples(seconds, np.array(list(last_ns))))
 
 
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
@@ -126,25 +481,16 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
         return
     row.disturbed = int(samples["disturbed"][~samples["warmup"]].sum())
     used = usable(samples, wanted)
-    row.samples, row.processes = len(used), used["process"].nunique()
+    row.samples = len(used)
+    row.processes = used["process"].nunique()
     row.used_disturbed = int(used["disturbed"].sum())
-    row.file_bytes, row.files = int(used["file_bytes"].median()), int(used["files"].median())
-    row.peak_memory_bytes, row.cpu_s = int(used["peak_bytes"].max()), float(used["cpu_s"].median())
-    row.backing, row.ceiling_direct = str(used["backing"].max()), bool(used["direct"].all())
-    row.stall_s, row.finished_s = _median(used, "stall_s"), _median(used, "finished_s")
-    # records of before schema 6 have the state's alone
+    summed_up(row, SAVES, used)
+    # Records before schema 6 have only the one copy of the state that was timed by itself.
     copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))
-    if copies_s.notna().all():
-        row.stall_copies = _median(used.assign(copies=used["stall_s"] / copies_s), "copies")
-    row.durable_s, row.ceiling_write_s = _median(used, "durable_s"), _median(used, "ceiling_s")
-    row.write_efficiency = _median(used, "efficiency")
-    row.durable_samples = _samples(used, "durable_s")
-    if row.world > 1:
-        row.straggler = _number(used["straggler"])
-        row.largest_share, row.writers = (
-            _number(used["largest_share"]),
-            int(used["writers"].median()) or None,
-        )
+    row.stall_copies = median(used.assign(copies=used["stall_s"] / copies_s), "copies")
+    row.durable_samples = samples_of(used, "durable_s")
+    if row.world == 1:
+        row.straggler = row.largest_share = row.writers = None
 
 
 def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
@@ -152,21 +498,15 @@ def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
         return
     used = usable(samples, wanted)
     row.load_samples = len(used)
-    row.load_s, row.ceiling_read_s = _median(used, "load_s"), _median(used, "ceiling_s")
-    caches = set(used["cache"])
-    row.load_cache = caches.pop() if len(caches) == 1 else "mixed"
-    if row.load_cache != "memory":  # where the disk is no ceiling
-        row.read_efficiency = _median(used, "efficiency")
+    summed_up(row, LOADS, used)
+    if row.load_cache == "memory":  # where the disk is no ceiling
+        row.read_efficiency = None
 
 
-def _number(column: pd.Series[float]) -> float | None:
-    """The median; None where there is no number at all."""
-    return None if column.isna().all() else float(column.median())
+def _one_word(words: pd.Series[str], otherwise: str) -> str:
+    different = set(words)
+    return str(different.pop()) if len(different) == 1 else otherwise
 
 
-def _samples(frame: pd.DataFrame, column: str) -> Samples:
-    return Samples(frame[column].to_numpy(dtype=float), frame["process"].to_numpy(dtype=int))
-
-
-def _median(frame: pd.DataFrame, column: str) -> Estimate:
-    return statistics.median(_samples(frame, column))
+def _worst_word(words: pd.Series[str], worst_last: Sequence[str]) -> str:
+    return max(set(words), key=worst_last.index)

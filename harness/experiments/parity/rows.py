@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
-from harness.analysis.frame import Measured
-from harness.analysis.row import Row, Wanted, group_title, identity
+from harness.analysis import text
+from harness.analysis.columns import column, column_of_list
+from harness.analysis.records import RunRecords
+from harness.analysis.row import Row, Wanted, group_title, identity, verified_column
 from harness.experiments.parity.records import LeafSample, TrajectoryRecord
 
 # Largest differences that pass. Losses are relative to the loss, leaves to the leaf's root mean
@@ -22,49 +25,104 @@ STEP_TOLERANCE = {"float32": 1e-4, "bf16-mixed": 0.25}
 LOSSES_TOLERANCE = {"float32": 5e-5, "bf16-mixed": 5e-3}
 
 
+def _leaves_text(row: ParityRow) -> str:
+    if row.leaves is None:
+        return text.NOTHING
+    return f"{row.leaves} + {len(row.extra_leaves)}"
+
+
+def _within(difference: float | None, tolerance: float | None) -> str:
+    if difference is None or tolerance is None:
+        return text.NOTHING
+    return f"{difference:.0e} of {tolerance:g}"
+
+
+def _loss_text(loss: float | None) -> str:
+    return text.NOTHING if loss is None else f"{loss:.6f}"
+
+
 @dataclass(kw_only=True)
 class ParityRow(Row):
-    """How far one framework is from the others on one workload.
+    """How far one framework is from the others on one workload."""
 
-    `forward`: the first loss and the buffers after it. `step`: every weight and optimizer slot
-    after one step, and which is the worst. `losses`: the largest difference over all steps.
-    """
+    first_heading: ClassVar[str] = "framework"
 
-    compared_with: list[str] = field(default_factory=list)
-    leaves: int | None = None
-    extra_leaves: list[str] = field(default_factory=list)
-    forward_difference: float | None = None
-    step_difference: float | None = None
-    step_worst_leaf: str = ""
-    losses_difference: float | None = None
-    forward_tolerance: float | None = None
-    step_tolerance: float | None = None
-    losses_tolerance: float | None = None
-    first_loss: float | None = None
-    last_loss: float | None = None
-    verified: bool = False
+    compared_with: list[str] = column_of_list("the frameworks that it is compared with")
+    leaves: int | None = column(
+        "how many tensors all frameworks have, and how many are the framework's own",
+        heading="leaves",
+        text=_leaves_text,
+    )
+    extra_leaves: list[str] = column_of_list("the tensors that are the framework's own")
+    forward_difference: float | None = column(
+        "how far the first loss and the buffers are from the median framework's, and what is "
+        "tolerated",
+        heading="forward",
+        text=lambda row: _within(row.forward_difference, row.forward_tolerance),
+    )
+    step_difference: float | None = column(
+        "the same for every weight and optimizer slot after one step",
+        heading="one step",
+        text=lambda row: _within(row.step_difference, row.step_tolerance),
+    )
+    step_worst_leaf: str = column("the tensor that is farthest after one step", default="")
+    losses_difference: float | None = column(
+        "the largest difference of ten losses",
+        heading="ten losses",
+        text=lambda row: _within(row.losses_difference, row.losses_tolerance),
+    )
+    forward_tolerance: float | None = column("the largest first difference that passes")
+    step_tolerance: float | None = column("the largest difference after a step that passes")
+    losses_tolerance: float | None = column("the largest difference of losses that passes")
+    first_loss: float | None = column(
+        "the loss of the first step",
+        heading="first loss",
+        text=lambda row: _loss_text(row.first_loss),
+    )
+    last_loss: float | None = column(
+        "the loss of the tenth step",
+        heading="last loss",
+        text=lambda row: _loss_text(row.last_loss),
+    )
+    verified: bool = verified_column("whether all differences are tolerated", "same state")
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return False: a row is also skipped where it has nothing to be compared with."""
+        return False
+
+    def title(self, several_frameworks: bool) -> str:
+        """Return the text of a table's first column."""
+        return self.framework
 
 
-def rows(items: Sequence[Wanted], found: Measured) -> list[ParityRow]:
-    """Derive the row of every case; the frameworks of one workload and precision are held against each other."""
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[ParityRow]:
+    """Derive the row of every case from the frameworks of one workload and precision."""
     built = [ParityRow(**identity(item)) for item in items]
+    trajectories = {item.case.id: _trajectory(item, records) for item in items}
     for row, item in zip(built, items, strict=True):
-        if row.fail(found.failures.get(item.case.id, [])):
+        if row.fail(records.failures(item.case.id)):
             continue
-        own = found.trajectories.get(item.case.id)
+        own = trajectories[item.case.id]
         if own is None:
-            row.status, row.reason = "skipped", "not measured: the run was interrupted"
+            row.status = "skipped"
+            row.reason = "not measured: the run was interrupted"
             continue
-        others = {
-            other.framework: found.trajectories[peer.case.id]
-            for other, peer in zip(built, items, strict=True)
-            if other is not row
-            and group_title(other) == group_title(row)
-            and peer.case.id in found.trajectories
-        }
+        others = {}
+        for other, peer in zip(built, items, strict=True):
+            theirs = trajectories[peer.case.id]
+            if other is not row and group_title(other) == group_title(row) and theirs is not None:
+                others[other.framework] = theirs
         _describe(row, own)
         _compare(row, own, others)
     return built
+
+
+def _trajectory(item: Wanted, records: RunRecords) -> TrajectoryRecord | None:
+    """Return rank 0's record of a case; None where there is none."""
+    of_case = records.of(TrajectoryRecord, item.case.id)
+    of_rank_0 = [record for record in of_case if record.rank == 0]
+    return of_rank_0[-1] if of_rank_0 else None
 
 
 def _describe(row: ParityRow, own: TrajectoryRecord) -> None:

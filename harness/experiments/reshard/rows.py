@@ -1,40 +1,53 @@
-"""Whether another number of ranks can load a checkpoint: the rows of the reshard experiment."""
+"""The rows of experiment `reshard`: whether another number of ranks can load a checkpoint."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.analysis.frame import Measured
-from harness.analysis.row import Row, Wanted, identity, ranks_told
+from harness.analysis.columns import column, identity_column
+from harness.analysis.records import RunRecords
+from harness.analysis.row import Row, Wanted, identity, ranks_told, verified_column
+from harness.experiments.reshard.records import ReshardRecord
 
 
 @dataclass(kw_only=True)
 class ReshardRow(Row):
-    """One checkpoint, saved by `world` ranks and loaded by `load_world`, compared leaf by leaf.
+    """One checkpoint, saved by `world` ranks and loaded by `load_world`, compared leaf by leaf."""
 
-    `left_out` counts leaves that ranks have of their own, or that the method does not cover.
-    """
+    load_world: int = identity_column(
+        "how many ranks saved, and how many loaded",
+        heading="ranks",
+        text=lambda row: f"{row.world} to {row.load_world}",
+    )
+    replicated_leaves: int | None = column(
+        "how many tensors every rank has whole", heading="replicated"
+    )
+    sharded_leaves: int | None = column(
+        "how many tensors are divided over the ranks", heading="sharded"
+    )
+    left_out: int | None = column(
+        "how many tensors a rank has of its own, or the method does not cover", heading="left out"
+    )
+    verified: bool = verified_column("whether everything else came back bit by bit", "whole")
 
-    replicated_leaves: int | None = None
-    sharded_leaves: int | None = None
-    left_out: int | None = None
-    verified: bool = False
+
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[ReshardRow]:
+    """Derive the row of every case."""
+    return [_row(item, records) for item in items]
 
 
-def row(item: Wanted, found: Measured) -> ReshardRow:
-    """Derive the row of one case."""
+def _row(item: Wanted, records: RunRecords) -> ReshardRow:
     case = item.case
     row = ReshardRow(**identity(item))
-    if row.fail(found.failures.get(case.id, [])):
+    if row.fail(records.failures(case.id)):
         return row
-    loaded = found.resharded.get(case.id, [])
+    loaded = records.of(ReshardRecord, case.id)
     if ranks_told(loaded) < case.load_world:
-        row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
+        row.interrupt()
         return row
-    row.replicated_leaves, row.sharded_leaves = (
-        loaded[0].replicated_leaves,
-        loaded[0].sharded_leaves,
-    )
+    row.replicated_leaves = loaded[0].replicated_leaves
+    row.sharded_leaves = loaded[0].sharded_leaves
     row.left_out = loaded[0].left_out
     row.verified = True
     return row

@@ -1,45 +1,131 @@
-"""Whether a killed run goes on as if nothing had happened: the rows of the resume and rerun experiments."""
+"""The rows of experiments `resume` and `rerun`: whether a run goes on, or repeats, bit by bit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from harness.analysis.frame import Measured
-from harness.analysis.row import Row, Wanted, identity, ranks_told
-from harness.experiments.resume.records import Divergence, ResumeRecord, StraightRecord
+from harness.analysis import text
+from harness.analysis.columns import column, column_of_list, identity_column
+from harness.analysis.compared import Flag, Rank
+from harness.analysis.records import RunRecords
+from harness.analysis.row import COVERAGE, Row, Wanted, identity, ranks_told
+from harness.experiments.resume.records import (
+    Divergence,
+    InterruptRecord,
+    ResumeRecord,
+    StraightRecord,
+)
+
+ABLATED_IN_WORDS = {
+    "optimizer": "optimizer",
+    "rng": "RNG",
+    "buffer": "batch-norm statistics",
+    "position": "position",
+}
+
+
+def _result_text(row: ResumeRow) -> str:
+    return row.result if row.bitwise is not None else row.status
+
+
+def _first_text(row: ResumeRow) -> str:
+    if row.diverged_at is None:
+        return ""
+    rank = f" on rank {row.diverged_rank}" if row.world > 1 else ""
+    return f"{row.first_leaves[0]}{rank}"
+
+
+def _final_text(row: ResumeRow) -> str:
+    if not row.final_count:
+        return ""
+    return f"{row.final_count} leaves, up to {row.final_max_ulp} ulp"
+
+
+def _losses_text(row: ResumeRow) -> str:
+    if row.bitwise is None:
+        return text.NOTHING
+    return f"{row.losses[-1]:.6f} / {row.straight_losses[-1]:.6f}"
 
 
 @dataclass(kw_only=True)
 class ResumeRow(Row):
-    """One resumed run (or, without a method, one that began anew) against the straight one, leaf by leaf after every step.
+    """One resumed run against the straight one, leaf by leaf after every step.
 
-    `diverged_at` is the first step after which a leaf of any rank differs: `at_step` itself where
-    the load did not restore it. `first_leaves` are the farthest of those that differ there,
-    `first_max_ulp` the most representable numbers that any of all is away; None where they are no
-    floating point. `restored` says whether every rank's load brought back all that was saved,
-    `repeatable` whether the interrupted run had the straight run's losses up to its checkpoint.
+    Without a method, it is a run that began anew. `diverged_at` is the first step after which a leaf
+    of any rank differs. It is `at_step` itself where the load did not restore the leaf.
     """
 
-    at_step: int | None = None
-    steps: int | None = None
-    bitwise: bool | None = None
-    diverged_at: int | None = None
-    diverged_rank: int | None = None
-    first_count: int | None = None
-    first_leaves: list[str] = field(default_factory=list)
-    first_roles: list[str] = field(default_factory=list)
-    first_max_ulp: int | None = None
-    final_count: int | None = None
-    final_max_ulp: int | None = None
-    leaves: int | None = None
-    repeatable: bool | None = None
-    restored: bool | None = None
-    straight_losses: list[float] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    covers: str = identity_column(
+        "what comes back: weights, weights+optimizer, or full (with random generators and position "
+        "in the data)",
+        heading="covers",
+        text=lambda row: row.covers if row.method else "",
+        left_aligned=True,
+        compared=Rank("coverage", COVERAGE),
+    )
+    at_step: int | None = column("the step after which the checkpoint was saved")
+    steps: int | None = column("how many steps the runs have")
+    bitwise: bool | None = column(
+        "whether every tensor after every step is bit by bit that of a run without interruption",
+        heading="resumed",
+        text=_result_text,
+        left_aligned=True,
+        compared=Flag("bitwise"),
+    )
+    diverged_at: int | None = column(
+        "the first tensor that differs, and by how many representable numbers (ulp)",
+        heading="first",
+        text=_first_text,
+        left_aligned=True,
+    )
+    diverged_rank: int | None = column("the rank of that tensor")
+    first_count: int | None = column("how many tensors differ there")
+    first_leaves: list[str] = column_of_list("the farthest of the tensors that differ there")
+    first_roles: list[str] = column_of_list("the roles of the tensors that differ there")
+    first_max_ulp: int | None = column(
+        "the most representable numbers that any of them is away; None where none is a float"
+    )
+    final_count: int | None = column(
+        "how many tensors differ after the last step, and by how much",
+        heading="at the end",
+        text=_final_text,
+    )
+    final_max_ulp: int | None = column("the most representable numbers that any of these is away")
+    leaves: int | None = column("how many tensors the state has")
+    repeatable: bool | None = column(
+        "whether the interrupted run had the straight run's losses up to its checkpoint"
+    )
+    restored: bool | None = column(
+        "whether every rank's load brought back all that was saved", compared=Flag("restored")
+    )
+    straight_losses: list[float] = column_of_list("the losses of the run without interruption")
+    losses: list[float] = column_of_list(
+        "the loss of the last step, over that of the run without interruption",
+        heading="last loss",
+        text=_losses_text,
+    )
 
     @property
     def verdict(self) -> str:
+        """The row in one word."""
+        if self.status != "ok":
+            return self.status
+        return "bitwise" if self.bitwise else "diverged"
+
+    @property
+    def detail(self) -> str:
+        """The part of the state that the run did not get back."""
+        return f" without {ABLATED_IN_WORDS[self.ablated]}" if self.ablated else ""
+
+    def title(self, several_frameworks: bool) -> str:
+        """Return the text of a table's first column."""
+        if self.method:
+            return super().title(several_frameworks)
+        return f"{self.framework} without a checkpoint{self.strategy_suffix}"
+
+    @property
+    def result(self) -> str:
         """The row in a few words."""
         if self.bitwise:
             return "bitwise identical"
@@ -51,23 +137,29 @@ class ResumeRow(Row):
         return f"differs from step {self.diverged_at} on ({what})"
 
 
-def row(item: Wanted, found: Measured) -> ResumeRow:
-    """Derive the row of one case."""
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[ResumeRow]:
+    """Derive the row of every case."""
+    return [_row(item, records) for item in items]
+
+
+def _row(item: Wanted, records: RunRecords) -> ResumeRow:
     case = item.case
     row = ResumeRow(**identity(item))
-    if row.fail(found.failures.get(case.id, [])):
+    if row.fail(records.failures(case.id)):
         return row
-    resumed, straight = found.resumed.get(case.id, []), found.straight.get(case.id, [])
-    if min(ranks_told(resumed), ranks_told(straight)) < case.world or _lacks_divergence(resumed):
-        row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
+    resumed = records.of(ResumeRecord, case.id)
+    straight = records.of(StraightRecord, case.id)
+    reported = min(ranks_told(resumed), ranks_told(straight))
+    if reported < case.world or _lacks_divergence(resumed):
+        row.interrupt()
         return row
     _describe(row, resumed)
     _add_losses(row, straight, resumed)
-    interrupted = found.interrupted.get(case.id, [])
+    interrupted = records.of(InterruptRecord, case.id)
     if interrupted:
-        known = {record.rank: record.losses for record in straight}
+        losses = {record.rank: record.losses for record in straight}
         row.repeatable = all(
-            record.losses == known[record.rank][: record.at_step] for record in interrupted
+            record.losses == losses[record.rank][: record.at_step] for record in interrupted
         )
     return row
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from harness.analysis.frame import Measured
+from harness.analysis import text
+from harness.analysis.columns import column, column_of_list
+from harness.analysis.compared import FileBytes
+from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity
 from harness.experiments.sizes.records import InventoryRecord, PayloadRecord, RepeatRecord
+from harness.wire.records import SyscallsRecord
 
 WEIGHTS = ("weight", "buffer")
 CHECKSUM = "checksum of what differs"
@@ -15,59 +19,136 @@ _PAIRS = 2  # in one process, in two
 HASH_ORDER = "order of Python's hashes"  # of text: another one in every process
 
 
+def _same_text(row: SizesRow) -> str:
+    """Return whether saving again gives the same files: in one process, in two."""
+    if row.status != "ok":
+        return row.status
+    words = {True: "yes", False: "no", None: text.NOTHING}
+    return f"{words[row.same_in_one_process]}, {words[row.same_in_two_processes]}"
+
+
+def _rest_text(row: SizesRow) -> str:
+    if row.metadata_bytes is None or row.other_bytes is None:
+        return text.NOTHING
+    return text.size(row.metadata_bytes + row.other_bytes)
+
+
+def _writes_text(row: SizesRow) -> str:
+    """Return how many calls wrote the files, and their median size."""
+    if row.writes is None or row.write_median_bytes is None:
+        return text.NOTHING
+    return f"{row.writes} of {text.size(row.write_median_bytes)}"
+
+
 @dataclass(kw_only=True)
 class SizesRow(Row):
-    """The files of one method: sizes in bytes of the checkpoint of the trained state, and how they repeat.
+    """The files of one method: sizes of the checkpoint of the trained state, and how they repeat.
 
-    `stored` is by role, as it lies in the files; None where the format does not tell. What no entry
-    claims is `metadata_bytes`. The `deflated` and `shuffled` fractions are the state's own, of
+    Bytes by role are as they lie in the files, and None where the format does not name them. What no
+    entry claims is `metadata_bytes`. The `deflated` and `shuffled` fractions are the state's own, of
     weights and of the optimizer, fresh and trained.
     """
 
-    state_bytes: int | None = None
-    covered_bytes: int | None = None
-    file_bytes: int | None = None
-    fresh_file_bytes: int | None = None
-    files: int | None = None
-    weights_bytes: int | None = None
-    optimizer_bytes: int | None = None
-    other_bytes: int | None = None
-    metadata_bytes: int | None = None
-    device_written_bytes: int | None = None
-    writes: int | None = None
-    write_min_bytes: int | None = None
-    write_median_bytes: int | None = None
-    write_max_bytes: int | None = None
-    weights_deflated_fresh: float | None = None
-    weights_deflated_trained: float | None = None
-    weights_shuffled_trained: float | None = None
-    optimizer_deflated_fresh: float | None = None
-    optimizer_deflated_trained: float | None = None
-    optimizer_shuffled_trained: float | None = None
-    same_in_one_process: bool | None = None
-    same_in_two_processes: bool | None = None
-    same_with_fixed_hashing: bool | None = None
-    causes: list[str] = field(default_factory=list)
-    # "file [start, stop): cause" of the first differences
-    places: list[str] = field(default_factory=list)
+    state_bytes: int | None = column("bytes of the state in memory", unit="bytes")
+    covered_bytes: int | None = column("bytes that the method saves of it", unit="bytes")
+    file_bytes: int | None = column(
+        "bytes of the files over bytes of the state in memory",
+        heading="bytes",
+        unit="bytes",
+        per="state_bytes",
+        compared=FileBytes(),
+    )
+    fresh_file_bytes: int | None = column(
+        "the same for a state that has not been trained",
+        heading="fresh",
+        unit="bytes",
+        per="state_bytes",
+        compared=FileBytes("of a fresh state"),
+    )
+    weights_bytes: int | None = column(
+        "stored bytes of the weights over bytes of the state",
+        heading="weights",
+        unit="bytes",
+        per="state_bytes",
+    )
+    optimizer_bytes: int | None = column(
+        "stored bytes of the optimizer over bytes of the state",
+        heading="optimizer",
+        unit="bytes",
+        per="state_bytes",
+    )
+    other_bytes: int | None = column("stored bytes of everything else that is named", unit="bytes")
+    metadata_bytes: int | None = column(
+        "everything else in the files: random generators, position, headers",
+        heading="rest",
+        unit="bytes",
+        text=_rest_text,
+    )
+    files: int | None = column("how many files a checkpoint is", heading="files")
+    writes: int | None = column(
+        "how many system calls wrote it, and their median size",
+        heading="writes",
+        text=_writes_text,
+    )
+    write_min_bytes: int | None = column("the smallest of these calls", unit="bytes")
+    write_median_bytes: int | None = column("the median of these calls", unit="bytes")
+    write_max_bytes: int | None = column("the largest of these calls", unit="bytes")
+    device_written_bytes: int | None = column(
+        "bytes that reached the block device over bytes of the files",
+        heading="to device",
+        unit="bytes",
+        per="file_bytes",
+    )
+    weights_deflated_fresh: float | None = column(
+        "the share of fresh weights that deflate leaves", unit="ratio"
+    )
+    weights_deflated_trained: float | None = column(
+        "the share of trained weights that deflate leaves", unit="ratio"
+    )
+    weights_shuffled_trained: float | None = column(
+        "the share of trained weights that deflate leaves after a byte shuffle", unit="ratio"
+    )
+    optimizer_deflated_fresh: float | None = column(
+        "the share of the fresh optimizer's slots that deflate leaves", unit="ratio"
+    )
+    optimizer_deflated_trained: float | None = column(
+        "the share of the trained optimizer's slots that deflate leaves", unit="ratio"
+    )
+    optimizer_shuffled_trained: float | None = column(
+        "the share of these slots that deflate leaves after a byte shuffle", unit="ratio"
+    )
+    same_in_one_process: bool | None = column(
+        "whether saving the same state again gives the same files: in one process, in two",
+        heading="same files",
+        text=_same_text,
+        left_aligned=True,
+    )
+    same_in_two_processes: bool | None = column("whether two processes write the same files")
+    same_with_fixed_hashing: bool | None = column("the same with Python's text hashes fixed")
+    causes: list[str] = column_of_list("what lies where the files differ")
+    places: list[str] = column_of_list('"file [start, stop): cause" of the first differences')
 
 
-def row(item: Wanted, found: Measured) -> SizesRow:
-    """Derive the row of one case."""
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[SizesRow]:
+    """Derive the row of every case."""
+    return [_row(item, records) for item in items]
+
+
+def _row(item: Wanted, records: RunRecords) -> SizesRow:
     case = item.case.id
     row = SizesRow(**identity(item))
-    _add_payloads(row, found.payloads.get(case, []))
-    _add_syscalls(row, case, found)
-    if row.fail(found.failures.get(case, [])):
+    _add_payloads(row, records.of(PayloadRecord, case))
+    _add_syscalls(row, case, records)
+    if row.fail(records.failures(case)):
         return row
-    _add_inventories(row, found.inventories.get(case, []))
-    repeats = found.repeats.get(case, [])
+    _add_inventories(row, records.of(InventoryRecord, case))
+    repeats = records.of(RepeatRecord, case)
     _add_repeats(row, repeats)
     if (
         row.file_bytes is None
         or len({(record.process, record.pair) for record in repeats}) < _PAIRS * item.processes
     ):
-        row.status, row.reason = "skipped", "not looked at to the end: the run was interrupted"
+        row.interrupt("looked at")
     return row
 
 
@@ -115,8 +196,8 @@ def _add_payloads(row: SizesRow, payloads: Sequence[PayloadRecord]) -> None:
                 setattr(row, f"{name}_shuffled_trained", shuffled)
 
 
-def _add_syscalls(row: SizesRow, case: str, found: Measured) -> None:
-    calls = found.syscalls.get(case)
+def _add_syscalls(row: SizesRow, case: str, records: RunRecords) -> None:
+    calls = records.last(SyscallsRecord, case)
     if calls is not None and calls.durability != "unknown":
         row.writes, row.write_min_bytes = calls.writes, calls.write_min_bytes
         row.write_median_bytes, row.write_max_bytes = (

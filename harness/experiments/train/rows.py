@@ -1,60 +1,233 @@
-"""How much slower training gets by its checkpoints: the rows of the train experiment."""
+"""The rows of experiment `train`: how much slower training gets by its checkpoints."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
-from harness.analysis import statistics
-from harness.analysis.frame import Measured, usable
-from harness.analysis.row import Row, Wanted, identity
+from harness.analysis import text
+from harness.analysis.columns import (
+    column,
+    identity_column,
+    largest,
+    location,
+    median,
+    samples_of,
+    slowest,
+)
+from harness.analysis.compared import TOLERANCE, Controls, Cost, FileBytes, Worth, in_part
+from harness.analysis.records import RunRecords
+from harness.analysis.row import Row, Wanted, identity, verified_column
+from harness.analysis.samples import KEY, SampleTable, Value, summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
+from harness.experiments.cost.rows import count_text, is_verified
+from harness.experiments.train.records import TrainingRecord
+from harness.wire.records import StateRecord
+
+# Of the training without checkpoints. An overhead that differs by less is the same.
+OVERHEAD_FLOOR = 0.01
+
+
+def _of_the_rank_that_stalled_longest(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a block, with the times of the rank that stalled longest.
+
+    The parts of one rank add up, and the other ranks wait for it in their steps.
+    """
+    ranks = ranks.sort_values(["stall_s", "block_s"])
+    groups = ranks.groupby(KEY)
+    blocks = ranks.groupby(KEY, as_index=False).last()
+    for name in ("unflushed_s", "disturbed", "file_bytes"):
+        blocks[name] = groups[name].max().to_numpy()
+    return blocks
+
+
+BLOCKS = SampleTable(
+    TrainingRecord,
+    values={
+        "checkpoints": Value(lambda record: record.checkpoints, slowest),
+        "steps": Value(lambda record: record.checkpoints * record.every, slowest),
+        "plain_s": Value(
+            lambda record: 0.5 * (record.plain_before_ns + record.plain_after_ns) / 1e9, slowest
+        ),
+        "block_s": Value(lambda record: record.block_ns / 1e9, slowest),
+        "steps_s": Value(lambda record: sum(record.step_ns) / 1e9, slowest),
+    },
+    choose=_of_the_rank_that_stalled_longest,
+)
+
+
+def _of_training(blocks: pd.DataFrame) -> Any:
+    return 1.0 + blocks["overhead_share"]
+
+
+def _drift(controls: Controls) -> float:
+    """Return how far the training time may be off: the share that is overhead moves."""
+    estimate = controls.base_row.overhead_share
+    overhead = max(0.0, estimate.value) if estimate else 0.0
+    return in_part(controls.farther, overhead / (1.0 + overhead))
+
+
+def _worth(base: pd.DataFrame, head: pd.DataFrame) -> Worth:
+    """Return the ratios of training times that are worth the name.
+
+    Five percent of the training time would hide an overhead that doubles from 3 % to 6 %. So the
+    limit is what adds 5 % to the base's overhead, and at least 1 % to the training without
+    checkpoints. Both must have grown: the share, and by more than 5 % the seconds of a checkpoint.
+    Where training without checkpoints gets faster, the same seconds are a larger share of it, and
+    nothing is slower.
+    """
+    base_share = float(base["overhead_share"].median())
+    base_s = float(base["overhead_s"].median())
+    share_change = float(head["overhead_share"].median()) - base_share
+    seconds_change = float(head["overhead_s"].median()) - base_s
+    known_share = max(0.0, base_share)
+    growth = max(OVERHEAD_FLOOR, (TOLERANCE - 1.0) * known_share)
+    limit = 1.0 + growth / (1.0 + known_share)
+    grew_together = share_change * seconds_change > 0
+    seconds_matter = abs(seconds_change) > (TOLERANCE - 1.0) * abs(base_s)
+    return Worth(limit if grew_together and seconds_matter else math.inf, limit)
+
+
+TRAINING = Cost("training", "times that without", _of_training, drift=_drift, worth=_worth)
 
 
 @dataclass(kw_only=True)
 class TrainRow(Row):
     """What one checkpoint every `every` steps costs a training loop. Seconds are per checkpoint.
 
-    `overhead_s` is what a block of training with checkpoints takes beyond the mean of the two
-    around it without; `overhead_share` the same as a share of the time without. It is the sum of
-    the stall, of `slowdown_s` (how much longer the steps take between checkpoints) and of
-    `back_pressure_s` (what the loop waits for the checkpoint before the next). `unflushed_s` comes
-    after it: what flushing the checkpoint then still takes.
+    The overhead is the sum of the stall, of the slowdown and of the back-pressure.
     """
 
-    samples: int = 0
-    disturbed: int = 0
-    used_disturbed: int = 0  # of `samples`: where too few were undisturbed, all count
-    processes: int = 0
-    state_bytes: int | None = None
-    file_bytes: int | None = None
-    step_s: Estimate | None = None
-    overhead_s: Estimate | None = None
-    overhead_share: Estimate | None = None
-    stall_s: Estimate | None = None
-    stall_copies: Estimate | None = None  # the stall as a multiple of `memory_copy_s`
-    slowdown_s: Estimate | None = None
-    back_pressure_s: Estimate | None = None
-    unflushed_s: Estimate | None = None
-    memory_copy_s: float | None = None
-    verified: bool = False
+    every: int = identity_column(
+        "steps between two checkpoints", heading="every", text=lambda row: f"{row.every} steps"
+    )
+    step_s: Estimate | None = column(
+        "one training step without checkpoints",
+        heading="step",
+        unit="s",
+        of=BLOCKS,
+        derived=lambda blocks: blocks["plain_s"] / blocks["steps"],
+    )
+    overhead_s: Estimate | None = column(
+        "what one checkpoint adds to the training time, with its 95 % interval: stall, slowdown and "
+        "back-pressure",
+        heading="overhead",
+        unit="s",
+        text=lambda row: text.spread_duration(row.overhead_s),
+        of=BLOCKS,
+        derived=lambda blocks: (blocks["block_s"] - blocks["plain_s"]) / blocks["checkpoints"],
+        summary=location,
+    )
+    overhead_share: Estimate | None = column(
+        "the same as a share of the training time without checkpoints",
+        heading="of training",
+        unit="ratio",
+        text=lambda row: text.percent(row.overhead_share),
+        of=BLOCKS,
+        derived=lambda blocks: blocks["block_s"] / blocks["plain_s"] - 1.0,
+        summary=location,
+        compared=TRAINING,
+    )
+    stall_s: Estimate | None = column(
+        "time blocked in the save",
+        heading="stall",
+        unit="s",
+        of=BLOCKS,
+        sample=lambda record: (
+            (sum(record.save_ns) + sum(record.staged_ns)) / record.checkpoints / 1e9
+        ),
+        over_ranks=slowest,
+        summary=location,
+    )
+    stall_copies: Estimate | None = column(
+        "the stall as a multiple of one copy of the state in memory", unit="ratio"
+    )
+    slowdown_s: Estimate | None = column(
+        "how much longer the steps take meanwhile",
+        heading="slowdown",
+        unit="s",
+        of=BLOCKS,
+        derived=lambda blocks: (blocks["steps_s"] - blocks["plain_s"]) / blocks["checkpoints"],
+        summary=location,
+    )
+    back_pressure_s: Estimate | None = column(
+        "what the loop waits for one checkpoint before it may begin the next",
+        heading="back-pressure",
+        unit="s",
+        of=BLOCKS,
+        sample=lambda record: sum(record.finished_ns) / record.checkpoints / 1e9,
+        over_ranks=slowest,
+        summary=location,
+    )
+    unflushed_s: Estimate | None = column(
+        "what flushing the files to the disk then still takes",
+        heading="unflushed",
+        unit="s",
+        of=BLOCKS,
+        sample=lambda record: record.sync_ns / record.checkpoints / 1e9,
+        over_ranks=slowest,
+        summary=location,
+    )
+    samples: int = column(
+        "how many blocks of training the medians are of. In brackets, with ~, is how many of them "
+        "were disturbed",
+        default=0,
+        heading="n",
+        text=count_text,
+    )
+    disturbed: int = column("how many blocks stood between unequal ones without", default=0)
+    used_disturbed: int = column(
+        "how many of the samples were disturbed; all count where too few were not", default=0
+    )
+    processes: int = column("how many processes trained", default=0)
+    state_bytes: int | None = column("bytes of the state in memory, over all ranks", unit="bytes")
+    file_bytes: int | None = column(
+        "bytes of the files of one checkpoint",
+        unit="bytes",
+        of=BLOCKS,
+        over_ranks=largest,
+        summary=lambda blocks, name: int(blocks[name].median()),
+        compared=FileBytes(),
+    )
+    memory_copy_s: float | None = column("one copy of the state in memory", unit="s")
+    verified: bool = verified_column("whether every covered byte of the last checkpoint came back")
     overhead_samples: Samples | None = field(default=None, repr=False)
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether the run was interrupted before a process had loaded the checkpoint."""
+        if self.status == "ok":
+            return not self.verified
+        return self.status == "skipped"
 
-def row(item: Wanted, found: Measured) -> TrainRow:
-    """Derive the row of one case."""
+    @property
+    def copy_s(self) -> float | None:
+        """The seconds of one copy of its state in memory."""
+        return self.memory_copy_s
+
+
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[TrainRow]:
+    """Derive the row of every case."""
+    return [_row(item, records) for item in items]
+
+
+def _row(item: Wanted, records: RunRecords) -> TrainRow:
     case = item.case
     row = TrainRow(**identity(item))
-    state = found.states.get(case.id)
+    state = records.last(StateRecord, case.id)
     if state is not None:
-        row.state_bytes, row.memory_copy_s = state.state_bytes, found.memory_copy_s(case.id)
-    if row.fail(found.failures.get(case.id, [])):
+        row.state_bytes = state.state_bytes
+        row.memory_copy_s = records.memory_copy_s(case.id)
+    if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
-    _add_blocks(row, found.trainings[found.trainings["case"] == case.id], item.samples)
-    row.verified = len(found.verified.get(case.id, ())) >= item.processes * case.world
+    _add_blocks(row, records.samples_of(BLOCKS, TrainRow, case.id), item.samples)
+    row.verified = is_verified(item, records)
     if row.overhead_s is None or not row.verified:
-        row.status, row.reason = "skipped", "not measured to the end: the run was interrupted"
+        row.interrupt()
     return row
 
 
@@ -63,19 +236,12 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
         return
     row.disturbed = int(blocks["disturbed"][~blocks["warmup"]].sum())
     used = usable(blocks, wanted)
-    row.samples, row.processes = len(used), used["process"].nunique()
+    row.samples = len(used)
+    row.processes = used["process"].nunique()
     row.used_disturbed = int(used["disturbed"].sum())
-    row.file_bytes = int(used["file_bytes"].median())
-    row.step_s = statistics.median(_samples(used, "step_s"))
-    row.overhead_samples = _samples(used, "overhead_s")
-    row.overhead_s = statistics.location(row.overhead_samples)
-    for name in ("overhead_share", "stall_s", "slowdown_s", "back_pressure_s", "unflushed_s"):
-        setattr(row, name, statistics.location(_samples(used, name)))
+    summed_up(row, BLOCKS, used)
+    row.step_s = median(used, "step_s")
+    row.overhead_samples = samples_of(used, "overhead_s")
     if row.memory_copy_s:
-        row.stall_copies = statistics.location(
-            _samples(used.assign(copies=used["stall_s"] / row.memory_copy_s), "copies")
-        )
-
-
-def _samples(frame: pd.DataFrame, column: str) -> Samples:
-    return Samples(frame[column].to_numpy(dtype=float), frame["process"].to_numpy(dtype=int))
+        copies = used["stall_s"] / row.memory_copy_s
+        row.stall_copies = location(used.assign(copies=copies), "copies")

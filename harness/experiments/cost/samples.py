@@ -1,0 +1,119 @@
+"""The samples of experiment `cost`, and what `compare` tests of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.analysis.columns import every_rank, largest, middle, slowest, worst
+from harness.analysis.compared import IN_CEILINGS, Cost, as_the_copy_does, beside_the_disk
+from harness.analysis.samples import KEY, SampleTable, Value
+from harness.experiments.cost.records import SaveRecord
+from harness.wire.records import PERCENTILES, CalibrationRecord, LoadRecord
+
+STALL_FLOOR_S = 1e-3  # a shorter stall is not noticed in anybody's training
+DURABILITY = ("never", "at finished", "at return")
+BACKING = worst("backed", "physical", "unknown")
+CACHE = worst("cold", "memory", "unknown", "warm")
+# Below this share of the bytes of the rank that wrote most, a rank has written only its logs.
+_WRITER_SHARE = 0.05
+
+
+def ceiling_s(record: SaveRecord | LoadRecord) -> float:
+    """Return the mean of the two raw transfers beside a sample, in seconds."""
+    return 0.5 * (record.ceilings.before_ns + record.ceilings.after_ns) / 1e9
+
+
+def finished_s(record: SaveRecord) -> float:
+    """Return the seconds until the method says that the checkpoint is complete."""
+    return (record.save_ns + record.staged_ns + record.finished_ns) / 1e9
+
+
+def _spread_straggler(record: SaveRecord) -> float:
+    """Return the last rank's time over the median rank's, where one record speaks for all."""
+    if record.spread is None:
+        return float("nan")
+    percentiles = record.spread.duration_ns.percentiles
+    return percentiles[-1] / percentiles[PERCENTILES.index(50)]
+
+
+def _differences_of_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
+    """Return how a sample's ranks differ.
+
+    The values are the last rank's time over the median rank's, the largest share of the bytes, and
+    how many ranks wrote a share worth the name. A record that speaks for all ranks tells only the
+    first.
+    """
+    groups = ranks.groupby(KEY)
+    written = groups["written_bytes"].sum()
+    largest_part = groups["written_bytes"].max()
+    limit = _WRITER_SHARE * groups["written_bytes"].transform("max")
+    is_writer = ranks["written_bytes"] > limit
+    writers = is_writer.groupby([ranks[name] for name in KEY]).sum()
+    every_rank_reported = groups.size() == groups["ranks"].sum()
+    straggler = groups["finished_s"].max() / groups["finished_s"].median()
+    has_share = every_rank_reported & (written > 0)
+    found = {
+        "straggler": straggler.where(every_rank_reported, groups["spread_straggler"].max()),
+        "largest_share": (largest_part / written).where(has_share),
+        "writers": writers.where(every_rank_reported, 0),
+    }
+    return pd.DataFrame(found).reset_index()
+
+
+def growth_bytes(samples: pd.DataFrame) -> Any:
+    """Return how much resident memory grew from a process's first sample to each of its samples."""
+    first = samples.groupby(["case", "process"])["resident_bytes"].transform("first")
+    return samples["resident_bytes"] - first
+
+
+def durable_s(samples: pd.DataFrame) -> Any:
+    """Return the seconds until every file and name is flushed."""
+    return samples["finished_s"] + samples["sync_s"]
+
+
+SAVES = SampleTable(
+    SaveRecord,
+    values={
+        "sync_s": Value(lambda record: record.sync_ns / 1e9, slowest),
+        # The copy of any one rank may have been disturbed. Older records have none.
+        "copy_s": Value(lambda record: record.memory_copy_ns / 1e9 or float("nan"), middle),
+        "settled": Value(lambda record: record.ceilings.settled, every_rank),
+        "written_bytes": Value(lambda record: record.usage.written_bytes, largest),
+        "resident_bytes": Value(lambda record: record.usage.rss_before_bytes, largest),
+        "spread_straggler": Value(_spread_straggler, largest),
+    },
+    across=_differences_of_ranks,
+)
+LOADS = SampleTable(
+    LoadRecord,
+    values={"settled": Value(lambda record: record.ceilings.settled, every_rank)},
+)
+
+
+def _write_requests(record: CalibrationRecord) -> tuple[int, ...]:
+    return (record.direct, record.write_block_bytes, record.write_depth)
+
+
+def _read_requests(record: CalibrationRecord) -> tuple[int, ...]:
+    return (record.direct, record.read_block_bytes, record.read_depth)
+
+
+DURABLE = Cost(
+    name="durable",
+    unit=IN_CEILINGS,
+    cost=lambda samples: 1.0 / samples["write_efficiency"],
+    drift=beside_the_disk,
+    requests=_write_requests,
+)
+STALL = Cost("stall", "s", lambda samples: samples["stall_s"].clip(lower=STALL_FLOOR_S))
+LOAD = Cost(
+    name="load",
+    unit=IN_CEILINGS,
+    cost=lambda samples: 1.0 / samples["read_efficiency"],
+    drift=beside_the_disk,
+    requests=_read_requests,
+)
+# Out of a cache or memory, the disk is no ceiling of a load.
+LOAD_BESIDE_THE_DISK = Cost("load", "s", lambda samples: samples["load_s"], drift=as_the_copy_does)
