@@ -94,12 +94,14 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
     "rows.py": rule(
         "harness.wire harness.run harness.analysis harness.experiments", "pandas numpy scipy"
     ),
+    "sentences.py": rule("harness.wire harness.analysis harness.experiments"),
     "figure.py": rule(
         "harness.wire harness.run harness.analysis harness.experiments", "matplotlib numpy"
     ),
 }
 EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that they help
     "scaling.py": "rows.py",
+    "samples.py": "rows.py",
     "scale_figure.py": "figure.py",
     "durability_figure.py": "figure.py",
     "asynchrony_figure.py": "figure.py",

@@ -8,7 +8,6 @@ order of the columns.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -142,22 +141,29 @@ def column_of_list(meaning: str, **declared: Any) -> Any:
     return field(default_factory=list, metadata={"column": Column(meaning, **declared)})
 
 
-@functools.cache
+_columns: dict[Any, dict[str, Column]] = {}
+_types: dict[Any, dict[str, str]] = {}
+
+
 def columns_of(row_class: type[Any]) -> Mapping[str, Column]:
     """Return the columns of a row class by field, in order."""
-    declared = {each.name: each.metadata.get("column") for each in fields(row_class)}
-    return {name: found for name, found in declared.items() if found is not None}
+    if row_class not in _columns:
+        declared = {each.name: each.metadata.get("column") for each in fields(row_class)}
+        _columns[row_class] = {name: column for name, column in declared.items() if column}
+    return _columns[row_class]
 
 
-@functools.cache
-def _types(row_class: type[Any]) -> Mapping[str, str]:
-    return {each.name: str(each.type) for each in fields(row_class)}
+def _type_of(row_class: type[Any], name: str) -> str:
+    """Return the annotation of a field."""
+    if row_class not in _types:
+        _types[row_class] = {each.name: str(each.type) for each in fields(row_class)}
+    return _types[row_class][name]
 
 
 def is_number(row_class: type[Any], name: str) -> bool:
     """Return whether a column is sorted by numbers, and not by its text."""
     declared = columns_of(row_class)[name]
-    return declared.sort_by is not None or _types(row_class)[name] in _NUMBERS
+    return declared.sort_by is not None or _type_of(row_class, name) in _NUMBERS
 
 
 def sort_value(row: Any, name: str) -> float | None:
@@ -165,7 +171,7 @@ def sort_value(row: Any, name: str) -> float | None:
     declared = columns_of(type(row))[name]
     if declared.sort_by is not None:
         return declared.sort_by(row)
-    if _types(type(row))[name] not in _NUMBERS:
+    if _type_of(type(row), name) not in _NUMBERS:
         return None
     value = _number(getattr(row, name))
     if value is None or not declared.per:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
@@ -89,6 +89,9 @@ class Row:
     worlds_share_a_table: ClassVar[bool] = False
     # A table's title begins with the experiment's name.
     is_titled_by_experiment: ClassVar[bool] = True
+
+    # A load brings the saved bytes back, and the row says whether all of them came.
+    loads_back: ClassVar[bool] = False
 
     framework: str
     method: str
@@ -267,14 +270,6 @@ def printable(text: str) -> str:
     A mark replaces every other character that XML cannot hold.
     """
     return _NOT_PRINTED.sub("\ufffd", _COLOURS.sub("", text))
-
-
-def by_setting(rows: Sequence[Row]) -> Mapping[tuple[str, int], list[Row]]:
-    """Return rows by their state and number of ranks, in order."""
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((group_title(row), row.world), []).append(row)
-    return groups
 
 
 def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:

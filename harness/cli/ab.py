@@ -12,7 +12,7 @@ from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
 from harness.cli.compare import FormatOption, OutOption, compared, present, require_output
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
-from harness.driver import arms, catalog, judge, launch, pins, slurm, suite
+from harness.driver import arms, catalog, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
 from harness.run.plan import AB, Selection
@@ -96,7 +96,8 @@ def ab_command(
     read = read_run(run)
     found = compared(read)
     present(found, form, folder)
-    raise typer.Exit(int(found.regressed or judge.exit_code(run.plan, read.rows)))
+    unexpected = measuring.exit_code(run, read.rows)
+    raise typer.Exit(int(found.regressed or unexpected))
 
 
 def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described]) -> list[str]:

@@ -34,6 +34,7 @@ from harness.run.errors import IncomparableError, UsageError, nearest
 from harness.run.manifest import Manifest, comparable
 from harness.run.plan import Selection
 from harness.run.stored import folders
+from harness.wire.records import CalibrationRecord
 
 BASELINES = "baseline"
 _WRITERS = {
@@ -119,12 +120,12 @@ def regress_command(
     run = measuring.new_run(
         plan, suite_name, results if baseline else place, selection, directory, python or ()
     )
-    for calibration in baseline.measured.calibrations if baseline else ():
+    for calibration in baseline.records.all(CalibrationRecord) if baseline else ():
         # both have the same ceilings: found out anew, other requests may seem to be the fastest
         run.append(calibration)
     measuring.measure_here(run, sides, scratch)
     head = read_run(run)
-    failed = judge.exit_code(run.plan, head.rows)
+    failed = measuring.exit_code(run, head.rows)
     if baseline is None:
         _settle_first(run, place, results, failed)
         raise typer.Exit(failed)

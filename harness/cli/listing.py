@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import workloads
-from harness.analysis import tables
+from harness.analysis.text import size
 from harness.cli.app import (
     DirOption,
     PythonOption,
@@ -133,7 +133,7 @@ def _workloads() -> Table:
                     preset,
                     precision,
                     f"{workload.parameter_count:,}",
-                    tables.size(workload.state_bytes),
+                    size(workload.state_bytes),
                 )
     return found
 

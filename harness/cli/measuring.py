@@ -1,7 +1,8 @@
-"""What every command that measures does: look that it fits, make environments, measure, and report what happens meanwhile."""
+"""The steps that every measuring command takes: check that it fits, prepare, measure, report."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shlex
 import sys
@@ -11,23 +12,16 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from harness.analysis import precision
+from harness.analysis.row import Row
 from harness.analysis.runs import read_run
 from harness.cli.app import VENVS, err, make_environment
+from harness.cli.watching import in_minutes, watching
 from harness.driver import arms, catalog, judge, launch, machine, preflight
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.ledger import Event
-from harness.driver.progress import samples_wanted
 from harness.driver.session import Goal, Session
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
@@ -66,7 +60,7 @@ def new_run(
     goal: Mapping[str, float] | None = None,
     settings: store.Settings | None = None,
 ) -> store.Run:
-    """Make the folder of a new run for a plan that fits, on whatever machine is going to measure it."""
+    """Make the folder of a new run, on whatever machine is going to measure it."""
     command = ["ckptbench", *sys.argv[1:]]
     sides = {name: arm.to_json() for name, arm in (described or {}).items()}
     return store.create(
@@ -90,7 +84,7 @@ def settings_of(
     summary_above: int | None = None,
     site: Path | None = None,
 ) -> store.Settings:
-    """What is said once for a whole run."""
+    """Return the settings that hold for a whole run."""
     return store.Settings(
         summary_above=summary_above or store.Settings.summary_above,
         mpirun=_absolute(mpirun),
@@ -100,16 +94,16 @@ def settings_of(
 
 
 def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, float]:
-    """The precision asked for and the seconds that it may take, as a run's header has them; nothing where none was asked for."""
+    """Return the precision asked for and its budget in seconds; empty where none was asked for."""
     if precision_asked is None:
         if budget is not None:
-            raise UsageError("--budget is for --precision: it says when to stop")
+            raise UsageError("--budget says when to stop for --precision, so give --precision too")
         return {}
     return {"precision": precision_asked, "budget_s": _seconds(budget or "10m")}
 
 
 def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
-    """The arms of a run by name; the one called "" is in the given environments."""
+    """Return the arms of a run by name; the one called "" has the given environments."""
     frameworks = sorted({item.case.framework for item in run.plan})
     return arms.opened(arms.described(run.header), frameworks, VENVS) or {"": Arm(environments)}
 
@@ -146,7 +140,10 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
 def chosen_frameworks(
     given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]
 ) -> list[str]:
-    """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
+    """Return the frameworks named.
+
+    Without names, or for "all", these are all but `raw`, which is the floor and no framework.
+    """
     names = [name for item in given or ("all",) for name in item.split(",")]
     if "all" in names:
         return [name for name in known if name != "raw"]
@@ -154,7 +151,7 @@ def chosen_frameworks(
 
 
 def worlds(text: str | None) -> list[int] | None:
-    """The numbers of ranks in a text such as "1,2,4"."""
+    """Return the numbers of ranks in a text such as "1,2,4"."""
     if text is None:
         return None
     try:
@@ -164,7 +161,10 @@ def worlds(text: str | None) -> list[int] | None:
 
 
 def _settle_machine(run: store.Run, scratch: Path) -> None:
-    """A run begins on the machine that measures it, and goes on only there: unlike samples are never pooled."""
+    """Begin a run on this machine, or check that it was begun here.
+
+    A run goes on only where it was begun, because unlike samples are never pooled.
+    """
     here = machine.capture(scratch)
     if not run.begun:
         run.begin(here)
@@ -172,7 +172,8 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
     differences = comparable(run.manifest, here)
     if differences:
         raise UsageError(
-            f"run {run.name} was begun elsewhere or otherwise ({', '.join(differences)}): it cannot go on here"
+            f"run {run.name} cannot go on here, because this machine differs in "
+            f"{', '.join(differences)} from the one where it was begun"
         )
 
 
@@ -180,33 +181,25 @@ def _measure(
     run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None
 ) -> None:
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    estimated_s = judge.estimated_s(run.plan)
     err.print(
-        f"run {run.name}: {len(run.plan)} cases, about {judge.estimated_s(run.plan) / 60:.0f} min",
+        f"run {run.name}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",
         highlight=False,
     )
     not_direct = preflight.direct_io(scratch)
     if not_direct:
         err.print(
-            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache and say little about a disk",
+            f"[yellow]{escape(not_direct)}[/]: ceilings go through the page cache, and say little "
+            "about a disk",
             soft_wrap=True,
         )
-    with Progress(*columns, console=err) as bar:
-        task = bar.add_task("", total=samples_wanted(run.plan))
+    with watching(run, estimated_s) as watcher:
 
         def on_event(event: Event) -> None:
-            bar.update(task, completed=session.ledger.progress.samples_done(run.plan))
-            if event.text:
-                bar.update(task, description=escape(event.text[:60]))
-                bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
+            watcher.look(session, event.text)
 
-        session = Session(run, sides, scratch / run.name, packages, not_direct, timeout_s, on_event)
+        own_scratch = scratch / _short_name(run)
+        session = Session(run, sides, own_scratch, packages, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))
         except KeyboardInterrupt:
@@ -216,6 +209,25 @@ def _measure(
                 soft_wrap=True,
             )
             raise
+
+
+def exit_code(run: store.Run, rows: Sequence[Row]) -> int:
+    """Return 0 when every row is as its adapter declares, else 1, after saying which was not."""
+    sentence = judge.in_one_sentence(run.plan, rows, run.name)
+    if sentence is None:
+        return 0
+    err.print(f"[red]ckptbench:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
+    return 1
+
+
+def _short_name(run: store.Run) -> str:
+    """Return the name of a run's own scratch folder.
+
+    A Unix socket's path has 108 bytes at most, and methods bind sockets below this folder. So it
+    does not have the run's long name, but is the same when the run goes on.
+    """
+    digest = hashlib.blake2b(str(run.folder.resolve()).encode(), digest_size=4).hexdigest()
+    return f"run-{digest}"
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -24,7 +24,7 @@ from harness.cli.app import (
 )
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, judge, launch, planning, progress, slurm, suite
+from harness.driver import catalog, launch, planning, progress, slurm, suite
 from harness.driver.arms import Arm
 from harness.driver.progress import samples_wanted
 from harness.run import store
@@ -159,7 +159,7 @@ def run_command(
     else:
         measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout)
     found = show(run, "table")
-    raise typer.Exit(judge.exit_code(run.plan, found))
+    raise typer.Exit(measuring.exit_code(run, found))
 
 
 def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:

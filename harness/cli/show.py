@@ -17,15 +17,6 @@ from harness.run import store
 from harness.run.errors import nearest
 
 FORMATS = ("table", "markdown", "csv", "json")
-_TEXT_COLUMNS = (
-    "method",
-    "covers",
-    "power-safe",
-    "verified",
-    "framework",
-    "same files",
-    "same state",
-)
 
 
 @app.command("show")
@@ -63,12 +54,13 @@ def show(run: store.Run, form: str) -> list[Row]:
 def _print_tables(run: ReadRun) -> None:
     for title, members in tables.by_workload(run.rows).items():
         lines = tables.table(members)
+        words = tables.left_aligned(members)
         shown = Table(
             title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
         )
         for column in lines.columns:
             shown.add_column(
-                column, justify="left" if column in _TEXT_COLUMNS else "right", overflow="fold"
+                column, justify="left" if column in words else "right", overflow="fold"
             )
         for line in lines.itertuples(index=False):
             shown.add_row(*(escape(cell) for cell in line))
@@ -90,6 +82,6 @@ def _print_tables(run: ReadRun) -> None:
             f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a",
             highlight=False,
         )
-    for note in (*summary.notes(run.rows, run.measured), *precision.notes(run)):
+    for note in (*summary.notes(run.rows, run.records), *precision.notes(run)):
         out.print(escape(note), highlight=False)
     out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)

@@ -8,12 +8,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from harness import experiments
 from harness.run.plan import AB
 from harness.wire.case import SUMMARY_ABOVE, Case
 
 _LABEL = re.compile(r"(?P<method>[^\[]*)(?:\[(?P<options>.*)\])?", re.DOTALL)
-# an experiment whose rows mean something only beside those of the other frameworks
-_COMPARED = "parity"
 
 
 def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str:
@@ -24,7 +23,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     """
     frameworks = (
         dict.fromkeys(other.framework for other in cases)
-        if case.experiment == _COMPARED
+        if experiments.experiment(case.experiment).compares_frameworks
         else (case.framework,)
     )
     arms: Mapping[str, Mapping[str, Any]] = header.get("arms") or {}

@@ -15,10 +15,14 @@ function compare(a, b) {
   return typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true });
 }
 
-// Rows without a value stay at the end in both directions: what was not measured is neither the least nor the most.
-function sortRows(table, column, order) {
-  const body = table.tBodies[0];
-  const keyed = Array.from(body.rows, (row) => ({ row, key: sortKey(row, column) }));
+function rowsOf(body) {
+  return Array.from(body.rows).filter((row) => !row.classList.contains("group"));
+}
+
+// Rows are sorted within their group, which has one framework and state. Rows without a value stay at
+// the end in both directions, because what was not measured is neither the least nor the most.
+function sortRows(body, column, order) {
+  const keyed = rowsOf(body).map((row) => ({ row, key: sortKey(row, column) }));
   keyed.sort((a, b) => {
     if (a.key === null || b.key === null) {
       return (a.key === null) - (b.key === null);
@@ -38,7 +42,7 @@ function makeSortable(table) {
       const order = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", order);
-      sortRows(table, column, order);
+      Array.from(table.tBodies).forEach((body) => sortRows(body, column, order));
     });
     head.append(button);
   });
@@ -47,7 +51,11 @@ function makeSortable(table) {
 function makeFilterable(form, table) {
   const search = form.querySelector("input");
   const choices = Array.from(form.querySelectorAll("select"));
-  const rows = Array.from(table.tBodies[0].rows, (row) => ({ row, text: row.textContent.toLowerCase() }));
+  const bodies = Array.from(table.tBodies);
+  const rows = bodies.flatMap(rowsOf).map((row) => ({
+    row,
+    text: `${row.dataset.group} ${row.textContent}`.toLowerCase(),
+  }));
 
   const apply = () => {
     const words = search.value.toLowerCase().split(/\s+/);
@@ -58,6 +66,9 @@ function makeFilterable(form, table) {
         choices.every((choice) => choice.value === "" || row.dataset[choice.dataset.filter] === choice.value);
       row.hidden = !fits;
       shown += fits;
+    }
+    for (const body of bodies) {
+      body.hidden = rowsOf(body).every((row) => row.hidden);
     }
     form.querySelector("output").value = `${shown} of ${rows.length} rows`;
   };

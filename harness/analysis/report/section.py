@@ -1,23 +1,37 @@
-"""What the page says of runs: a table for each experiment, the failures, and how each run came about."""
+"""The parts of the page: a table for each experiment, the failures, and how each run came about."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from harness import experiments
 from harness.analysis import summary
 from harness.analysis import tables as text_tables
+from harness.analysis.columns import cell, is_number, sort_value
 from harness.analysis.report.again import command
-from harness.analysis.report.columns import COLUMNS, IDENTITY, QUESTIONS, RUN, SLOWDOWN, Column
 from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
-from harness.analysis.statistics import Estimate
-from harness.experiments.cost.rows import CostRow
-from harness.experiments.cost.scaling import series
-from harness.experiments.resume.rows import ResumeRow
 
 _ONE_LINE = 28  # characters: a share with its interval fits
+_RUN = (
+    "which of the runs above; seconds of two runs were taken at different moments, and compare less "
+    "than those of one"
+)
+_METHOD = (
+    "how the checkpoint is written, as 'ckptbench list methods' names it; the link leads to the "
+    "command that measures the row again"
+)
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The heading of a column: its text, what it means, and whether it is sorted by numbers."""
+
+    text: str
+    meaning: str
+    is_number: bool = False
 
 
 @dataclass(frozen=True)
@@ -25,12 +39,12 @@ class Cell:
     """One cell: its text, and the number to sort it by where it has one."""
 
     text: str
-    value: float | None
-    is_number: bool
+    value: float | None = None
+    is_number: bool = False
 
     @property
     def is_long(self) -> bool:
-        """Whether the text takes several lines, so that its column leaves room for others."""
+        """Return whether the text takes several lines, so that its column leaves room."""
         return len(self.text) > _ONE_LINE
 
 
@@ -48,30 +62,51 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """In one word what came of the row."""
-        if isinstance(self.row, ResumeRow) and self.row.status == "ok":
-            return "bitwise" if self.row.bitwise else "diverged"
-        return self.row.status
+        """The row in one word."""
+        return self.row.verdict
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of one framework and state, which stand below each other under a common title."""
+
+    framework: str
+    state: str
+    lines: list[Line]
+
+    @property
+    def title(self) -> str:
+        """The framework and the state."""
+        return f"{self.framework}: {self.state}"
 
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of one experiment, of every run; `words` has a title and what it means for each group of rows of a run."""
+    """All rows of one experiment, of every run.
+
+    `words` has a title, and the meaning, of each group of rows of a run.
+    """
 
     anchor: str
     question: str
-    columns: dict[str, Column]
-    lines: list[Line]
+    headings: list[Heading]
+    groups: list[Group]
     words: list[tuple[str, str]]
 
     @property
+    def lines(self) -> list[Line]:
+        """The rows of all groups."""
+        return [line for group in self.groups for line in group.lines]
+
+    @property
     def filters(self) -> list[tuple[str, list[str]]]:
-        """What can be chosen: an attribute of the rows and its values, where there is more than one."""
+        """What can be chosen: an attribute of the rows and its values, if there are several."""
+        lines = self.lines
         values = {
-            "framework": [line.row.framework for line in self.lines],
-            "state": [line.state for line in self.lines],
-            "verdict": [line.verdict for line in self.lines],
-            "run": [line.run for line in self.lines],
+            "framework": [line.row.framework for line in lines],
+            "state": [line.state for line in lines],
+            "verdict": [line.verdict for line in lines],
+            "run": [line.run for line in lines],
         }
         unique = {name: list(dict.fromkeys(found)) for name, found in values.items()}
         return [(name, found) for name, found in unique.items() if len(found) > 1]
@@ -79,7 +114,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Failure:
-    """One reason, and the rows that it kept from a result."""
+    """One reason, and the rows that have no result because of it."""
 
     status: str
     phase: str
@@ -99,8 +134,8 @@ class RunFacts:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A row where it stands: in which run, the how many-th of the page, and at which position of its plan."""
+class _Placed:
+    """A row with its run, the run's number on the page, and its position in the run's plan."""
 
     run: ReadRun
     number: int
@@ -112,122 +147,95 @@ class _Place:
 
 
 def tables(runs: Sequence[ReadRun], anchor: str) -> list[Table]:
-    """A table for every experiment that the runs have rows of; `anchor` begins every name within the page."""
-    places = [
-        _Place(run, number, position)
-        for number, run in enumerate(runs, start=1)
-        for position in range(len(run.rows))
-    ]
+    """Return a table for every experiment that the runs have rows of.
+
+    `anchor` begins every name within the page.
+    """
+    placed: list[_Placed] = []
+    for number, run in enumerate(runs, start=1):
+        placed += [_Placed(run, number, position) for position in range(len(run.rows))]
     made = []
-    for experiment, question in QUESTIONS.items():
-        own = [place for place in places if place.row.experiment == experiment]
-        if own:
-            made.append(_table(f"{anchor}{experiment}", experiment, question, own))
+    for experiment in experiments.names():
+        members = [each for each in placed if each.row.experiment == experiment]
+        if members:
+            made.append(_table(f"{anchor}{experiment}", experiment, members))
     return made
 
 
-def _table(anchor: str, experiment: str, question: str, places: Sequence[_Place]) -> Table:
-    runs = {place.number: place.run for place in places}
-    states = list(dict.fromkeys(group_title(place.row) for place in places))
-    ordered = sorted(places, key=lambda place: (states.index(group_title(place.row)), place.number))
-    slowdowns = _slowdowns(runs.values())
-    texts = [_text(place.row, slowdowns) for place in ordered]
-    present = {name for text in texts for name in text}
-    columns = IDENTITY | {
-        name: column for name, column in COLUMNS[experiment].items() if name in present
-    }
-    columns |= {"run": RUN} if len(runs) > 1 else {}
-    lines = [
-        _line(f"{anchor}-{number}", place, text, columns, slowdowns)
-        for number, (place, text) in enumerate(zip(ordered, texts, strict=True), start=1)
-    ]
-    return Table(anchor, question, columns, lines, list(_words(runs, experiment)))
+def failures(made: Sequence[Table]) -> list[Failure]:
+    """Return every reason why a row has no result, and the rows that share it.
+
+    Failures come before what is unsupported or skipped.
+    """
+    lines = [line for table in made for line in table.lines if line.row.reason]
+    by_reason: dict[tuple[str, str, str], list[Line]] = {}
+    for line in lines:
+        why = (line.row.status, line.row.phase, line.row.reason)
+        by_reason.setdefault(why, []).append(line)
+    found = [Failure(*why, members) for why, members in by_reason.items()]
+    return sorted(found, key=lambda failure: failure.status != "failed")
 
 
-def _line(
-    anchor: str,
-    place: _Place,
-    text: dict[str, str],
-    columns: dict[str, Column],
-    slowdowns: Mapping[int, Estimate],
-) -> Line:
-    row, plan = place.row, place.run.stored.plan
-    method, state = text.get("method") or "no checkpoint", group_title(row)
-    text = text | {
-        "method": method,
-        "framework": row.framework,
-        "state": state,
-        "run": str(place.number),
-    }
-    slowdown = slowdowns[id(row)].value if id(row) in slowdowns else None
-    cells = [
-        Cell(
-            text.get(name, ""),
-            slowdown if column.of_several else column.sort_value(row),
-            column.is_number,
-        )
-        for name, column in columns.items()
-    ]
-    again = command(
-        plan[place.position].case, place.run.stored.header, [item.case for item in plan]
+def run_facts(run: ReadRun, anchor: str) -> RunFacts:
+    """Return how a run came about; `anchor` names it within the page."""
+    manifest = run.stored.manifest
+    commit = manifest.commit[:12] if manifest.commit else "an unknown commit"
+    changed = ", with changes" if manifest.dirty else ""
+    version = f"ckptbench {manifest.ckptbench} at {commit}{changed}"
+    return RunFacts(
+        anchor=anchor,
+        name=run.name,
+        command=shlex.join(run.stored.header["command"]),
+        software=f"{version}; Python {manifest.driver_python}",
+        notes=summary.notes(run.rows, run.records),
     )
-    return Line(anchor, row, place.run.name, method, state, cells, again)
 
 
-def _text(row: Row, slowdowns: Mapping[int, Estimate]) -> dict[str, str]:
-    """The row as the tables of the command line have it, by column; where there are several worlds, what more ranks change."""
-    line = text_tables.table([row]).iloc[0]
-    found = {str(name): str(value) for name, value in line.items()}
-    if isinstance(row, CostRow) and slowdowns:
-        found["ranks"] = f"{row.world}{text_tables.OVERSUBSCRIBED * bool(row.oversubscribed)}"
-        found[SLOWDOWN] = text_tables.share(slowdowns.get(id(row)))
-    return found
+def _table(anchor: str, experiment: str, placed: Sequence[_Placed]) -> Table:
+    runs = {each.number: each.run for each in placed}
+    rows = [each.row for each in placed]
+    columns = text_tables.columns_shown(rows)
+    row_class = type(rows[0])
+    headings = [Heading(rows[0].first_heading, _METHOD)]
+    for name, column in columns.items():
+        headings.append(Heading(column.heading, column.meaning, is_number(row_class, name)))
+    if len(runs) > 1:
+        headings.append(Heading("run", _RUN))
+    by_state: dict[tuple[str, str], list[_Placed]] = {}
+    for each in placed:
+        by_state.setdefault((each.row.framework, group_title(each.row)), []).append(each)
+    groups = []
+    number = 0
+    for (framework, state), members in by_state.items():
+        lines = []
+        for each in sorted(members, key=lambda member: member.number):
+            number += 1
+            lines.append(_line(f"{anchor}-{number}", each, list(columns), len(runs) > 1))
+        groups.append(Group(framework, state, lines))
+    question = experiments.experiment(experiment).question
+    return Table(anchor, question, headings, groups, list(_words(runs, experiment)))
 
 
-def _slowdowns(runs: Iterable[ReadRun]) -> dict[int, Estimate]:
-    """How many times as long each cost row takes as the smallest world of its series in the same run, by the row's identity."""
-    found: dict[int, Estimate] = {}
-    for run in runs:
-        cost = [row for row in run.rows if isinstance(row, CostRow)]
-        for title in dict.fromkeys(group_title(row) for row in cost):
-            for members in series([row for row in cost if group_title(row) == title]):
-                found |= {id(member.row): member.slowdown for member in members if member.slowdown}
-    return found
+def _line(anchor: str, placed: _Placed, columns: Sequence[str], several_runs: bool) -> Line:
+    row = placed.row
+    plan = placed.run.stored.plan
+    method = row.title(several_frameworks=False) or "no checkpoint"
+    row_class = type(row)
+    cells = [Cell(method)]
+    for name in columns:
+        cells.append(Cell(cell(row, name), sort_value(row, name), is_number(row_class, name)))
+    if several_runs:
+        cells.append(Cell(str(placed.number)))
+    case = plan[placed.position].case
+    again = command(case, placed.run.stored.header, [item.case for item in plan])
+    return Line(anchor, row, placed.run.name, method, group_title(row), cells, again)
 
 
 def _words(runs: Mapping[int, ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
     for number, run in runs.items():
         which = f", run {number}" if len(runs) > 1 else ""
-        own = [row for row in run.rows if row.experiment == experiment]
-        for title, members in text_tables.by_workload(own).items():
+        rows = [row for row in run.rows if row.experiment == experiment]
+        for title, members in text_tables.by_workload(rows).items():
             said = summary.meaning(members)
             if said:
                 yield f"{title}{which}", said
-
-
-def failures(made: Sequence[Table]) -> list[Failure]:
-    """Every reason why a row has no result, and the rows that share it; failures before what is unsupported or skipped."""
-    found: dict[tuple[str, str, str], list[Line]] = {}
-    for line in (line for table in made for line in table.lines if line.row.reason):
-        found.setdefault((line.row.status, line.row.phase, line.row.reason), []).append(line)
-    return [
-        Failure(*why, lines)
-        for why, lines in sorted(found.items(), key=lambda item: item[0][0] != "failed")
-    ]
-
-
-def run_facts(run: ReadRun, anchor: str) -> RunFacts:
-    """How a run came about; `anchor` names it within the page."""
-    manifest = run.stored.manifest
-    commit = manifest.commit[:12] if manifest.commit else "an unknown commit"
-    changed = ", with changes" if manifest.dirty else ""
-    software = (
-        f"ckptbench {manifest.ckptbench} at {commit}{changed}; Python {manifest.driver_python}"
-    )
-    return RunFacts(
-        anchor,
-        run.name,
-        shlex.join(run.stored.header["command"]),
-        software,
-        summary.notes(run.rows, run.measured),
-    )

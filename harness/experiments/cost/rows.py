@@ -129,6 +129,7 @@ class CostRow(Row):
 
     worlds_share_a_table: ClassVar[bool] = True
     is_titled_by_experiment: ClassVar[bool] = False
+    loads_back: ClassVar[bool] = True
 
     world: int = identity_column(
         "how many processes saved together; + marks more than there are processors",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 
@@ -101,6 +101,8 @@ class TrainRow(Row):
 
     The overhead is the sum of the stall, of the slowdown and of the back-pressure.
     """
+
+    loads_back: ClassVar[bool] = True
 
     every: int = identity_column(
         "steps between two checkpoints", heading="every", text=lambda row: f"{row.every} steps"
