@@ -12,10 +12,11 @@ import records
 from conftest import planned
 
 from harness.analysis import statistics
-from harness.analysis.frame import measured
+from harness.analysis.records import RunRecords
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.experiments.cost.rows import CostRow as Row
+from harness.experiments.cost.samples import SAVES
 from harness.wire.case import Case
 from harness.wire.records import SCHEMA, Backing, FileEntry, Record, Usage
 
@@ -218,8 +219,8 @@ def test_it_takes_every_process_to_be_verified() -> None:
 
 
 def test_records_of_cases_outside_the_plan_are_left_alone() -> None:
-    found = measured([*measured_to_the_end(), records.save("ffffffffffff")], {ONE.id: 1})
-    assert set(found.saves["case"]) == {ONE.id}
+    found = RunRecords([*measured_to_the_end(), records.save("ffffffffffff")], {ONE.id: 1})
+    assert set(found.samples(SAVES, Row)["case"]) == {ONE.id}
 
 
 # Which samples count
@@ -313,7 +314,7 @@ def test_a_failure_hides_every_number(status: str) -> None:
         None,
     )
     estimates = [item.name for item in fields(found) if item.type == "Estimate | None"]
-    assert len(estimates) == 10
+    assert len(estimates) == 11
     assert {name: getattr(found, name) for name in estimates} == dict.fromkeys(estimates)
 
 

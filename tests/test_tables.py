@@ -16,10 +16,12 @@ import records
 import reported
 
 from harness.analysis import statistics, summary, tables
-from harness.analysis.frame import Measured, measured
+from harness.analysis import text as words
+from harness.analysis.records import RunRecords
 from harness.analysis.statistics import Estimate, Samples
 from harness.cli.show import show
 from harness.experiments.cost.rows import CostRow as Row
+from harness.experiments.cost.sentences import compared_with_default
 from harness.run import store
 
 
@@ -108,7 +110,7 @@ def cells(found: Row, *others: Row) -> dict[str, str]:
     ],
 )
 def test_a_duration_has_three_digits_and_a_unit(seconds: float, text: str) -> None:
-    assert tables.duration(exactly(seconds)) == text
+    assert words.duration(exactly(seconds)) == text
 
 
 @pytest.mark.parametrize(
@@ -126,14 +128,14 @@ def test_a_duration_has_three_digits_and_a_unit(seconds: float, text: str) -> No
     ],
 )
 def test_a_size_has_three_digits_and_a_decimal_unit(count: int, text: str) -> None:
-    assert tables.size(count) == text
+    assert words.size(count) == text
 
 
 def test_a_share_comes_with_its_interval() -> None:
-    assert tables.share(Estimate(0.512, 0.4, 0.6)) == "0.51 [0.40–0.60]"
+    assert words.share(Estimate(0.512, 0.4, 0.6)) == "0.51 [0.40–0.60]"
 
 
-@pytest.mark.parametrize("text", [tables.duration, tables.share])
+@pytest.mark.parametrize("text", [words.duration, words.share])
 def test_what_was_not_measured_is_a_dash(text: Any) -> None:
     assert text(None) == "–"
 
@@ -149,6 +151,9 @@ def test_a_line_says_what_a_reader_chooses_by() -> None:
         "share of ceiling": "0.50 [0.45–0.55]",
         "n": "1",
         "cold load": "250 ms",
+        "save memory": "–",
+        "growth": "–",
+        "load memory": "–",
         "bytes": "1.100",
         "covers": "full",
         "power-safe": "at return",
@@ -232,8 +237,8 @@ def test_markdown_keeps_a_bar_in_a_name_within_its_cell() -> None:
     assert len(lines) == 3
     columns = [len(re.split(r"(?<!\\)\|", line)) for line in lines]
     assert len(set(columns)) == 1
-    assert lines[0].startswith("| method | stall | durable |")
-    assert lines[2].startswith("| a\\|b | 500 ms | 1.00 s |")
+    assert lines[0].startswith("| method | covers | stall | durable |")
+    assert lines[2].startswith("| a\\|b | full | 500 ms | 1.00 s |")
 
 
 AWKWARD = 'said "no", then\nstopped; 100 % ä'
@@ -268,7 +273,7 @@ def single(value: float) -> Estimate:
 def test_a_single_sample_is_shown_and_stored_without_an_interval() -> None:
     found = row(durable=(1.0,), write_efficiency=single(0.01))
     assert cells(found)["share of ceiling"] == "0.01 [–]"
-    assert tables.spread_duration(single(0.01)) == "10 ms [–]"
+    assert words.spread_duration(single(0.01)) == "10 ms [–]"
     fields = json.loads(tables.to_json([found]))[0]
     assert [fields[f"write_efficiency{end}"] for end in ("", "_low", "_high")] == [0.01, None, None]
 
@@ -283,7 +288,7 @@ def test_a_single_sample_is_not_held_against_the_default(
     default: tuple[float, ...], other: tuple[float, ...]
 ) -> None:
     found = [row("slow", default, default=True), row("fast", other)]
-    assert summary.compared_with_default(found[1], found) is None
+    assert compared_with_default(found[1], found) is None
     assert re.match(
         r"fast makes a verified full checkpoint durable fastest, in 1.0\d s\. ",
         summary.meaning(found),
@@ -302,7 +307,8 @@ def test_the_fastest_is_named_with_how_much_faster_than_the_default_it_is() -> N
     found = [row("slow", (4.0, 4.1, 3.9, 4.0), default=True), row("fast", (1.0, 1.02, 0.98, 1.0))]
     text = summary.meaning(found)
     match = re.search(
-        r"^fast makes a verified full checkpoint durable fastest, in 1.00 s: (.+) times \((.+) to (.+)\) as",
+        r"^fast makes a verified full checkpoint durable fastest, in 1.00 s\. "
+        r"That is (.+) times \((.+) to (.+)\) as",
         text,
     )
     assert match, text
@@ -321,7 +327,7 @@ def test_the_default_may_be_the_fastest() -> None:
 def test_a_difference_within_the_interval_is_none() -> None:
     found = [row("slow", (1.0, 3.0, 1.1, 2.9), default=True), row("fast", (0.9, 3.0, 1.0, 2.8))]
     assert "fast makes" in summary.meaning(found)
-    assert "which cannot be told from the default's time." in summary.meaning(found)
+    assert "Its time cannot be told from that of the default." in summary.meaning(found)
 
 
 def test_without_a_default_nothing_is_compared_with_it() -> None:
@@ -346,7 +352,7 @@ def test_a_default_that_is_faster_because_it_covers_less_is_not_called_equal() -
     ]
     text = summary.meaning(found)
     assert "cannot be told" not in text
-    assert "the default, partial, is faster and covers less (weights)." in text
+    assert "Only the default, partial, is faster, and it covers less (weights)." in text
 
 
 def test_a_method_that_is_not_verified_is_never_named() -> None:
@@ -366,7 +372,7 @@ def test_methods_that_never_flush_are_named() -> None:
     never = {"durability": "never", "data_durability": "never"}
     text = summary.meaning([row("a", **never), row("b", **never), row("c", **never), row("d")])
     assert (
-        "After a power loss nothing that a, b and c wrote is certain: not all of it is flushed."
+        "After a power loss nothing that a, b and c wrote is certain, because not all of it is flushed."
         in text
     )
 
@@ -409,8 +415,8 @@ def test_a_comparison_is_wider_among_more_methods() -> None:
     default, other, third = (
         row(str(i), tuple(1 + 0.1 * generator.random(8)), default=i == 0) for i in range(3)
     )
-    alone = summary.compared_with_default(other, [default, other])
-    among = summary.compared_with_default(other, [default, other, *[third] * 10])
+    alone = compared_with_default(other, [default, other])
+    among = compared_with_default(other, [default, other, *[third] * 10])
     assert alone is not None
     assert among is not None
     assert among.high - among.low > alone.high - alone.low
@@ -418,8 +424,8 @@ def test_a_comparison_is_wider_among_more_methods() -> None:
 
 def test_a_default_of_another_framework_is_not_compared_with() -> None:
     found = [row("one"), row("two", framework="jax", default=True)]
-    assert summary.compared_with_default(found[0], found) is None
-    assert summary.compared_with_default(found[1], found) is None, "nor the default with itself"
+    assert compared_with_default(found[0], found) is None
+    assert compared_with_default(found[1], found) is None, "nor the default with itself"
 
 
 # Several frameworks
@@ -438,7 +444,7 @@ def both(**changes: Any) -> list[Row]:
 def test_of_several_frameworks_every_method_is_named_with_its_own() -> None:
     text = summary.meaning(both())
     assert text.startswith(
-        "jax deepfreeze makes a verified full checkpoint durable fastest, in 105 ms: "
+        "jax deepfreeze makes a verified full checkpoint durable fastest, in 105 ms. "
     )
     assert (
         "as fast as jax's default. Training stands still least with jax deepfreeze: 10.0 ms" in text
@@ -462,7 +468,7 @@ def test_the_default_of_several_is_named_as_its_frameworks() -> None:
         row("whole", (1.0, 1.1, 1.0)),
     ]
     said = summary.meaning([*found, row("slow", (9.0, 9.1), framework="jax")])
-    assert "raw's default, partial, is faster and covers less (weights)." in said
+    assert "Only raw's default, partial, is faster, and it covers less (weights)." in said
 
 
 def test_one_good_framework_is_named_too_where_the_table_has_another() -> None:
@@ -491,10 +497,10 @@ def test_a_reason_is_said_of_a_framework_where_a_table_has_several(
 # Circumstances
 
 
-NOTHING = measured([], {})
+NOTHING = RunRecords([], {})
 
 
-def notes(*found: Row, records_: Measured = NOTHING) -> str:
+def notes(*found: Row, records_: RunRecords = NOTHING) -> str:
     return "\n".join(summary.notes(found, records_))
 
 
@@ -516,7 +522,7 @@ def test_good_circumstances_need_no_warning() -> None:
 
 
 def test_ceilings_through_the_page_cache_are_named() -> None:
-    assert "takes no direct I/O: ceilings went through the page cache" in notes(
+    assert "takes no direct I/O. The ceilings went through the page cache" in notes(
         row("a"), row("b", ceiling_direct=False)
     )
     assert "direct I/O" not in notes(row("a"), FAILED)
@@ -539,8 +545,8 @@ def test_the_harness_says_what_it_costs_itself() -> None:
     overhead = [record for record in records.one_of_each() if record.kind == "overhead"]
     said = notes(
         row(),
-        records_=measured(
+        records_=RunRecords(
             [replace(overhead[0], empty_save_ns=(9_000, 1_000, 2_000)), *overhead[1:]], {}
         ),
     )
-    assert "The harness itself: 2.0 us a save, 90 MiB of memory." in said
+    assert "The harness itself takes 2.0 us a save and 90 MiB of memory." in said

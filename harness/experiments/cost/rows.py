@@ -25,7 +25,7 @@ from harness.analysis.columns import (
 )
 from harness.analysis.compared import FileBytes, Rank
 from harness.analysis.records import RunRecords
-from harness.analysis.row import COVERAGE, Row, Wanted, group_title, identity, verified_column
+from harness.analysis.row import COVERAGE, Row, Wanted, identity, verified_column
 from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost.records import OpenedRecord
@@ -114,10 +114,6 @@ def _has_several_ranks(rows: Sequence[Row]) -> bool:
     return any(row.world > 1 for row in rows)
 
 
-def _has_slowdown(rows: Sequence[CostRow]) -> bool:
-    return any(row.slowdown is not None for row in rows)
-
-
 def _has_open(rows: Sequence[CostRow]) -> bool:
     """Return whether any run says it: those before schema 7 do not."""
     return any(row.open_s is not None for row in rows)
@@ -176,7 +172,7 @@ class CostRow(Row):
         "where the state grows with the ranks",
         heading="to one rank's",
         unit="ratio",
-        shown=_has_slowdown,
+        shown=_has_several_worlds,
     )
     ceiling_write_s: Estimate | None = column(
         "a raw write of the same bytes, just before and after each save",
@@ -397,15 +393,10 @@ class CostRow(Row):
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[CostRow]:
     """Derive the row of every case, and what more ranks change."""
-    from harness.experiments.cost.scaling import series
+    from harness.experiments.cost.scaling import add_slowdowns
 
     built = [_row(item, records) for item in items]
-    for title in dict.fromkeys(group_title(row) for row in built):
-        members = [row for row in built if group_title(row) == title]
-        for scaled in series(members):
-            for member in scaled:
-                if member.slowdown is not None:
-                    member.row.slowdown = member.slowdown
+    add_slowdowns(built)
     return built
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis import statistics
+from harness.analysis.row import group_title
 from harness.analysis.statistics import Estimate
 from harness.experiments.cost.rows import CostRow
 
@@ -47,6 +48,16 @@ def series(rows: Sequence[CostRow]) -> list[list[Scaled]]:
         begun |= {id(row) for row in first}
         lists.append(_held_against_first(sorted([*first, *members], key=lambda row: row.world)))
     return [*lists, *([Scaled(row, None)] for row in alone if id(row) not in begun)]
+
+
+def add_slowdowns(rows: Sequence[CostRow]) -> None:
+    """Fill in how each row of a run differs from the smallest world of its series."""
+    for title in dict.fromkeys(group_title(row) for row in rows):
+        members = [row for row in rows if group_title(row) == title]
+        scaled = [member for each in series(members) for member in each]
+        for member in scaled:
+            if member.slowdown is not None:
+                member.row.slowdown = member.slowdown
 
 
 def _held_against_first(rows: Sequence[CostRow]) -> list[Scaled]:
