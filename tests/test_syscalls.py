@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.durability import syscalls
-from harness.durability.syscalls import SystemCalls
+from harness.durability import strace as tracer
+from harness.durability.recording import Recording
 from harness.wire import marks
+from harness.wire.records import SyscallsRecord
 
 CASE = "0123456789ab"
-Trace = Callable[..., SystemCalls]
+Trace = Callable[..., SyscallsRecord]
 
 PRELUDE = """
 import mmap, os, sys, threading
@@ -41,7 +42,7 @@ def flush(path):
 
 @pytest.fixture(scope="session")
 def strace() -> None:
-    reason = syscalls.available()
+    reason = tracer.available()
     if reason is not None:
         pytest.skip(reason)
 
@@ -52,7 +53,7 @@ def trace(strace: None, tmp_path: Path) -> Trace:
 
     def run(
         save: str, then: str = "", late: str = "", setup: str = "", root: Path | None = None
-    ) -> SystemCalls:
+    ) -> SyscallsRecord:
         root = root or tmp_path / "scratch"
         root.mkdir(exist_ok=True)
         parts = [
@@ -67,14 +68,14 @@ def trace(strace: None, tmp_path: Path) -> Trace:
         ]
         program = "\n".join(textwrap.dedent(part) for part in parts)
         log = tmp_path / "log"
-        argv = [*syscalls.command(log), sys.executable, "-c", program, str(root)]
+        argv = [*tracer.command(log), sys.executable, "-c", program, str(root)]
         subprocess.run(argv, cwd=Path(__file__).parents[1], check=True, timeout=60)
-        return syscalls.Log(log).analyse(CASE, root)
+        return Recording(log).analyse(CASE, root)
 
     return run
 
 
-def verdicts(seen: SystemCalls) -> tuple[str, str]:
+def verdicts(seen: SyscallsRecord) -> tuple[str, str]:
     return seen.durability, seen.data_durability
 
 
@@ -496,7 +497,7 @@ def test_files_elsewhere_do_not_count(trace: Trace, tmp_path: Path) -> None:
 # Handcrafted logs
 
 
-def judge(tmp_path: Path, *lines: str) -> SystemCalls:
+def judge(tmp_path: Path, *lines: str) -> SyscallsRecord:
     """Judge a log whose lines below /s are given; a line of one word is the mark of that instant."""
     marked = [
         line
@@ -506,7 +507,7 @@ def judge(tmp_path: Path, *lines: str) -> SystemCalls:
     ]
     log = tmp_path / "log"
     log.write_text("\n".join(marked) + "\n")
-    return syscalls.Log(log).analyse(CASE, Path("/s"))
+    return Recording(log).analyse(CASE, Path("/s"))
 
 
 CREATE = '7 openat(AT_FDCWD</>, "/s/m", O_WRONLY|O_CREAT|O_CLOEXEC, 0666) = 3</s/m>'
@@ -614,7 +615,7 @@ def test_rings_hide_writes(tmp_path: Path, line: str) -> None:
 def test_rings_can_be_refused(strace: None, tmp_path: Path) -> None:
     program = "import ctypes, errno; lib = ctypes.CDLL(None, use_errno=True); lib.syscall(425, 8, bytes(120)); "
     check = "assert ctypes.get_errno() == errno.ENOSYS"
-    argv = [*syscalls.command(tmp_path / "log"), sys.executable, "-c", program + check]
+    argv = [*tracer.command(tmp_path / "log"), sys.executable, "-c", program + check]
     subprocess.run(argv, check=True, timeout=60)
 
 
@@ -681,4 +682,4 @@ def test_marks_read_back() -> None:
 
 def test_absence_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    assert syscalls.available() == "strace is not installed"
+    assert tracer.available() == "strace is not installed"
