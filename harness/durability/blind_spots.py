@@ -25,5 +25,5 @@ def blind_spot(calls: Iterable[Call], window: Window) -> str | None:
             continue
         is_polled = call.start < window.finished and _POLLED_RING in " ".join(call.arguments)
         if is_inside or is_polled:
-            return f"{call.name} was called: writes through it do not show in the log"
+            return f"a process called {call.name}, and writes through it do not show in the log"
     return None

@@ -93,7 +93,7 @@ class Call:
         return Descriptor.parse(self.result)
 
     @property
-    def path_positions(self) -> list[int]:
+    def string_positions(self) -> list[int]:
         """The positions of the arguments that are strings."""
         return [index for index, text in enumerate(self.arguments) if text.startswith('"')]
 
@@ -109,9 +109,7 @@ class Call:
         try:
             return self.arguments[index]
         except IndexError:
-            raise UnreadableError(
-                f"{self.name} has {len(self.arguments)} arguments in the log, which is too few"
-            ) from None
+            raise UnreadableError(f"the log shows too few arguments of {self.name}") from None
 
     def descriptor(self, index: int) -> Descriptor:
         """Return an argument that is a descriptor."""

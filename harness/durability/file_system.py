@@ -191,6 +191,16 @@ class FileSystem:
         inode.changed_at = at
         inode.safe_since = None
 
+    def write_synchronously(self, inode: Inode, at: int) -> None:
+        """Change a file's contents by a write that returns only when its bytes are safe.
+
+        It flushes those bytes alone, so the contents are safe only if they were before.
+        """
+        if inode.safe_since is None:
+            self.change(inode, "written", at)
+        else:
+            inode.safe_since = at
+
     def add_mapping(self, mapping: Mapping, at: int) -> None:
         """Map a file for writing. From now on it may change at any time."""
         self.change(mapping.inode, "mapped for writing", at)

@@ -1,4 +1,4 @@
-"""Reads a log of `strace -f -y`: its lines become calls, in the order in which the calls returned."""
+"""Reads the lines of an `strace -f -y` log into calls, in the order of their return."""
 
 from __future__ import annotations
 

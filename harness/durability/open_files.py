@@ -66,6 +66,6 @@ class OpenFiles:
         candidates = {inode for (_, other), inode in self._nameless.items() if other == number}
         if len(candidates) != 1:
             raise UnreadableError(
-                f"descriptor {number} is linked, and what it refers to is not known"
+                f"it links descriptor {number} and the log does not show which file that is"
             )
         return candidates.pop()

@@ -49,9 +49,9 @@ class Paths:
         return self._resolve(call, -1)
 
     def _resolve(self, call: Call, which: int) -> str:
-        positions = call.path_positions
+        positions = call.string_positions
         if not positions:
-            raise UnreadableError(f"{call.name} has no path")
+            raise UnreadableError(f"the log shows no path for {call.name}")
         position = positions[which]
         path = unescaped(call.argument(position)[1:-1])
         if not os.path.isabs(path):
@@ -78,7 +78,7 @@ class Paths:
             return self._working_directories[pid]
         directories = set(self._working_directories.values())
         if len(directories) != 1:
-            raise UnreadableError("a path is relative, and the working directory is not known")
+            raise UnreadableError("its path is relative and the working directory is not known")
         return directories.pop()
 
     def _with_real_root(self, path: str) -> str:

@@ -67,5 +67,5 @@ def _apply(replay: Replay, calls: list[Call], window: Window) -> str | None:
             replay.apply(call)
         except UnreadableError as error:
             if call.start > window.begin:
-                return f"line {call.start + 1} of the log cannot be interpreted: {error}"
+                return f"line {call.start + 1} of the log cannot be interpreted, because {error}"
     return None

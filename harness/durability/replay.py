@@ -108,12 +108,10 @@ class Replay:
         if inode is not None:
             self._open_files.open(descriptor.number, inode, mode)
 
-    def _mode_of(self, descriptor: Descriptor) -> OpenMode | None:
-        inode = self._file_system.inode_of(descriptor)
-        return self._open_files.mode(descriptor.number, inode)
-
     def _duplicate(self, call: Call) -> None:
-        mode = self._mode_of(call.descriptor(0))
+        original = call.descriptor(0)
+        inode = self._file_system.inode_of(original)
+        mode = self._open_files.mode(original.number, inode)
         if mode is not None and call.has_returned:
             self._remember_mode(call.returned_descriptor, replace(mode, pid=call.pid))
 
@@ -152,10 +150,8 @@ class Replay:
         if self._paths.is_inside(descriptor.path):
             is_direct = mode is not None and mode.is_direct
             self.events.append(Event("write", call.start, call.value, is_direct))
-        was_safe = inode is not None and inode.safe_since is not None
-        if inode is not None and was_safe and _is_synchronous(call, mode):
-            # The write flushes its own bytes alone, so it helps only if all others were safe.
-            inode.safe_since = call.end
+        if inode is not None and _is_synchronous(call, mode):
+            self._file_system.write_synchronously(inode, call.end)
         else:
             self._change(inode, "written", call)
 
@@ -225,7 +221,7 @@ class Replay:
         for mapping in self._mappings_of(call):
             self._count("msync", mapping.path, call)
             mapping.is_synced = True
-            # From the start of the file on, msync flushes what fdatasync does.
+            # msync of a mapping that starts where the file does is taken for an fdatasync.
             if mapping.offset_bytes == 0:
                 self._file_system.flush_contents(mapping.inode, call.start, call.end)
 

@@ -29,11 +29,11 @@ def command(log: Path) -> list[str]:
     # The question mark lets strace skip calls that this architecture does not have.
     traced = ",".join(f"?{name}" for name in names)
     # Calls that are not traced then run at full speed.
-    filter_in_kernel = ["--seccomp-bpf"] if _has_seccomp_bpf() else []
+    filter_in_kernel = ["--seccomp-bpf"] if _has_seccomp_bpf(shutil.which("strace")) else []
     # Descriptors come with their paths, so that nobody has to follow descriptor tables through dup,
     # fork and threads.
     show_paths = ["-y"]
-    # Paths are never shortened.
+    # Bytes that are written do not show. strace never shortens paths.
     hide_payload = ["-s0"]
     return [
         "strace",
@@ -66,14 +66,14 @@ def available() -> str | None:
     if outcome.returncode == 0 and has_seen_probe:
         return None
     messages = outcome.stderr.strip().splitlines()
-    reason = messages[-1] if messages else "its log of a test program is empty"
+    reason = messages[-1] if messages else "its log does not show a call of a test program"
     return f"strace cannot trace here: {reason.removeprefix('strace: ')}"
 
 
 @cache
-def _has_seccomp_bpf() -> bool:
+def _has_seccomp_bpf(strace: str | None) -> bool:
     """Tell whether this strace can leave the filtering to the kernel, as strace 5.3 can."""
-    if shutil.which("strace") is None:
+    if strace is None:
         return False
-    usage = subprocess.run(["strace", "-h"], capture_output=True, text=True, check=False)
+    usage = subprocess.run([strace, "-h"], capture_output=True, text=True, check=False)
     return "--seccomp-bpf" in usage.stdout

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.durability.file_system import Inode, Name, Unflushed
+from harness.durability.file_system import Inode, Name, Origin, Unflushed
 from harness.durability.replay import Replay
 from harness.durability.window import Window
 from harness.wire.records import Durability
+
+# The steps that give a file its name, for a sentence.
+_STEPS: dict[Origin, str] = {
+    "creation": "the creation of {}",
+    "rename": "the rename to {}",
+    "link": "the link {}",
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ def judge(replay: Replay, window: Window) -> Verdict:
     `replay` has applied all calls that started before the save finished, and no others.
     """
     if not replay.files():
-        return Verdict.unknown("no file was written below the checkpoint's directory")
+        return Verdict.unknown("the save left no file in the checkpoint's directory")
     at_return = replay.unflushed(by=window.returned)
     at_finished = replay.unflushed(by=window.finished)
     data_durability = _grade(bool(at_return.contents), bool(at_finished.contents))
@@ -56,16 +63,19 @@ def _reason(durability: Durability, at_finished: Unflushed) -> str:
     if at_finished.names:
         return _unsafe_names(at_finished.names)
     if durability == "at return":
-        return "every file and every name is flushed before save returns"
-    return "every file and every name is flushed, but not all of them before save returns"
+        return "every file and every name was flushed before save returned"
+    return (
+        "every file and every name was flushed before the save finished, "
+        "but not all of them before save returned"
+    )
 
 
 def _unsafe_contents(contents: dict[str, Inode]) -> str:
     path, inode = next(iter(contents.items()))
     others = len(contents) - 1
     subject = f"{path}{_and_others(others)} {'were' if others else 'was'}"
-    when = "not flushed again afterwards" if inode.was_ever_flushed else "never flushed"
-    return f"{subject} {inode.last_change} and {when}"
+    flushed = "flushed again" if inode.was_ever_flushed else "flushed"
+    return f"{subject} {inode.last_change} and not {flushed} before the save finished"
 
 
 def _and_others(count: int) -> str:
@@ -77,9 +87,11 @@ def _and_others(count: int) -> str:
 def _unsafe_names(names: dict[str, Name]) -> str:
     # The latest name is what makes a checkpoint appear.
     path = max(names, key=lambda path: names[path].given_at)
-    unsafe = f"the {names[path].origin} of {path} is not: its directory is never flushed afterwards"
-    sentence = f"data is flushed, but {unsafe}"
+    step = _STEPS[names[path].origin].format(path)
+    sentence = (
+        f"data is flushed, but {step} is not, because its directory was not flushed afterwards"
+    )
     others = len(names) - 1
     if others == 0:
         return sentence
-    return f"{sentence} (the same goes for {others} other name{'s' if others > 1 else ''})"
+    return f"{sentence} (the same holds for {others} other {'name' if others == 1 else 'names'})"

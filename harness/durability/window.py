@@ -56,9 +56,9 @@ def find_window(calls: Iterable[Call], case_id: str) -> Window:
 
 def _marks(calls: Iterable[Call]) -> Iterator[_Mark]:
     for call in calls:
-        if call.name not in MARK_CALLS or not call.path_positions:
+        if call.name not in MARK_CALLS or not call.string_positions:
             continue
-        path = call.argument(call.path_positions[0]).strip('"')
+        path = call.argument(call.string_positions[0]).strip('"')
         mark = marks.parse(path)
         if mark is not None:
             case_id, instant = mark
@@ -73,5 +73,8 @@ def _first_line(all_marks: list[_Mark], case_id: str, instant: marks.Instant, af
         if (mark.case_id, mark.instant) == (case_id, instant) and mark.line > after
     ]
     if not lines:
-        raise MissingMarkError(f"the log has no mark {instant!r} of case {case_id}")
+        raise MissingMarkError(
+            "the log does not hold the whole save, "
+            f"because it has no mark {instant!r} of case {case_id}"
+        )
     return min(lines)
