@@ -1,8 +1,10 @@
 """The strace log of a worker, judged save by save.
 
-What a log cannot show: stores into a shared mapping after its msync, reads and writes of an
-io_uring or of Linux AIO (the verdict is then "unknown"), and names reached through a symbolic link
-below the checkpoint's parent directory.
+A log cannot show everything. These things are missed:
+
+- stores into a shared mapping after its msync, or into one that mprotect made writable later
+- names reached through a symbolic link below the checkpoint's parent directory
+- reads and writes of an io_uring or of Linux AIO, for which the verdict is "unknown"
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from pathlib import Path
 from harness.durability import log
 from harness.durability.blind_spots import blind_spot
 from harness.durability.calls import Call, UnreadableError
-from harness.durability.replay import Replay
+from harness.durability.file_system import BEFORE_LOG
+from harness.durability.replay import Event, Replay
 from harness.durability.summary import summarise, unknown
 from harness.durability.verdict import Verdict, judge
 from harness.durability.window import MissingMarkError, Window, find_window
@@ -40,20 +43,23 @@ class Recording:
         except MissingMarkError as error:
             return unknown(case_id, str(error))
         replay = Replay(root)
-        misread = _apply(replay, self._calls_between(-1, window.finished), window)
-        unseen = blind_spot(self._calls, window)
-        doubt = unseen or misread
+        misread = _apply(replay, self._calls_between(BEFORE_LOG, window.finished), window)
+        doubt = blind_spot(self._calls, window) or misread
         verdict = judge(replay, window) if doubt is None else Verdict.unknown(doubt)
         files = len(replay.files())
-        # What the late calls hide no longer changes the verdict.
+        # The late calls are only counted, so it does not matter if one of them is misread.
         _apply(replay, self._calls_between(window.finished, window.end), window)
-        events = [event for event in replay.events if window.begin < event.at < window.finished]
-        late_events = [event for event in replay.events if event.at > window.finished]
+        events = _events_between(replay, window.begin, window.finished)
+        late_events = _events_between(replay, window.finished, window.end)
         return summarise(case_id, events, late_events, files, verdict)
 
     def _calls_between(self, begin: int, end: int) -> list[Call]:
         """Return the calls that start between two lines, in the order of their return."""
         return [call for call in self._calls if begin < call.start < end]
+
+
+def _events_between(replay: Replay, begin: int, end: int) -> list[Event]:
+    return [event for event in replay.events if begin < event.at < end]
 
 
 def _apply(replay: Replay, calls: list[Call], window: Window) -> str | None:

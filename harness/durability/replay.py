@@ -91,6 +91,13 @@ class Replay:
             return
         descriptor = call.returned_descriptor
         flags = call.open_flags
+        self._create_or_truncate(descriptor, flags, call)
+        if flags & {"O_WRONLY", "O_RDWR"}:
+            is_synchronous = bool(flags & {"O_SYNC", "O_DSYNC"})
+            mode = OpenMode(call.pid, "O_DIRECT" in flags, is_synchronous)
+            self._remember_mode(descriptor, mode)
+
+    def _create_or_truncate(self, descriptor: Descriptor, flags: set[str], call: Call) -> None:
         if "O_TMPFILE" in flags:
             inode = self._file_system.create_nameless(descriptor.path, call.end)
             self._open_files.open_nameless(call.pid, descriptor.number, inode)
@@ -98,10 +105,6 @@ class Replay:
             self._file_system.create(descriptor.path, call.end)
         elif "O_TRUNC" in flags:
             self._change(self._file_system.inode_of(descriptor), "truncated", call)
-        if flags & {"O_WRONLY", "O_RDWR"}:
-            is_synchronous = bool(flags & {"O_SYNC", "O_DSYNC"})
-            mode = OpenMode(call.pid, "O_DIRECT" in flags, is_synchronous)
-            self._remember_mode(descriptor, mode)
 
     def _remember_mode(self, descriptor: Descriptor, mode: OpenMode) -> None:
         inode = self._file_system.inode_of(descriptor)
