@@ -1,4 +1,4 @@
-"""What of a DeepFreeze checkpoint survives a power loss, as the system calls of its saves say."""
+"""The durability of DeepFreeze's checkpoints, judged from the system calls of real saves."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
 ]
 
+VERDICTS = {"deepfreeze-sync": "at return", "deepfreeze": "at finished"}
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_all_of_it_does_from_the_instant_that_the_method_names(
-    measure: Measure, world: int
+
+@pytest.mark.parametrize(("world", "launcher"), [(1, "local"), (2, "mpirun")])
+def test_files_and_names_are_safe_from_the_instant_that_the_method_promises(
+    measure: Measure, world: int, launcher: str
 ) -> None:
-    place = {"world": world, "launcher": "local" if world == 1 else "mpirun"}
-    found = measure([planned("deepfreeze-sync", **place), planned("deepfreeze", **place)])
-    safe = {name: found.row(name) for name in ("deepfreeze-sync", "deepfreeze")}
-    assert {
-        name: (row.status, row.durability, row.data_durability) for name, row in safe.items()
-    } == {
-        "deepfreeze-sync": ("ok", "at return", "at return"),
-        "deepfreeze": ("ok", "at finished", "at finished"),
-    }
+    measured = measure([planned(method, world=world, launcher=launcher) for method in VERDICTS])
+    for method, durability in VERDICTS.items():
+        row = measured.row(method)
+        assert row.status == "ok"
+        assert (row.durability, row.data_durability) == (durability, durability)

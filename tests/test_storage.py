@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 from harness.driver import preflight
-from harness.durability import syscalls
+from harness.durability import strace
 from harness.wire.records import FileEntry
 from harness.worker import storage
 
@@ -119,7 +119,7 @@ def test_a_fingerprint_changes_with_every_change(tree: Path, change: object) -> 
 
 def flushed(path: Path, log: Path) -> list[str]:
     """What `sync_tree` flushes, in order, as strace sees it."""
-    reason = syscalls.available()
+    reason = strace.available()
     if reason is not None:
         pytest.skip(reason)
     program = "import sys; from pathlib import Path; from harness.worker import storage; storage.sync_tree(Path(sys.argv[1]))"

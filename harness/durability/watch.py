@@ -1,30 +1,41 @@
-"""Watches one untimed save of each case at the system calls, and stores what it found."""
+"""Watches one untimed save of each case at the system calls, and stores the verdicts."""
 
 from __future__ import annotations
 
-from harness.durability import syscalls
-from harness.wire.case import TRACE
+from pathlib import Path
+
+from harness.durability import strace
+from harness.durability.recording import Recording
+from harness.durability.summary import unknown
+from harness.wire.case import TRACE, Case
 from harness.wire.driving import ExperimentSession
-from harness.wire.records import SyscallsRecord
 
 
 def watch_saves(session: ExperimentSession) -> None:
-    """Trace one save of each case in the first process slot, where strace can be had.
+    """Trace one save of each case in the first process slot, and store what its calls show.
 
-    Where it cannot, the record says why, so that a row never misses its verdict silently.
+    If strace cannot be used, the records say why, so that no row lacks its verdict silently.
     """
     cases = [case for case in session.traced_cases if not session.has("syscalls", case)]
     if session.slot > 0 or not cases:
         return
     session.announce("system calls")
     log = session.jobs / "strace.log"
-    reason = session.out_of_sight() or syscalls.available()
-    if reason is None:
-        reason = session.run_job(TRACE, cases, syscalls.command(log)) or None
-    calls = None if reason else syscalls.Log(log)
+    obstacle = _trace(session, cases, log)
+    recording = Recording(log) if obstacle is None else None
     checkpoints = session.scratch / "trial"
     for case in cases:
         if session.has("failure", case):
             continue
-        verdict = calls.analyse(case.id, checkpoints) if calls else syscalls.unknown(str(reason))
-        session.add(SyscallsRecord(kind="syscalls", case=case.id, **vars(verdict)))
+        if recording is None:
+            session.add(unknown(case.id, str(obstacle)))
+        else:
+            session.add(recording.analyse(case.id, checkpoints))
+
+
+def _trace(session: ExperimentSession, cases: list[Case], log: Path) -> str | None:
+    """Run one job on the cases under strace, and return the reason if that is impossible."""
+    obstacle = session.out_of_sight() or strace.available()
+    if obstacle is not None:
+        return obstacle
+    return session.run_job(TRACE, cases, strace.command(log)) or None

@@ -1,0 +1,80 @@
+"""Finds a save in a log by the marks that the worker left there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from harness.durability.calls import FOREVER, Call
+from harness.wire import marks
+
+# The calls by which `marks.mark` shows in a log; which one it is depends on the C library.
+MARK_CALLS = ("access", "faccessat", "faccessat2")
+
+
+class MissingMarkError(Exception):
+    """The log does not hold a whole save of the case."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """The lines of the log on which the marks of one save were made.
+
+    `end` is the line on which the worker stopped watching for late writes, or on which the next
+    save began. It is FOREVER if the log ends before either.
+    """
+
+    begin: int
+    returned: int
+    finished: int
+    end: int
+
+
+@dataclass(frozen=True)
+class _Mark:
+    line: int
+    case_id: str
+    instant: marks.Instant
+
+
+def find_window(calls: Iterable[Call], case_id: str) -> Window:
+    """Return the window of a case's first save.
+
+    Raises MissingMarkError if the log lacks one of its marks.
+    """
+    all_marks = list(_marks(calls))
+    begin = _first_line(all_marks, case_id, "begin", after=-1)
+    returned = _first_line(all_marks, case_id, "returned", after=begin)
+    finished = _first_line(all_marks, case_id, "finished", after=returned)
+    ends = [
+        mark.line
+        for mark in all_marks
+        if mark.instant in ("begin", "watched") and mark.line > finished
+    ]
+    return Window(begin, returned, finished, end=min(ends, default=FOREVER))
+
+
+def _marks(calls: Iterable[Call]) -> Iterator[_Mark]:
+    for call in calls:
+        if call.name not in MARK_CALLS or not call.string_positions:
+            continue
+        path = call.argument(call.string_positions[0]).strip('"')
+        mark = marks.parse(path)
+        if mark is not None:
+            case_id, instant = mark
+            yield _Mark(call.start, case_id, instant)
+
+
+def _first_line(all_marks: list[_Mark], case_id: str, instant: marks.Instant, after: int) -> int:
+    """Return the first line after `after` on which the case's instant is marked."""
+    lines = [
+        mark.line
+        for mark in all_marks
+        if (mark.case_id, mark.instant) == (case_id, instant) and mark.line > after
+    ]
+    if not lines:
+        raise MissingMarkError(
+            "the log does not hold the whole save, "
+            f"because it has no mark {instant!r} of case {case_id}"
+        )
+    return min(lines)
