@@ -146,10 +146,10 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
 def chosen_frameworks(
     given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]
 ) -> list[str]:
-    """The frameworks named; for none or "all", every one but `raw`, which is the floor and not a framework."""
+    """Return the frameworks named; without a name or with "all", every one that is not the floor."""
     names = [name for item in given or ("all",) for name in item.split(",")]
     if "all" in names:
-        return [name for name in known if name != "raw"]
+        return [name for name in known if not known[name].floor]
     return names
 
 
