@@ -1,4 +1,4 @@
-# `make bench FRAMEWORK=pytorch` and `make test` do all of their own set-up. Nothing else has to be installed by hand.
+# `make bench FRAMEWORK=pytorch` and `make test` install all that they need.
 
 PYTHON ?= python3
 FRAMEWORK ?= pytorch
@@ -9,13 +9,17 @@ SELECT ?= not slow
 HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
-FRAMEWORKS := $(filter-out raw,$(notdir $(patsubst %/,%,$(dir $(wildcard adapters/*/adapter.toml)))))
+# Every folder with an adapter.toml is a framework, unless it declares itself the floor.
+DECLARATIONS := $(shell grep --files-without-match '^floor = true' adapters/*/adapter.toml)
+FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
+# The last name comes first, because the tests of TensorFlow take longest.
+CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
 .PHONY: setup bench figures notebooks test test-slow test-fast test-frameworks check format regress clean
 
 setup: $(HARNESS)/.complete
 
-# The stamp comes last: an interrupted installation is made anew.
+# The stamp is written last, so that an interrupted installation starts again.
 $(HARNESS)/.complete: pyproject.toml
 	$(PYTHON) -m venv --clear $(HARNESS)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -24,18 +28,19 @@ $(HARNESS)/.complete: pyproject.toml
 bench: setup
 	$(BIN)/ckptbench run $(SUITE) --framework $(FRAMEWORK) $(ARGS)
 
-# Redraws the stored runs, and measures nothing: SVG and PNG in build/figures.
+# Draws the stored runs as SVG and PNG in build/figures, and measures nothing.
 figures: setup
 	$(BIN)/ckptbench figures $(ARGS)
 
-# Answers the notebooks' questions anew, from the reference runs of now.
+# Executes the notebooks on the present reference runs.
 notebooks: setup
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
-# The driver and the worker with `raw`, then every framework's conformance in its own environment.
+# Tests driver and worker with `raw`, then each framework's adapter in its own environment.
 test: test-fast test-frameworks
 
-# What needs several ranks, a cluster, or patience; then that all frameworks hold the same state.
+# Runs the tests that need several ranks, a cluster or much time. Then compares the states that the
+# frameworks hold.
 test-slow: SELECT := slow
 test-slow: test-fast test-frameworks
 	$(BIN)/ckptbench run parity --framework all --results build/tests
@@ -43,14 +48,16 @@ test-slow: test-fast test-frameworks
 test-fast: setup
 	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
 
-# Several frameworks at a time, each on one processor: threads of two that want both take twice as long. TensorFlow takes longest.
+# Tests several frameworks at once, each on one processor. If two of them used all processors, both
+# would take twice as long.
 test-frameworks: setup
 	$(BIN)/ckptbench env create $(FRAMEWORKS)
 	$(MAKE) --jobs 3 --output-sync=target --no-print-directory SELECT='$(SELECT)' \
-	    $(addprefix conformance-,$(filter tensorflow,$(FRAMEWORKS)) $(filter-out tensorflow,$(FRAMEWORKS)))
+	    $(CONFORMANCE)
 
 conformance-%:
-	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
+	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' \
+	    tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
 
 check: setup
 	$(BIN)/ruff check .
@@ -61,7 +68,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The first run on a machine becomes its baseline.
+# Compares with the machine's baseline. The first run on a machine becomes it.
 regress: setup
 	$(BIN)/ckptbench regress --framework $(FRAMEWORK) $(ARGS)
 

@@ -1,1 +1,4 @@
-"""One folder per framework, plus what they share: the contract (`base`) and direct file I/O (`directio`)."""
+"""One folder per framework, and what the frameworks share.
+
+`base` holds the contract, `shared` direct I/O and file formats, `deepfreeze` an engine.
+"""

@@ -1,8 +1,10 @@
-"""The contract between the harness and a framework's checkpoint methods. Standard library only.
+"""The contract between the harness and a framework's checkpoint methods.
 
-One `Framework` per folder makes, trains and inspects state; several `Method`s save and load it.
-Nothing here knows about clocks, digests or cache state: the worker owns those, so that a method's
-author cannot influence how the method is measured.
+Each folder has one `Framework`, which makes, trains and inspects states, and several `Method`s,
+which save and load them. Clocks, digests and cache state have no part in the contract. They belong
+to the worker, so that the author of a method cannot change how the method is measured.
+
+This module imports the standard library and `workloads` alone.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from workloads import Role, Workload
 
 
 class Coverage(StrEnum):
-    """How much of the state a method saves and restores."""
+    """The part of the state that a method saves and restores."""
 
     WEIGHTS = "weights"
     WEIGHTS_AND_OPTIMIZER = "weights+optimizer"
@@ -26,7 +28,7 @@ class Coverage(StrEnum):
 
     @property
     def roles(self) -> frozenset[Role]:
-        """The roles of the leaves that a method of this coverage restores."""
+        """Return the roles of the leaves that a method of this coverage restores."""
         weights = frozenset({Role.WEIGHT, Role.BUFFER})
         if self is Coverage.WEIGHTS:
             return weights
@@ -37,17 +39,17 @@ class Coverage(StrEnum):
 
 @dataclass(frozen=True)
 class Replicated:
-    """The same bytes on every rank."""
+    """The leaf has the same bytes on every rank."""
 
 
 @dataclass(frozen=True)
 class RankLocal:
-    """Bytes of this rank alone (RNG, unsynchronized batch-norm statistics)."""
+    """The leaf belongs to this rank alone, such as a random generator or batch-norm statistics."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A rank's part of a larger tensor, in elements."""
+    """The leaf is a part of a larger tensor. Shape and offset count elements."""
 
     global_shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -58,10 +60,10 @@ Placement = Replicated | RankLocal | Shard
 
 @dataclass(frozen=True)
 class Leaf:
-    """One tensor of the state under the workload's canonical name.
+    """One tensor of the state under the canonical name that the workload gives it.
 
-    `data` holds the C-contiguous host bytes in the workload's layout (format "B", one dimension).
-    `dtype` is the numpy name, or "bfloat16", which numpy lacks.
+    `data` holds its bytes on the host in the workload's layout, C-contiguous, with format "B" and
+    one dimension. `dtype` is the name in numpy, or "bfloat16", which numpy lacks.
     """
 
     name: str
@@ -74,52 +76,56 @@ class Leaf:
 
 @dataclass(frozen=True)
 class DirectIo:
-    """How this directory takes direct I/O fastest, as calibrated once per run; `direct` is false where it does not take it."""
+    """The requests with which direct I/O is fastest in a run's directory.
+
+    A run finds them once. `direct` is false where the directory takes no direct I/O.
+    """
 
     direct: bool
     block_bytes: int
-    depth: int
+    depth: int  # requests in flight
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands: its rank, its device, and what it may use."""
+    """The place of a process: its rank, its device, and the folders that it may use."""
 
     rank: int
     world: int
     device: str  # "cpu" or "cuda"
-    temporary: Path  # for sockets, stagers and the like; removed by the worker
+    # a folder for sockets, stagers and the like, which the worker removes
+    temporary: Path
     io: DirectIo
-    # host and port agreed over the launcher's own network; None in a world of one
+    # host and port at which the ranks meet; None in a world of one rank
     rendezvous: tuple[str, int] | None = None
+    # the rank among the ranks of its node
     local_rank: int = 0
-    # how the ranks train together: a name that adapter.toml declares; empty in a world of one
+    # the name in adapter.toml of how the ranks train together; empty in a world of one rank
     strategy: str = ""
-    # where checkpoints in shared memory may lie, which outlive the process
+    # a folder in shared memory for checkpoints that outlive the process
     memory: Path | None = None
 
 
 def own_gpu(place: Place, gpus: int) -> int:
-    """Return which of a node's GPUs is the rank's: NCCL wants one for each.
+    """Return the number of the GPU that a rank uses on a node with `gpus` GPUs.
 
-    RuntimeError where there are too few.
+    Raises RuntimeError if there are fewer GPUs than ranks, because NCCL needs one for each rank.
     """
     if place.local_rank >= gpus:
         raise RuntimeError(
-            f"rank {place.rank} needs a GPU of its own, and is number {place.local_rank + 1} on a node that shows it {gpus}"
+            f"rank {place.rank} needs a GPU of its own, but it is number {place.local_rank + 1} of "
+            f"the ranks on a node that has {gpus}; start at most {gpus} ranks on each node"
         )
     return place.local_rank
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A part of a checkpoint that its format names: a tensor, as a rule.
+    """A part of a checkpoint that has a name in the checkpoint's format. Mostly it is a tensor.
 
-    `role` is None for what describes the others.
-
-    `file` is the path inside the checkpoint; of a checkpoint that is a single file, its name.
-    `stored_bytes` lie in the file, as it has them; `raw_bytes` they come to without the format's
-    compression.
+    `file` is a path inside the checkpoint, or the name of a checkpoint that is one file. `role` is
+    None for a part that describes other parts. `stored_bytes` is the size in the file, and
+    `raw_bytes` the size without the format's compression.
     """
 
     file: str
@@ -133,7 +139,7 @@ StateT = TypeVar("StateT")
 
 
 class Framework(ABC, Generic[StateT]):
-    """Makes, trains and inspects one framework's training state."""
+    """One framework, which makes, trains and inspects training states."""
 
     def start(self, place: Place) -> None:
         """Choose the device, make the run deterministic and join the process group."""
@@ -141,39 +147,45 @@ class Framework(ABC, Generic[StateT]):
 
     @abstractmethod
     def build(self, workload: Workload, seed: int) -> StateT:
-        """Return model, optimizer, RNG and position in the data, all derived from `seed`."""
+        """Return model, optimizer, random generators and position in the data, made from `seed`."""
 
     @abstractmethod
     def gradients(self, state: StateT) -> None:
-        """Run forward and backward on the batch at the state's position.
+        """Run the forward and the backward pass on the batch at the state's position.
 
-        May change buffers and RNG, never weights.
+        This may change buffers and random generators, but never weights.
         """
 
     @abstractmethod
     def update(self, state: StateT) -> None:
-        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
+        """Average the gradients over the ranks and take a step of the optimizer.
+
+        The position in the data advances by one batch.
+        """
 
     @abstractmethod
     def loss(self, state: StateT) -> float:
-        """The loss of the last `gradients` call on this rank's batch."""
+        """Return the loss of this rank's batch in the last call of `gradients`."""
 
     @abstractmethod
     def leaves(self, state: StateT) -> Iterator[Leaf]:
-        """Yield everything a bitwise resume needs.
+        """Yield every tensor without which training would not go on bit by bit.
 
-        A leaf's `data` need only live until the next one is asked for.
+        A leaf's `data` need not stay valid after the next leaf has been yielded.
         """
 
     def assign(self, state: StateT, leaves: Mapping[str, memoryview]) -> None:
-        """Give the named leaves these values: host bytes in the layout in which `leaves` yields them. The others stay."""
+        """Set the named leaves to bytes in the layout of `leaves`. The others stay as they are."""
         raise NotImplementedError(f"{type(self).__name__} cannot assign leaves")
 
     def synchronize(self, state: StateT) -> None:
-        """Return when the device has nothing left to do on this state."""
+        """Wait until the device has finished its work on a state."""
 
     def copy_to_host(self, state: StateT) -> int:
-        """Copy the whole state off its device once, as fast as the framework can, and return the bytes; 0 where it is there."""
+        """Copy the whole state to the host as fast as the framework can.
+
+        Returns the number of bytes, or 0 if the state is on the host already.
+        """
         return 0
 
     def stop(self) -> None:
@@ -181,31 +193,37 @@ class Framework(ABC, Generic[StateT]):
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        """Why this framework cannot hold the workload on the device, or None.
+        """Return why this framework cannot hold the workload on the device, or None if it can.
 
-        Asked before `start`: it must start no device.
+        The worker asks before `start`, so this must not start a device.
         """
         return None
 
 
 class Pending:
-    """A save in flight. This base class is one that had finished when `save` returned."""
+    """A save in progress. An object of this base class had finished when `save` returned."""
 
     def staged(self) -> None:
-        """Return when the state may change again."""
+        """Wait until the state may change again.
+
+        Raises the error of a save that has failed.
+        """
 
     def finished(self) -> None:
-        """Return when the method calls the checkpoint complete; raise what went wrong in the background."""
+        """Wait until the method calls the checkpoint complete.
+
+        Raises the error of a save that has failed.
+        """
 
 
 class Method(ABC, Generic[StateT]):
-    """One checkpoint mechanism.
+    """One mechanism that saves and loads states.
 
-    `open` and `close` are never timed; `save`, its `Pending` and `load` are.
+    `save`, its `Pending` and `load` are timed. `open`, `entries` and `close` are not.
     """
 
     def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
-        """Take the place, the framework that made the states, and the options of adapter.toml."""
+        """Take the place, the framework that made the states, and the options in adapter.toml."""
         self.place = place
         self.framework = framework
         self.options = options
@@ -213,23 +231,26 @@ class Method(ABC, Generic[StateT]):
     def open(self, state: StateT) -> None:
         """Make process groups, stagers and communicators.
 
-        `state` has the shapes that saves and loads will have.
+        The states of later saves and loads have the same shapes as `state`.
         """
 
     @abstractmethod
     def save(self, state: StateT, path: Path) -> Pending:
-        """Write `state` to `path`, which does not exist yet; its parent is an empty directory."""
+        """Write `state` to `path`, which does not exist. Its parent is an empty directory."""
 
     @abstractmethod
     def load(self, state: StateT, path: Path) -> None:
-        """Restore what the method covers into `state`, which holds it in its own memory on return, read to the end."""
+        """Restore the leaves that the method covers into `state`.
+
+        On return, `state` holds them in its own memory, and everything has been read.
+        """
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield what the format says lies where in a checkpoint of this method.
+        """Yield the parts of a checkpoint that its format names.
 
-        The default: it does not tell. Never timed.
+        The default is for a format that names none.
         """
         return iter(())
 
     def close(self) -> None:
-        """Give back what `open` made."""
+        """Give back the resources that `open` made."""

@@ -451,11 +451,11 @@ def test_declarations_that_only_one_side_can_read_are_no_regression(
     checkout: Path, tmp_path: Path
 ) -> None:
     declaration = checkout / "adapters" / "chainer" / "adapter.toml"
-    declaration.write_text(declaration.read_text().replace("fast = true", "quick = true"))
+    declaration.write_text(declaration.read_text().replace("speed = ", "pace = "))
     (tmp_path / "quick.toml").write_text(SUITE)
     described = {"a": arms.describe([str(checkout)]), "b": arms.describe(["."])}
     with pytest.raises(
-        IncomparableError, match=f"{checkout} cannot be read from here: .*unknown key 'quick'"
+        IncomparableError, match=f"{checkout} cannot be read from here: .*unknown key 'pace'"
     ):
         arms.plan(described, ["raw"], suite.load("quick", tmp_path))
 

@@ -1,11 +1,17 @@
-"""Every way of being a bad method, as the public test double offers them, becomes a failed row that names what was wrong."""
+"""Every fault of the public test double becomes a failed row that names what was wrong."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from conftest import Measure, Measured, faulty, planned
+
+from adapters.base import DirectIo, Place
+from adapters.raw.double import Double
+from adapters.raw.doubles import faults
+from adapters.raw.framework import Raw
 
 HUNG_S = 10  # longer than a worker needs to start beside other tests
 REASONS = {
@@ -80,3 +86,15 @@ def test_a_load_that_spoils_the_state_costs_its_own_row_alone(measure: Measure) 
     spoiling = measure([faulty("mapped"), planned("buffered", samples=1)])
     assert spoiling.row("double[fault=mapped]").status == "failed"
     assert (spoiling.row("buffered").status, spoiling.row("buffered").reason) == ("ok", "")
+
+
+@pytest.mark.parametrize("fault", sorted(faults()))
+def test_every_fault_of_the_double_is_tested_somewhere(fault: str) -> None:
+    texts = [file.read_text() for file in Path(__file__).parent.glob("test_*.py")]
+    assert any(f'"{fault}"' in text or f"fault={fault}]" in text for text in texts)
+
+
+def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
+    place = Place(rank=0, world=1, device="cpu", temporary=tmp_path, io=DirectIo(False, 0, 0))
+    with pytest.raises(ValueError, match="unknown fault 'no-op' .*known: alias, .*no-op-load"):
+        Double(place, Raw(), {"fault": "no-op"})

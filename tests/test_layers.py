@@ -9,12 +9,39 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FRAMEWORKS = {"torch", "tensorflow", "keras", "chainer", "jax"}
 FIRST_PARTY = {"harness", "workloads", "adapters"}
+
+
+def declared_frameworks() -> dict[str, dict[str, Any]]:
+    """Return the table [framework] of every adapter.toml, by the name of its folder."""
+    files = (ROOT / "adapters").glob("*/adapter.toml")
+    return {file.parent.name: tomllib.loads(file.read_text())["framework"] for file in files}
+
+
+def framework_packages() -> set[str]:
+    """Return the packages that only a framework's environment has."""
+    of_frameworks: set[str] = set()
+    of_floors: set[str] = set()
+    for table in DECLARED.values():
+        packages = of_floors if table.get("floor") else of_frameworks
+        packages.update(table["packages"])
+    return of_frameworks - of_floors
+
+
+def shared_folders() -> set[str]:
+    """Return the names of the folders under adapters/ that belong to no framework."""
+    folders = {file.parent.name for file in (ROOT / "adapters").glob("*/__init__.py")}
+    return folders - set(DECLARED)
+
+
+DECLARED = declared_frameworks()
+FRAMEWORKS = framework_packages()
+SHARED = shared_folders()
 
 
 @dataclass(frozen=True)
@@ -108,7 +135,6 @@ EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that 
     "file_comparison.py": "worker.py",
     "payload.py": "worker.py",
 }
-SHARED = ("shared", "deepfreeze")  # folders under adapters/ that are no framework's
 
 
 def rule_for(file: Path) -> Rule:
@@ -126,10 +152,8 @@ def rule_for(file: Path) -> Rule:
 
 
 def adapter_rule(name: str) -> Rule:
-    """Its own libraries are whatever its environment holds, but no framework that it does not declare."""
-    declared = tomllib.loads((ROOT / "adapters" / name / "adapter.toml").read_bytes().decode())[
-        "framework"
-    ]["packages"]
+    """Return the rule of a framework's folder: any library but another framework's."""
+    declared = DECLARED[name]["packages"]
     shared = {f"adapters.{folder}" for folder in SHARED}
     first_party = {"adapters.base", f"adapters.{name}", "workloads", *shared}
     return Rule(frozenset(first_party), None, frozenset(declared))
@@ -188,6 +212,8 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
         ("adapters/raw/x.py", "import harness.wire.records"),
         ("adapters/raw/x.py", "from adapters.pytorch import framework"),
         ("adapters/raw/x.py", "import torch"),
+        ("adapters/pytorch/x.py", "import jax"),
+        ("adapters/deepfreeze/x.py", "import adapters.raw.files"),
     ],
 )
 def test_the_rules_refuse_what_they_are_for(

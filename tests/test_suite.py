@@ -10,7 +10,7 @@ import pytest
 import workloads
 from harness import experiments as known
 from harness.driver import catalog, planning, suite
-from harness.driver.catalog import FrameworkEntry
+from harness.driver.catalog import FrameworkEntry, Speed
 from harness.driver.suite import Suite
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run.errors import UsageError
@@ -59,10 +59,10 @@ def _framework(
 def toy(tmp_path: Path) -> FrameworkEntry:
     """Return a framework with a method of each kind."""
     methods = {
-        "plain": "default = true\noptions = { crc = true, level = 1.5, codec = 'none' }",
-        "quick": "fast = true\nown_process = true\nslow = true\nexpected_failures = [{reason = 'boom', precision = 'float32'}]",
-        "slow": "rank_local = true\noptions = { crc = true }",
-        "liar": "test_double = true",
+        "plain": "listed = 'default'\noptions = { crc = true, level = 1.5, codec = 'none' }",
+        "quick": "speed = 'fastest-known'\nown_process = true\nexpected_failures = [{reason = 'boom', precision = 'float32'}]",
+        "slow": "speed = 'slow'\nrank_local = true\noptions = { crc = true }",
+        "liar": "listed = 'test-double'",
     }
     return _framework(tmp_path / "adapters", "toy", methods)
 
@@ -315,7 +315,7 @@ def test_a_method_that_no_sweep_lists_is_added(tmp_path: Path, toy: FrameworkEnt
 def test_a_method_of_one_framework_is_left_out_of_the_others(
     tmp_path: Path, toy: FrameworkEntry
 ) -> None:
-    other = _framework(tmp_path / "adapters", "other", {"npz": "default = true"})
+    other = _framework(tmp_path / "adapters", "other", {"npz": "listed = 'default'"})
     planned = planning.plan(_suite(tmp_path, _sweeps({})), [toy, other], methods=["npz"])
     assert [(item.case.framework, item.case.method) for item in planned] == [("other", "npz")]
 
@@ -368,7 +368,7 @@ def test_a_method_that_no_framework_has_is_refused_in_a_suite_too(
 
 
 def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
-    plain = _framework(tmp_path / "adapters", "plain", {"npz": "default = true"})
+    plain = _framework(tmp_path / "adapters", "plain", {"npz": "listed = 'default'"})
     with pytest.raises(UsageError, match="suite test has nothing to run for framework plain"):
         planning.plan(_suite(tmp_path, _sweeps({"method": "fast"})), [plain])
 
@@ -408,7 +408,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
             (entry.name, name)
             for entry in catalog.frameworks().values()
             for name, made in entry.methods.items()
-            if made.slow
+            if made.speed is Speed.SLOW
         }
         sampled = [item for item in planned if (item.case.framework, item.case.method) not in slow]
         assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
@@ -416,7 +416,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
 
 def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:
     framework = _framework(
-        tmp_path / "adapters", "toy", {"plain": "default = true", "packed": "slow = true"}
+        tmp_path / "adapters", "toy", {"plain": "listed = 'default'", "packed": "speed = 'slow'"}
     )
     slow = {"slow_samples": 2, "slow_processes": 1}
     sweeps = _suite(tmp_path, _sweeps({"method": "all", "processes": 2, "samples": 3, **slow}))
@@ -435,8 +435,8 @@ def test_a_slow_method_takes_fewer_samples_and_nothing_twice(
     )
     assert [(item.samples, item.warmups, item.repeats) for item in (plain, quick, slow)] == [
         (3, 1, 2),
-        (1, 0, 0),
         (3, 1, 2),
+        (1, 0, 0),
     ]
 
 
@@ -484,7 +484,7 @@ def test_the_sizes_experiment_has_its_own_number_of_processes(
 
 def test_a_method_is_measured_where_it_has_something_to_say(tmp_path: Path) -> None:
     methods = {
-        "whole": "default = true",
+        "whole": "listed = 'default'",
         "pair": "min_world = 2",
         "trap": 'experiments = ["resume"]',
     }
@@ -511,7 +511,7 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
     framework = _framework(
         tmp_path / "adapters",
         "toy",
-        {"plain": "default = true", "parts": "takes_shards = true"},
+        {"plain": "listed = 'default'", "parts": "takes_shards = true"},
         HEAD + strategies,
     )
     both = _suite(
@@ -541,7 +541,7 @@ def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
     tmp_path: Path,
 ) -> None:
     strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
-    methods = {"plain": "default = true", "each": "every_rank = true\ntakes_shards = true"}
+    methods = {"plain": "listed = 'default'", "each": "writes = 'every-rank'\ntakes_shards = true"}
     framework = _framework(tmp_path / "adapters", "toy", methods, HEAD + strategies)
     sweeps = _suite(
         tmp_path, _sweeps({"method": "all", "world": [4], "strategy": ["default", "sharded"]})
@@ -574,7 +574,7 @@ def test_every_experiment_has_keys_of_its_own(tmp_path: Path, toy: FrameworkEntr
 
 def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_path: Path) -> None:
     broken = "[[methods.plain.expected_failures]]\nreason = 'no infinity'\n"
-    framework = _framework(tmp_path / "adapters", "toy", {"plain": "default = true\n" + broken})
+    framework = _framework(tmp_path / "adapters", "toy", {"plain": "listed = 'default'\n" + broken})
     text = _sweeps(
         {"experiment": "reshard", "method": "all", "samples": None, "world": 2, "load_world": 1}
     )
@@ -584,7 +584,9 @@ def test_a_method_that_its_framework_breaks_gives_the_frameworks_own_reason(tmp_
 
 def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -> None:
     framework = _framework(
-        tmp_path / "adapters", "toy", {"plain": "default = true", "any": "reshards = true"}
+        tmp_path / "adapters",
+        "toy",
+        {"plain": "listed = 'default'", "any": "readable_by = 'any-world'"},
     )
     text = _sweeps(
         {

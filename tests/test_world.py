@@ -45,6 +45,6 @@ def test_every_rank_of_a_node_needs_a_gpu_of_its_own() -> None:
     assert [own_gpu(place, gpus=2) for place in places[:2]] == [0, 1]
     with pytest.raises(
         RuntimeError,
-        match="rank 6 needs a GPU of its own, and is number 3 on a node that shows it 2",
+        match="rank 6 needs a GPU of its own, but it is number 3 of the ranks on a node that has 2",
     ):
         own_gpu(places[2], gpus=2)

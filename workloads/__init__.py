@@ -1,6 +1,6 @@
-"""What to train: neutral definitions of architecture, sizes, optimizer, precision and data.
+"""Neutral definitions of architecture, sizes, optimizer, precision and data.
 
-Standard library and numpy only.
+These modules import the standard library and numpy alone.
 """
 
 from workloads.datasets import Batch

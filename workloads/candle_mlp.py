@@ -1,4 +1,7 @@
-"""An autoencoder of gene expression like CANDLE's Pilot1 P1B1 (github.com/ECP-CANDLE/Benchmarks): few, huge tensors."""
+"""An autoencoder of gene expression with few and huge tensors.
+
+It is like CANDLE's Pilot1 P1B1 (github.com/ECP-CANDLE/Benchmarks).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,11 @@ PRECISIONS = (FLOAT32,)
 
 @dataclass(frozen=True)
 class Shape:
-    """The free numbers: widths of the layers, from the genes to the genes, and the learning rate that width bears."""
+    """The free numbers of the architecture.
+
+    `widths` holds the number of values before and after each layer. A wider network needs a lower
+    learning rate.
+    """
 
     widths: tuple[int, ...]
     learning_rate: float
@@ -31,7 +38,7 @@ PRESETS = {
 
 
 def make(preset: str, precision: str, dropout: float) -> Workload:
-    """Return the workload."""
+    """Return the workload of a preset."""
     shape = PRESETS[preset]
     return Workload(
         name=NAME,
@@ -59,5 +66,5 @@ def _model(widths: tuple[int, ...], dropout: float) -> Layer:
 
 
 def _dense(inputs: int, outputs: int) -> Dense:
-    # Glorot and Bengio 2010
-    return Dense(inputs, outputs, Normal(math.sqrt(2.0 / (inputs + outputs))))
+    deviation = math.sqrt(2.0 / (inputs + outputs))  # Glorot and Bengio 2010
+    return Dense(inputs, outputs, Normal(deviation))

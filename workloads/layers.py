@@ -1,9 +1,10 @@
 """The neutral vocabulary of architectures, translated once per framework.
 
-A layer fixes what frameworks default differently: epsilon, momentum, layout and initial values.
-Canonical layouts: a dense kernel is (out, in), a convolution kernel (out, in, height, width),
-images are (batch, channels, height, width) and sequences (batch, position, feature). Names of
-parameters and buffers join the names of the layers around them with dots.
+A layer fixes epsilon, momentum, layout and initial values, because their defaults differ between
+frameworks. In the canonical layouts, a dense kernel is (out, in), a convolution kernel (out, in,
+height, width), images are (batch, channels, height, width) and sequences (batch, position,
+feature). The name of a parameter or buffer begins with the names of the layers around it, joined
+by dots.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Constant:
-    """Every element is `value`."""
+    """The value of every element."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Normal around zero with the standard deviation `deviation`."""
+    """A normal distribution around zero with a standard deviation."""
 
     deviation: float
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform from `low` to `high`."""
+    """A uniform distribution from `low` to `high`."""
 
     low: float
     high: float
@@ -43,7 +44,7 @@ ONES = Constant(1.0)
 
 @dataclass(frozen=True)
 class Variable:
-    """A parameter or buffer: its name, shape and the distribution of its first values."""
+    """The name and shape of a parameter or buffer, and the distribution of its first values."""
 
     name: str
     shape: tuple[int, ...]
@@ -51,31 +52,31 @@ class Variable:
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
 class Layer:
-    """A node of an architecture. What it owns directly is named relative to it."""
+    """A node of an architecture. Its own parameters and buffers have names relative to it."""
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
-        """What the optimizer changes."""
+        """The variables of this layer alone that the optimizer changes."""
         return ()
 
     @property
     def own_buffers(self) -> tuple[Variable, ...]:
-        """What the forward pass changes."""
+        """The variables of this layer alone that the forward pass changes."""
         return ()
 
     @property
     def children(self) -> tuple[tuple[str, Layer], ...]:
-        """The named layers inside this one, in the order of their parameters."""
+        """The layers inside this one with their names, in the order of their parameters."""
         return ()
 
 
 def parameters(layer: Layer, prefix: str = "") -> Iterator[Variable]:
-    """Yield the parameters of the layer and all inside it under their full names."""
+    """Yield the parameters of a layer and of the layers inside it, with their full names."""
     for variable in layer.own_parameters:
         yield replace(variable, name=prefix + variable.name)
     for name, child in layer.children:
@@ -83,7 +84,7 @@ def parameters(layer: Layer, prefix: str = "") -> Iterator[Variable]:
 
 
 def buffers(layer: Layer, prefix: str = "") -> Iterator[Variable]:
-    """Yield the buffers of the layer and all inside it under their full names."""
+    """Yield the buffers of a layer and of the layers inside it, with their full names."""
     for variable in layer.own_buffers:
         yield replace(variable, name=prefix + variable.name)
     for name, child in layer.children:
@@ -92,7 +93,7 @@ def buffers(layer: Layer, prefix: str = "") -> Iterator[Variable]:
 
 @dataclass(frozen=True)
 class Sequential(Layer):
-    """Its children one after the other."""
+    """Layers that are applied one after the other."""
 
     layers: tuple[tuple[str, Layer], ...]
 
@@ -116,14 +117,17 @@ class Dense(Layer):
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
-        """The weight, and the bias where there is one."""
+        """The weight, and the bias if the layer has one."""
         weight = Variable("weight", (self.outputs, self.inputs), self.initial)
         return (weight, Variable("bias", (self.outputs,), ZEROS)) if self.bias else (weight,)
 
 
 @dataclass(frozen=True)
 class Convolution(Layer):
-    """A square two-dimensional cross-correlation without bias, padded by `padding` zeros on all four sides."""
+    """A two-dimensional cross-correlation with a square kernel and without bias.
+
+    `padding` is the number of zeros on each of the four sides.
+    """
 
     inputs: int
     outputs: int
@@ -133,51 +137,49 @@ class Convolution(Layer):
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
-        """The kernel (out, in, height, width), first normal with variance 2 / fan-out (He et al. 2015)."""
-        deviation = math.sqrt(2.0 / (self.outputs * self.kernel**2))
-        return (
-            Variable(
-                "weight", (self.outputs, self.inputs, self.kernel, self.kernel), Normal(deviation)
-            ),
-        )
+        """The kernel (out, in, height, width).
+
+        It starts normal with variance 2 / fan-out (He et al. 2015).
+        """
+        fan_out = self.outputs * self.kernel**2
+        shape = (self.outputs, self.inputs, self.kernel, self.kernel)
+        return (Variable("weight", shape, Normal(math.sqrt(2.0 / fan_out))),)
 
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
     """Normalization of each channel over batch, height and width (Ioffe and Szegedy 2015).
 
-    `momentum` is the weight of the *new* batch: running = (1 - momentum) * running + momentum *
-    batch.
+    `momentum` is the weight of the new batch in a running statistic:
+    running = (1 - momentum) * running + momentum * batch
     """
 
     features: int
     epsilon: float = 1e-5
     momentum: float = 0.1
-    scale: float = 1.0  # what every channel's scale starts at
+    scale: float = 1.0  # with which every channel starts
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
         """The scale and the shift."""
-        return Variable("weight", (self.features,), Constant(self.scale)), Variable(
-            "bias", (self.features,), ZEROS
-        )
+        shape = (self.features,)
+        return Variable("weight", shape, Constant(self.scale)), Variable("bias", shape, ZEROS)
 
     @property
     def own_buffers(self) -> tuple[Variable, ...]:
         """The running statistics."""
-        return Variable("running_mean", (self.features,), ZEROS), Variable(
-            "running_var", (self.features,), ONES
-        )
+        shape = (self.features,)
+        return Variable("running_mean", shape, ZEROS), Variable("running_var", shape, ONES)
 
 
 @dataclass(frozen=True)
 class Relu(Layer):
-    """max(x, 0)."""
+    """The larger of x and 0."""
 
 
 @dataclass(frozen=True)
 class MaxPool(Layer):
-    """The maximum of square windows; padding counts as minus infinity."""
+    """The maximum in each square window. Padding counts as minus infinity."""
 
     kernel: int
     stride: int
@@ -186,19 +188,22 @@ class MaxPool(Layer):
 
 @dataclass(frozen=True)
 class GlobalAveragePool(Layer):
-    """The mean over height and width: (batch, channels, height, width) -> (batch, channels)."""
+    """The mean over height and width.
+
+    It takes (batch, channels, height, width) to (batch, channels).
+    """
 
 
 @dataclass(frozen=True)
 class Dropout(Layer):
-    """Zeroes each element with probability `rate` and scales the others by 1 / (1 - rate)."""
+    """Set each element to zero with probability `rate`, and scale the others by 1 / (1 - rate)."""
 
     rate: float
 
 
 @dataclass(frozen=True)
 class Embedding(Layer):
-    """A row of the table for every token: (batch, position) -> (batch, position, feature)."""
+    """The row of a table for every token, from (batch, position) to (batch, position, feature)."""
 
     tokens: int
     features: int
@@ -219,21 +224,22 @@ class RmsNorm(Layer):
 
     @property
     def own_parameters(self) -> tuple[Variable, ...]:
-        """The scale, first around one.
+        """The scale, which starts near one.
 
-        Not at one: bfloat16 rounds the first small steps away from there, so states of different
-        seeds would share these weights, and a load that leaves them out would go unseen.
+        It does not start at one, because bfloat16 rounds the first small steps back to one. Then
+        the states of all seeds have the same scales, and nobody notices a load that leaves them
+        out.
         """
         return (Variable("weight", (self.features,), Uniform(0.9, 1.1)),)
 
 
 @dataclass(frozen=True)
 class Attention(Layer):
-    """Causal grouped-query attention with rotary positions (Ainslie et al. 2023, Su et al. 2021), without biases.
+    """Causal grouped-query attention (Ainslie et al. 2023) without biases.
 
-    Query head h reads key-value head h // (heads // kv_heads). The rotation pairs feature i of a
-    head with feature i + head_features / 2, by the angle position * theta ** (-2 i /
-    head_features). Scores are scaled by 1 / sqrt(head_features).
+    Query head h reads key-value head h // (heads // kv_heads). Scores are multiplied by
+    1 / sqrt(head_features). Positions are rotary (Su et al. 2021): feature i of a head is rotated
+    with feature i + head_features / 2 by the angle position * theta ** (-2 i / head_features).
     """
 
     features: int
@@ -279,7 +285,7 @@ class SwiGlu(Layer):
 
 @dataclass(frozen=True)
 class Residual(Layer):
-    """`after(body(x) + shortcut(x))`; a missing shortcut or `after` is the identity."""
+    """`after(body(x) + shortcut(x))`. If `shortcut` or `after` is None, it is the identity."""
 
     body: Layer
     shortcut: Layer | None = None
@@ -287,6 +293,6 @@ class Residual(Layer):
 
     @property
     def children(self) -> tuple[tuple[str, Layer], ...]:
-        """Body, shortcut and after, as far as they are there."""
+        """The body, and shortcut and after unless they are None."""
         named = (("body", self.body), ("shortcut", self.shortcut), ("after", self.after))
         return tuple((name, layer) for name, layer in named if layer is not None)

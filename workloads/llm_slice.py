@@ -1,4 +1,7 @@
-"""Whole decoder layers of Llama-3-8B shape (Grattafiori et al. 2024) between a byte-level embedding and an untied head."""
+"""Whole decoder layers of the shape of Llama-3-8B (Grattafiori et al. 2024).
+
+Before them stands an embedding of bytes, and after them a head with weights of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ ROTARY_THETA = 500_000.0
 
 @dataclass(frozen=True)
 class Shape:
-    """The free numbers of the architecture, the bytes in one example and the learning rate that the width bears."""
+    """The free numbers of the architecture.
+
+    `sequence` is the number of bytes in an example. A wider network needs a lower learning rate.
+    """
 
     layers: int
     width: int
@@ -65,7 +71,7 @@ PRESETS = {
 
 
 def make(preset: str, precision: str, dropout: float, scale: int = 1) -> Workload:
-    """Return the workload, with `scale` times as many layers as the preset has."""
+    """Return the workload of a preset, with `scale` times as many layers."""
     shape = PRESETS[preset]
     shape = replace(shape, layers=scale * shape.layers)
     return Workload(
@@ -82,10 +88,12 @@ def make(preset: str, precision: str, dropout: float, scale: int = 1) -> Workloa
 
 
 def _model(shape: Shape, dropout: float) -> Layer:
+    numbers = range(shape.layers)
+    layers = [(f"layer{number}", _decoder_layer(shape, dropout)) for number in numbers]
     return Sequential(
         (
             ("embedding", Embedding(TEXT_TOKENS, shape.width, INITIAL)),
-            *((f"layer{number}", _decoder_layer(shape, dropout)) for number in range(shape.layers)),
+            *layers,
             ("norm", RmsNorm(shape.width)),
             ("head", Dense(shape.width, TEXT_TOKENS, INITIAL, bias=False)),
         )
@@ -104,6 +112,5 @@ def _decoder_layer(shape: Shape, dropout: float) -> Layer:
 
 
 def _branch(layer: Layer, width: int, dropout: float) -> Layer:
-    return Residual(
-        Sequential((("norm", RmsNorm(width)), ("layer", layer), ("dropout", Dropout(dropout))))
-    )
+    body = Sequential((("norm", RmsNorm(width)), ("layer", layer), ("dropout", Dropout(dropout))))
+    return Residual(body)

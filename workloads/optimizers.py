@@ -1,4 +1,4 @@
-"""The optimizers of the workloads, with everything that frameworks default differently."""
+"""The optimizers of the workloads, with all settings whose defaults differ between frameworks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Sgd:
-    """Momentum without dampening: v = momentum * v + (gradient + weight_decay * weight); weight -= learning_rate * v."""
+    """Stochastic gradient descent with momentum, without dampening.
+
+    v = momentum * v + (gradient + weight_decay * weight); weight = weight - learning_rate * v
+    """
 
     learning_rate: float
     momentum: float
@@ -15,13 +18,16 @@ class Sgd:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What it keeps beside every parameter, of the parameter's shape."""
+        """The names of the tensors that belong to every parameter and have its shape."""
         return ("momentum",)
 
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam with bias correction (Kingma and Ba 2015); epsilon is added after the square root."""
+    """Adam with bias correction (Kingma and Ba 2015).
+
+    Epsilon is added after the square root.
+    """
 
     learning_rate: float
     beta1: float = 0.9
@@ -30,7 +36,7 @@ class Adam:
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """What it keeps beside every parameter, of the parameter's shape."""
+        """The names of the tensors that belong to every parameter and have its shape."""
         return ("exp_avg", "exp_avg_sq")
 
 

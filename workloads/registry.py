@@ -1,4 +1,4 @@
-"""Workloads by name."""
+"""The workloads by name."""
 
 from __future__ import annotations
 
@@ -29,24 +29,34 @@ DEFINITIONS = {
 
 
 def names() -> tuple[str, ...]:
-    """List the workloads."""
+    """Return the names of the workloads."""
     return tuple(DEFINITIONS)
 
 
 def presets(name: str) -> tuple[str, ...]:
-    """List the sizes of a workload, smallest first."""
+    """Return the sizes of a workload, the smallest first.
+
+    Raises ValueError for an unknown name.
+    """
     return _definition(name).presets
 
 
 def precisions(name: str) -> tuple[str, ...]:
-    """List the precisions a workload is defined in."""
+    """Return the precisions in which a workload is defined.
+
+    Raises ValueError for an unknown name.
+    """
     return _definition(name).precisions
 
 
 def load(
     name: str, preset: str, precision: str = FLOAT32, dropout: float = 0.1, scale: int = 1
 ) -> Workload:
-    """Return a workload, `scale` times as large where it can be; `ValueError` names what there is where a name is unknown."""
+    """Return a workload in one of its sizes and precisions.
+
+    `scale` makes it as many times as large. Raises ValueError for an unknown name, for a dropout
+    outside of [0, 1), and for a scale of a workload that cannot grow.
+    """
     definition = _definition(name)
     _check(f"preset of {name}", preset, definition.presets)
     _check(f"precision of {name}", precision, definition.precisions)
@@ -57,13 +67,17 @@ def load(
     if definition.make_scaled is None:
         scalable = ", ".join(known for known, other in DEFINITIONS.items() if other.make_scaled)
         raise ValueError(
-            f"workload {name} has one size for every number of ranks; those that grow: {scalable}"
+            f"workload {name} has one size for every number of ranks; "
+            f"workloads that grow are {scalable}"
         )
     return definition.make_scaled(preset, precision, dropout, scale)
 
 
 def is_scalable(name: str) -> bool:
-    """Whether a workload can be made some times as large."""
+    """Return whether `load` takes a scale for a workload.
+
+    Raises ValueError for an unknown name.
+    """
     return _definition(name).make_scaled is not None
 
 

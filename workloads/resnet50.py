@@ -1,8 +1,10 @@
-"""ResNet-50 (He et al. 2016) in the form of torchvision ("v1.5": a bottleneck halves the image in its 3 x 3 convolution).
+"""ResNet-50 (He et al. 2016) in torchvision's version 1.5.
 
-The last norm of every bottleneck starts at scale 0, so that it starts as the identity (Goyal et al.
-2017, section 5.1). Otherwise the first ten steps turn a difference in the last bits of the weights
-into one in the second digit of the loss: no two frameworks would have a loss curve in common.
+In that version, the 3 x 3 convolution of a bottleneck halves the image.
+
+The last norm of every bottleneck starts at scale 0, so that the bottleneck starts as the identity
+(Goyal et al. 2017, section 5.1). Otherwise ten steps turn a difference in the last bits of the
+weights into one in the second digit of the loss, and no two frameworks have the same loss curve.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ EXPANSION = 4  # output channels of a bottleneck per inner channel
 
 @dataclass(frozen=True)
 class Shape:
-    """The free numbers of the architecture: channels of the stem, bottlenecks in each stage, classes."""
+    """The free numbers of the architecture."""
 
-    width: int
-    depths: tuple[int, ...]
+    width: int  # channels of the stem
+    depths: tuple[int, ...]  # bottlenecks in each stage
     classes: int
 
 
@@ -50,7 +52,7 @@ PRESETS = {
 
 
 def make(preset: str, precision: str, dropout: float) -> Workload:
-    """Return the workload."""
+    """Return the workload of a preset."""
     return Workload(
         name=NAME,
         preset=preset,
@@ -61,19 +63,20 @@ def make(preset: str, precision: str, dropout: float) -> Workload:
         loss="cross-entropy",
         batch_size=16,
         data=Digits(),
-        # the last stage has one pixel an example, and batch norm needs two values of a channel
+        # The last stage has one pixel per example, and batch norm needs two values per channel.
         least_share=2,
     )
 
 
 def _model(shape: Shape, dropout: float) -> Layer:
-    stages = [_stage(shape, number) for number in range(len(shape.depths))]
+    numbers = range(len(shape.depths))
+    stages = [(f"stage{number + 1}", _stage(shape, number)) for number in numbers]
     features = shape.width * 2 ** (len(shape.depths) - 1) * EXPANSION
     bound = 1 / math.sqrt(features)
     return Sequential(
         (
             ("stem", _stem(shape.width)),
-            *((f"stage{number}", stage) for number, stage in enumerate(stages, start=1)),
+            *stages,
             ("pool", GlobalAveragePool()),
             ("dropout", Dropout(dropout)),
             ("classifier", Dense(features, shape.classes, Uniform(-bound, bound))),
@@ -95,13 +98,11 @@ def _stem(width: int) -> Layer:
 def _stage(shape: Shape, number: int) -> Layer:
     inner = shape.width * 2**number
     inputs = shape.width if number == 0 else inner // 2 * EXPANSION
-    first = _bottleneck(inputs, inner, stride=1 if number == 0 else 2)
-    others = [
-        _bottleneck(inner * EXPANSION, inner, stride=1) for _ in range(shape.depths[number] - 1)
-    ]
-    return Sequential(
-        tuple((f"block{place}", block) for place, block in enumerate([first, *others]))
-    )
+    stride = 1 if number == 0 else 2
+    blocks = [_bottleneck(inputs, inner, stride)]
+    for _ in range(shape.depths[number] - 1):
+        blocks.append(_bottleneck(inner * EXPANSION, inner, stride=1))
+    return Sequential(tuple((f"block{place}", block) for place, block in enumerate(blocks)))
 
 
 def _bottleneck(inputs: int, inner: int, stride: int) -> Layer:
@@ -118,9 +119,8 @@ def _bottleneck(inputs: int, inner: int, stride: int) -> Layer:
             ("norm3", BatchNorm(outputs, scale=0.0)),
         )
     )
-    return Residual(
-        body, None if inputs == outputs else _projection(inputs, outputs, stride), after=Relu()
-    )
+    shortcut = None if inputs == outputs else _projection(inputs, outputs, stride)
+    return Residual(body, shortcut, after=Relu())
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> Layer:

@@ -1,4 +1,4 @@
-"""What the parts of a training state are."""
+"""The kinds of tensors in a training state."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What a leaf is to the training loop, which decides whether a method covers it."""
+    """The part of a leaf in training, which decides whether a method covers the leaf."""
 
     WEIGHT = "weight"
-    BUFFER = "buffer"  # batch-norm statistics: changed by the forward pass, not by the optimizer
+    BUFFER = "buffer"  # batch-norm statistics, which the forward pass changes
     OPTIMIZER = "optimizer"  # slots, master weights and step counters
     RNG = "rng"
-    POSITION = "position"  # where in the data the training stands
+    POSITION = "position"  # the number of steps that were taken
 
 
 _PARTS = {
@@ -26,7 +26,10 @@ _PARTS = {
 
 
 def role_of(name: str) -> Role:
-    """The role of a leaf by its canonical name, whose first part tells; KeyError for a name of another kind."""
+    """Return the role that the first part of a leaf's canonical name stands for.
+
+    Raises KeyError for any other name.
+    """
     return _PARTS[name.partition("/")[0]]
 
 

@@ -1,4 +1,7 @@
-"""A workload: an architecture, its optimizer, its precision and its data, the same in every framework."""
+"""A workload: an architecture, its optimizer, its precision and its data.
+
+It is the same in every framework.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,17 @@ from workloads.roles import LeafSpec, Role
 Loss = Literal["cross-entropy", "mean-squared-error"]
 
 FLOAT32 = "float32"
-BF16_MIXED = "bf16-mixed"  # bfloat16 weights, float32 master weights, float32 optimizer slots
+# bfloat16 weights, float32 master weights and float32 optimizer slots
+BF16_MIXED = "bf16-mixed"
 DATA_SEED = 0
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What to train.
+    """The definition of one training task.
 
-    The loss is a mean over all its elements: predictions, or classes at every position.
+    The loss is the mean over all predictions, or over the classes at every position.
     """
 
     name: str
@@ -40,44 +44,48 @@ class Workload:
     model: Layer
     optimizer: Optimizer
     loss: Loss
-    # examples in a step over all ranks, as long as each of them has its least share
+    # examples in a step of all ranks together; more where a rank would get less than `least_share`
     batch_size: int
     data: Data
-    least_share: int = 1  # examples that every rank has to have in a step
+    # the smallest number of examples that a rank can train on in a step
+    least_share: int = 1
 
     @functools.cached_property
     def parameters(self) -> tuple[Variable, ...]:
-        """What the optimizer changes, in the model's order."""
+        """The variables that the optimizer changes, in the model's order."""
         return tuple(layers.parameters(self.model))
 
     @functools.cached_property
     def buffers(self) -> tuple[Variable, ...]:
-        """What the forward pass changes, in the model's order."""
+        """The variables that the forward pass changes, in the model's order."""
         return tuple(layers.buffers(self.model))
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers are trained."""
+        """The number of elements in all parameters."""
         return sum(variable.size for variable in self.parameters)
 
     @property
     def master_weights(self) -> bool:
-        """Whether the optimizer keeps float32 copies of lower-precision weights."""
+        """Return whether the optimizer keeps float32 copies of weights in lower precision."""
         return self.precision == BF16_MIXED
 
     def leaf_specs(self) -> tuple[LeafSpec, ...]:
-        """List the tensors that every framework's state has; each framework adds its RNG, counters and position."""
+        """Return the tensors that the state of every framework has.
+
+        Each framework adds its random generators, counters and position.
+        """
         return tuple(self._leaf_specs())
 
     @property
     def state_bytes(self) -> int:
-        """The bytes of `leaf_specs` together."""
+        """The size of all tensors in `leaf_specs`."""
         return sum(ITEM_BYTES[spec.dtype] * math.prod(spec.shape) for spec in self.leaf_specs())
 
     def initial(self, name: str, seed: int) -> NDArray[np.float32]:
-        """Return the first values of a parameter or buffer.
+        """Return the values with which a parameter or buffer starts.
 
-        Every name has a random stream of its own for every seed.
+        Each name has its own random stream for each seed.
         """
         variable = self._variables[name]
         match variable.initial:
@@ -85,7 +93,7 @@ class Workload:
                 return np.full(variable.shape, value, dtype=np.float32)
             case Normal(deviation):
                 values = _generator(seed, name).standard_normal(variable.shape, dtype=np.float32)
-                # in place: a second array of a large tensor would double the peak
+                # In place, because a second array of a large tensor would double the peak memory.
                 values *= deviation
                 return values
             case Uniform(low, high):
@@ -95,13 +103,13 @@ class Workload:
                 return values
 
     def batch(self, step: int, rank: int, world: int, seed: int = DATA_SEED) -> Batch:
-        """Return a rank's part of a step's data: its contiguous share of one batch for all ranks, a pure function.
+        """Return a rank's share of the batch of a step.
 
-        All shares are equal. Where the ranks cannot divide the batch into such, or are too many for
-        it, it is larger.
+        The same arguments always give the same examples. The batch of all ranks is contiguous, and
+        all shares are equal. The batch is larger than `batch_size` where equal shares need that.
 
-        `seed` is the order of the data. A state built from any seed keeps the default, so that
-        after a load into it training goes on with the batches that the saved state would have had.
+        `seed` decides the order of the data. States of every seed use the default. So training
+        after a load goes on with the batches that the saved state would have got.
         """
         share = max(self.least_share, -(-self.batch_size // world))
         return self.data.examples((step * world + rank) * share, share, seed)
@@ -116,7 +124,8 @@ class Workload:
             yield LeafSpec(f"weights/{variable.name}", Role.WEIGHT, weight_dtype, variable.shape)
         for variable in self.buffers:
             yield LeafSpec(f"buffers/{variable.name}", Role.BUFFER, "float32", variable.shape)
-        for slot in (("master",) if self.master_weights else ()) + self.optimizer.slots:
+        masters = ("master",) if self.master_weights else ()
+        for slot in (*masters, *self.optimizer.slots):
             for variable in self.parameters:
                 yield LeafSpec(
                     f"optimizer/{slot}/{variable.name}", Role.OPTIMIZER, "float32", variable.shape
@@ -124,7 +133,7 @@ class Workload:
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
-    # Python's own hash differs from process to process
+    # Python's own hash of a text differs from process to process.
     digest = hashlib.sha256(name.encode()).digest()
     words: list[Any] = [seed, *np.frombuffer(digest[:16], dtype="<u4").tolist()]
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(words)))

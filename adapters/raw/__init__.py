@@ -1,4 +1,4 @@
-"""No framework: numpy (CuPy on a GPU) and plain files.
+"""Plain files without a framework, and the public test double.
 
-The floor of every comparison, and the public test double.
+The arrays are numpy's, or CuPy's on a GPU. Every other framework is compared with this floor.
 """

@@ -1,4 +1,4 @@
-"""The DeepFreeze engine on the raw adapter's arrays: their own memory is saved from and loaded into."""
+"""DeepFreeze on the arrays of the raw adapter, which it copies from and loads into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adapters.raw.framework import Array, State
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The arrays in their canonical layout, which is their own."""
+    """DeepFreeze on arrays, which are in the canonical layout already."""
 
     metadata = {"framework": "raw"}
 
@@ -27,9 +27,8 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
         self.engine.expect(place)
-        self.engine.load(
-            place, self.tensors, {name: self._memory(array) for name, array in state.leaves.items()}
-        )
+        targets = {name: self._memory(array) for name, array in state.leaves.items()}
+        self.engine.load(place, self.tensors, targets)
 
     def step(self, state: State) -> int:
         return int(state.leaves["position/step"][0])

@@ -1,4 +1,4 @@
-"""The state's bytes in one plain file a rank, without any header: its layout is the workload's."""
+"""The state's bytes in one plain file from every rank, without a header."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from adapters.shared.directio import (
     write_blocks,
 )
 
-Part = tuple[memoryview, int]  # a piece of the state's memory and its offset in the file
+Part = tuple[memoryview, int]  # a piece of the state's memory, and its offset in the file
 
 
 class RankFiles(Method[State]):
-    """Each rank writes its share of what all have, and what it alone has."""
+    """Each rank writes a share of the replicated leaves, and all of its rank-local leaves."""
 
     def save(self, state: State, path: Path) -> Pending:
-        path.mkdir(exist_ok=True)  # every rank comes here
+        path.mkdir(exist_ok=True)  # because every rank makes it
         state.to_host()
         self.write(self.file(path, self.place.rank), self.parts(state, self.place.rank))
         sync_directory(path)
@@ -36,34 +36,39 @@ class RankFiles(Method[State]):
     def load(self, state: State, path: Path) -> None:
         for rank in range(self.place.world):
             parts = self.parts(state, rank)
-            own = parts if rank == self.place.rank else parts[:1]
-            self.read(self.file(path, rank), own)
+            wanted = parts if rank == self.place.rank else parts[:1]
+            self.read(self.file(path, rank), wanted)
         state.from_host()
 
     def write(self, file: Path, parts: list[Part]) -> None:
+        """Write parts to a file that does not exist, and flush it."""
         raise NotImplementedError
 
     def read(self, file: Path, parts: list[Part]) -> None:
+        """Read a file into parts."""
         raise NotImplementedError
 
     def file(self, path: Path, rank: int) -> Path:
-        """Where a rank writes."""
+        """Return the file that a rank writes."""
         return path / f"rank-{rank}.bin"
 
     def parts(self, state: State, rank: int) -> list[Part]:
-        """A rank's share of the replicated bytes, and the rank-local bytes behind it; one piece where they are neighbours."""
+        """Return a rank's share of the replicated bytes, and behind it the rank-local bytes.
+
+        In a world of one rank they are one piece, because they are neighbours in memory.
+        """
         world = self.place.world
         if world == 1:
             return [(state.host, 0)]
-        share = round_up(-(-state.local_start // world), ALIGNMENT)
-        shared = state.host[
-            min(rank * share, state.local_start) : min((rank + 1) * share, state.local_start)
-        ]
-        return [(shared, 0), (state.host[state.local_start :], len(shared))]
+        share_bytes = round_up(-(-state.local_start // world), ALIGNMENT)
+        start = min(rank * share_bytes, state.local_start)
+        stop = min((rank + 1) * share_bytes, state.local_start)
+        local = state.host[state.local_start :]
+        return [(state.host[start:stop], 0), (local, stop - start)]
 
 
 class Direct(RankFiles):
-    """Aligned O_DIRECT requests of the size and depth that the directory takes fastest, then fsync."""
+    """Aligned O_DIRECT requests of the size and depth that are fastest here, then fsync."""
 
     def write(self, file: Path, parts: list[Part]) -> None:
         io = self.place.io

@@ -1,7 +1,8 @@
-"""A state without a framework: every leaf of the workload in one aligned arena.
+"""States without a framework: every leaf of the workload lies in one aligned arena.
 
-Nothing is learnt here. `gradients` and `update` move exactly the leaves that a real forward pass
-and a real optimizer step move, so that the same verification holds; the arithmetic is arbitrary.
+Nothing is learnt here. `gradients` and `update` change the leaves that a real forward pass and a
+real step of an optimizer change, so that the same verification holds. Their arithmetic is
+arbitrary.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 from workloads import LeafSpec, Role, Workload
 
 _LEAF_ALIGNMENT = 64
-_STORED_AS = {"bfloat16": "uint16"}  # numpy has no bfloat16: the bits are what counts
+_STORED_AS = {"bfloat16": "uint16"}  # as bits, because numpy has no bfloat16
 _RNG = LeafSpec("rng/numpy", Role.RNG, "uint64", (4,))
 _POSITION = LeafSpec("position/step", Role.POSITION, "int64", (1,))
 
@@ -29,32 +30,36 @@ Array = Any  # numpy.ndarray, or cupy.ndarray on a GPU
 
 @dataclass
 class State:
-    """The leaves, each a view into the arena: first what all ranks share, from `local_start` on what each has of its own."""
+    """The leaves of a rank, each a view into the arena.
+
+    The leaves that all ranks share come first, and from `local_start` on the rank-local ones.
+    """
 
     specs: dict[str, LeafSpec]
     leaves: dict[str, Array]
     arena: Array  # uint8, a whole number of ALIGNMENT blocks
-    host: memoryview  # the arena itself on the CPU; pinned staging memory of the same size on a GPU
+    # the arena itself on a CPU; on a GPU pinned host memory of the same size
+    host: memoryview
     local_start: int  # bytes, a multiple of ALIGNMENT
 
     def of_role(self, *roles: Role) -> Iterator[Array]:
-        """The leaves of some roles."""
+        """Return the leaves of some roles."""
         return (self.leaves[name] for name, spec in self.specs.items() if spec.role in roles)
 
     def to_host(self) -> memoryview:
-        """Return the state's bytes on the host."""
+        """Return the state's bytes in host memory, copied from the device if there is one."""
         if not isinstance(self.arena, np.ndarray):
             self.arena.get(out=np.frombuffer(self.host, dtype=np.uint8))
         return self.host
 
     def from_host(self) -> None:
-        """Bring to the device what a load has put into `host`."""
+        """Copy `host` to the device, if there is one, after a load has filled it."""
         if not isinstance(self.arena, np.ndarray):
             self.arena.set(np.frombuffer(self.host, dtype=np.uint8))
 
 
 class Raw(Framework[State]):
-    """Makes and moves states of plain arrays."""
+    """States of plain arrays."""
 
     def start(self, place: Place) -> None:
         super().start(place)
@@ -85,20 +90,22 @@ class Raw(Framework[State]):
         state.leaves[_POSITION.name][...] += 1
 
     def loss(self, state: State) -> float:
-        """The mean of the first leaf: a number that moves, and nothing more."""
+        """Return the mean of the first leaf, which stands for a loss because it changes."""
         return float(next(state.of_role(Role.WEIGHT)).mean())
 
     def leaves(self, state: State) -> Iterator[Leaf]:
         for name, spec in state.specs.items():
-            found = state.leaves[name]
-            data = _to_numpy(found).reshape(-1).view(np.uint8).data
-            dtype = (
-                spec.dtype
-                if str(found.dtype) == _STORED_AS.get(spec.dtype, spec.dtype)
-                else str(found.dtype)
+            array = state.leaves[name]
+            data = _to_numpy(array).reshape(-1).view(np.uint8).data
+            is_local = _is_local(spec) and self.place.world > 1
+            yield Leaf(
+                name=name,
+                role=spec.role,
+                dtype=_dtype_of(array, spec),
+                shape=tuple(array.shape),
+                data=data,
+                placement=RankLocal() if is_local else Replicated(),
             )
-            placement = RankLocal() if _is_local(spec) and self.place.world > 1 else Replicated()
-            yield Leaf(name, spec.role, dtype, tuple(found.shape), data, placement)
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         for name, data in leaves.items():
@@ -124,41 +131,46 @@ class Raw(Framework[State]):
             return "CuPy is not installed in this interpreter"
         try:
             _array_module(device).cuda.runtime.getDeviceCount()
-        except Exception as error:  # CuPy's own, for a missing driver or device
+        except Exception as error:  # CuPy has errors of its own for a missing driver or device
             return f"CuPy finds no CUDA device: {' '.join(str(error).split())}"
         return None
 
     def _empty(self, workload: Workload) -> State:
-        """Lay the leaves out in a zeroed arena."""
+        """Return a state whose leaves are zero."""
         specs = sorted([*workload.leaf_specs(), _RNG, _POSITION], key=_is_local)
         offsets: dict[str, int] = {}
-        position, local_start = 0, None
+        end = 0
+        local_start = None
         for spec in specs:
             if _is_local(spec) and local_start is None:
-                position = local_start = round_up(position, ALIGNMENT)
-            offsets[spec.name] = position
-            position = round_up(position + _size_bytes(spec), _LEAF_ALIGNMENT)
-        arena, host = self._arena(round_up(position, ALIGNMENT))
-        views = {spec.name: _view(arena, offsets[spec.name], spec) for spec in specs}
+                local_start = round_up(end, ALIGNMENT)
+                end = local_start
+            offsets[spec.name] = end
+            end = round_up(end + _size_bytes(spec), _LEAF_ALIGNMENT)
+        arena, host = self._arena(round_up(end, ALIGNMENT))
         return State(
-            {spec.name: spec for spec in specs}, views, arena, host, local_start or position
+            specs={spec.name: spec for spec in specs},
+            leaves={spec.name: _view(arena, offsets[spec.name], spec) for spec in specs},
+            arena=arena,
+            host=host,
+            local_start=local_start or end,
         )
 
     def _arena(self, size_bytes: int) -> tuple[Array, memoryview]:
+        """Return zeroed memory on the device, and aligned host memory of the same size."""
         if self._arrays is np:
             host = aligned_buffer(size_bytes)
             return np.frombuffer(host, dtype=np.uint8), host
         pinned = self._arrays.cuda.alloc_pinned_memory(size_bytes + ALIGNMENT)
         padding = -pinned.ptr % ALIGNMENT
-        return self._arrays.zeros(size_bytes, dtype=np.uint8), memoryview(pinned).cast("B")[
-            padding : padding + size_bytes
-        ]
+        host = memoryview(pinned).cast("B")[padding : padding + size_bytes]
+        return self._arrays.zeros(size_bytes, dtype=np.uint8), host
 
 
 def _array_module(device: str) -> ModuleType:
     if device == "cpu":
         return np
-    import cupy  # only where there is a GPU
+    import cupy  # is installed only where there is a GPU
 
     module: ModuleType = cupy
     return module
@@ -166,6 +178,12 @@ def _array_module(device: str) -> ModuleType:
 
 def _is_local(spec: LeafSpec) -> bool:
     return spec.role in (Role.BUFFER, Role.RNG)
+
+
+def _dtype_of(array: Array, spec: LeafSpec) -> str:
+    """Return the type of an array, or the type for which its bits stand."""
+    dtype = str(array.dtype)
+    return spec.dtype if dtype == _STORED_AS.get(spec.dtype, spec.dtype) else dtype
 
 
 def _stored_dtype(spec: LeafSpec) -> np.dtype[Any]:
@@ -181,14 +199,14 @@ def _view(arena: Array, offset: int, spec: LeafSpec) -> Array:
 
 
 def _encoded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """Float32 values as the leaf stores them: bfloat16 is the upper half of the bits."""
+    """Return float32 values as a leaf stores them. Bfloat16 is the upper half of the bits."""
     if dtype == "bfloat16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(dtype, copy=False)
 
 
 def _move(leaf: Array) -> None:
-    """Change every element, in place."""
+    """Change every element in place."""
     if leaf.dtype.kind == "f":
         leaf *= 0.99
         leaf += 0.003
@@ -201,18 +219,18 @@ def _to_numpy(array: Array) -> np.ndarray[Any, Any]:
 
 
 def _rng_words(generator: np.random.PCG64) -> np.ndarray[Any, Any]:
-    """The generator's 128-bit state and increment as four words."""
-    state = generator.state["state"]
-    values = (state["state"], state["inc"])
-    return np.array(
-        [word for value in values for word in (value & (2**64 - 1), value >> 64)], dtype=np.uint64
-    )
+    """Return the generator's 128-bit state and increment as four words of 64 bits."""
+    words: list[int] = []
+    for value in (generator.state["state"]["state"], generator.state["state"]["inc"]):
+        words += [value & (2**64 - 1), value >> 64]
+    return np.array(words, dtype=np.uint64)
 
 
 def _rng_from(words: np.ndarray[Any, Any]) -> np.random.PCG64:
-    low_state, high_state, low_inc, high_inc = (int(word) for word in words)
+    """Return the generator whose state and increment `_rng_words` has split."""
+    low_state, high_state, low_increment, high_increment = (int(word) for word in words)
+    state = high_state << 64 | low_state
+    increment = high_increment << 64 | low_increment
     generator = np.random.PCG64()
-    generator.state = generator.state | {
-        "state": {"state": high_state << 64 | low_state, "inc": high_inc << 64 | low_inc}
-    }
+    generator.state = generator.state | {"state": {"state": state, "inc": increment}}
     return generator

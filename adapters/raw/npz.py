@@ -1,4 +1,4 @@
-"""numpy.savez as anybody would call it."""
+"""numpy.savez, called as in its documentation."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from workloads import Role, role_of
 
 
 class Npz(Method[State]):
-    """One uncompressed zip archive with an entry for every leaf; rank 0 writes its view."""
+    """One uncompressed zip archive with an entry for every leaf, written by rank 0."""
 
     def save(self, state: State, path: Path) -> Pending:
         if self.place.rank == 0:
-            with path.open("wb") as stream:  # savez would add an extension to a name
-                np.savez(stream, **{name: _host(leaf) for name, leaf in state.leaves.items()})
+            arrays = {name: _host(leaf) for name, leaf in state.leaves.items()}
+            # savez would add an extension to the name of a file.
+            with path.open("wb") as stream:
+                np.savez(stream, **arrays)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:

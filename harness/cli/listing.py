@@ -23,6 +23,7 @@ from harness.cli.app import (
     scratch_directory,
 )
 from harness.driver import catalog, doctor, suite
+from harness.driver.catalog import Listed, ReadableBy
 from harness.run.errors import nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
@@ -94,15 +95,14 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
     found.add_column("description", overflow="fold", ratio=1)
     for method in entry.methods.values():
         traits = (
-            method.default,
+            method.is_default,
             method.asynchronous,
-            method.sharded,
-            method.reshards,
+            method.writes_parts,
+            method.readable_by is ReadableBy.ANY_WORLD,
             method.compressed,
         )
-        description = (
-            f"{method.description} (test double)" if method.test_double else method.description
-        )
+        is_double = method.listed is Listed.TEST_DOUBLE
+        description = f"{method.description} (test double)" if is_double else method.description
         found.add_row(
             method.name,
             method.covers,

@@ -142,11 +142,11 @@ def chosen_frameworks(
 ) -> list[str]:
     """Return the frameworks named.
 
-    Without names, or for "all", these are all but `raw`, which is the floor and no framework.
+    Without names, or for "all", these are all but the floor, which is no framework.
     """
     names = [name for item in given or ("all",) for name in item.split(",")]
     if "all" in names:
-        return [name for name in known if name != "raw"]
+        return [name for name in known if not known[name].floor]
     return names
 
 

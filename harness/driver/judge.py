@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from harness import experiments
+from harness.driver import catalog
 from harness.driver.arms import ARMS
 from harness.driver.progress import samples_wanted
 from harness.driver.units import Unit, group, state_bytes
@@ -14,9 +15,9 @@ from harness.run.plan import PlannedCase
 # What a run costs on a machine of two cores, roughly. These are for the person who waits, and never
 # part of a result.
 _JOB_S = 7.0  # most of it for what a framework imports
-_RAW_JOB_S = 1.2
+_FLOOR_JOB_S = 1.2
 _SAMPLE_S = 0.4
-_RAW_SAMPLE_S = 0.1
+_FLOOR_SAMPLE_S = 0.1
 _BYTES_PER_S = 250e6
 _TRAINED_BYTES_PER_S = 600e6  # bytes of state whose training step takes a second
 _BLOCKS_A_SAMPLE = 4  # of `every` steps: two with checkpoints, and two without
@@ -69,8 +70,9 @@ def in_one_sentence(
 
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Return roughly how many seconds a plan will take."""
-    jobs_s = sum(_jobs_s(unit) for unit in group(plan))
-    return jobs_s + sum(_samples_s(item) for item in plan)
+    floors = catalog.floors()
+    jobs_s = sum(_jobs_s(unit, unit.case.framework in floors) for unit in group(plan))
+    return jobs_s + sum(_samples_s(item, item.case.framework in floors) for item in plan)
 
 
 def _named(item: PlannedCase, outcome: Outcome) -> str:
@@ -79,16 +81,16 @@ def _named(item: PlannedCase, outcome: Outcome) -> str:
     return f"{name} ({happened if outcome.status == 'ok' else outcome.status})"
 
 
-def _jobs_s(unit: Unit) -> float:
+def _jobs_s(unit: Unit, is_floor: bool) -> float:
     """Return the seconds that a unit's worker processes take to start, one of them for tracing."""
     stages = len(experiments.experiment(unit.case.experiment).stages)
-    job_s = _RAW_JOB_S if unit.case.framework == "raw" else _JOB_S
+    job_s = _FLOOR_JOB_S if is_floor else _JOB_S
     return (stages * unit.processes + 1) * job_s
 
 
-def _samples_s(item: PlannedCase) -> float:
+def _samples_s(item: PlannedCase, is_floor: bool) -> float:
     """Return the seconds that the samples of a case take."""
-    sample_s = _RAW_SAMPLE_S if item.case.framework == "raw" else _SAMPLE_S
+    sample_s = _FLOOR_SAMPLE_S if is_floor else _SAMPLE_S
     samples = item.processes * (item.samples + item.warmups)
     moved_bytes = 2 * samples * state_bytes(item.case)
     trained_bytes = samples * _BLOCKS_A_SAMPLE * item.case.every * state_bytes(item.case)

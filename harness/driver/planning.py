@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import catalog
-from harness.driver.catalog import FrameworkEntry, MethodEntry, Strategy
+from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Strategy
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
@@ -20,8 +20,8 @@ from workloads import names as workload_names
 LAUNCHERS = ("local", "mpirun", "slurm")
 TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
     "all": lambda method: True,
-    "default": lambda method: method.default,
-    "fast": lambda method: method.fast,
+    "default": lambda method: method.is_default,
+    "fast": lambda method: method.speed is Speed.FASTEST_KNOWN,
     "asynchronous": lambda method: method.asynchronous,
 }
 STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
@@ -307,10 +307,10 @@ def _selected(framework: FrameworkEntry, wanted: Sequence[str]) -> list[MethodEn
 
 
 def _matches(method: MethodEntry, wanted: Sequence[str]) -> bool:
-    """Return whether a name or a trait means this method. No trait means a double or an extra."""
+    """Return whether a name or a trait means this method."""
     if method.name in wanted:
         return True
-    if method.test_double or method.extra:
+    if method.must_be_named:
         return False
     return any(TRAITS[name](method) for name in wanted if name in TRAITS)
 
@@ -324,8 +324,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         if failure.concerns(experiment.name, cell.shape.precision)
     ]
     expected = failures[0] if failures else None
-    is_slow = method.slow and cell.sweep.slow_samples is not None
-    copies = cell.shape.world if method.every_rank and not cell.is_sharded else 1
+    is_slow = method.speed is Speed.SLOW and cell.sweep.slow_samples is not None
     return PlannedCase(
         case=_case(cell, method, choices),
         samples=cell.sweep.slow_samples or 1 if is_slow else cell.sweep.samples,
@@ -338,10 +337,10 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         race=expected is not None and expected.race,
         # The framework's own reason says more than the declarations do.
         unsupported="" if expected else _unsupported(cell),
-        default=method.default,
+        default=method.is_default,
         asynchronous=method.asynchronous,
-        sharded=method.sharded,
-        copies=copies,
+        sharded=method.writes_parts,
+        copies=method.copies(cell.shape.world, cell.is_sharded),
         traced=cell.sweep.traced,
     )
 
@@ -383,14 +382,15 @@ def _unsupported(cell: _Cell) -> str:
         return ""
     if not cell.method.takes_shards and cell.is_sharded:
         return "it saves what one rank holds, and of sharded state no rank holds the whole"
-    if cell.experiment.reads_in_another_world and not cell.method.reshards:
+    same_world_only = cell.method.readable_by is ReadableBy.SAME_WORLD
+    if cell.experiment.reads_in_another_world and same_world_only:
         return "what it writes is for the number of ranks that wrote it"
     return ""
 
 
 def _processes(sweep: Sweep, method: MethodEntry) -> int:
     """Return how many processes measure a method."""
-    if method.slow and sweep.slow_processes is not None:
+    if method.speed is Speed.SLOW and sweep.slow_processes is not None:
         return sweep.slow_processes
     return sweep.processes
 

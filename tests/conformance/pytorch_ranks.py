@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from declarations import must_be_named, writes_parts
 from numpy.typing import NDArray
 from test_pytorch import (
     METHODS,
@@ -280,7 +281,7 @@ def wrong_entries(framework: PyTorch, name: str, state: State, path: Path) -> Pr
         found[entry.role] += entry.raw_bytes
     wrong = [role for role in (Role.WEIGHT, Role.OPTIMIZER) if found[role] != expected[role]]
     files = {entry.file for entry in entries}
-    writers = ranks().size if METHODS[name].get("sharded") else 1
+    writers = ranks().size if writes_parts(METHODS[name]) else 1
     return [f"entries of role {role}" for role in wrong] + (
         [] if len(files) == writers else [f"{len(files)} files"]
     )
@@ -335,7 +336,7 @@ def methods_for(strategy: str) -> list[str]:
         for name in WORKING
         if METHODS[name].get("takes_shards") or not STRATEGIES[strategy].get("sharded")
     ]
-    return [name for name in fitting if not METHODS[name].get("extra")]
+    return [name for name in fitting if not must_be_named(METHODS[name])]
 
 
 def whole(framework: PyTorch, state: State) -> Whole:

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declarations import declaration, is_readable_by_any_world, must_be_named
 
 chainer = pytest.importorskip("chainer")
 
@@ -41,12 +41,12 @@ from workloads import Role, Workload  # noqa: E402
 from workloads.workload import BF16_MIXED, FLOAT32  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-DECLARED = tomllib.loads((ROOT / "adapters/chainer/adapter.toml").read_text())
+DECLARED = declaration("chainer")
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
 STRATEGIES = list(DECLARED["strategies"])
 SOUND = [name for name, declared in METHODS.items() if "expected_failures" not in declared]
 FULL = [name for name in METHODS if METHODS[name]["covers"] == "full"]
-RESHARDING = [name for name in SOUND if METHODS[name].get("reshards")]
+RESHARDING = [name for name in SOUND if is_readable_by_any_world(METHODS[name])]
 BACKGROUND = ["snapshot-thread-copy", "snapshot-process"]
 HEADER_BYTES = {"npz": 128, "hdf5": 0}  # numpy's, before every array of an archive
 # the methods that write Chainer's own formats
@@ -556,7 +556,7 @@ def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(
     tmp_path: Path,
 ) -> None:
     run_ranks(
-        2, "methods", str(tmp_path), *(name for name in SOUND if not METHODS[name].get("extra"))
+        2, "methods", str(tmp_path), *(name for name in SOUND if not must_be_named(METHODS[name]))
     )
     for world in (4, 1):
         run_ranks(world, "reshard", str(tmp_path), *RESHARDING)

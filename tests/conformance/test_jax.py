@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declarations import declaration, is_readable_by_any_world, must_be_named
 
 pytest.importorskip("jax")
 
@@ -41,10 +41,10 @@ from adapters.shared.formats import zarr  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-DECLARED = tomllib.loads((ROOT / "adapters/jax/adapter.toml").read_text())
+DECLARED = declaration("jax")
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
 STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
-RESHARDING = [name for name, method in METHODS.items() if method.get("reshards")]
+RESHARDING = [name for name, method in METHODS.items() if is_readable_by_any_world(method)]
 # what changes its ranks
 RESHARDED = {"replicated": ("resnet50", "small"), "sharded": ("llm-slice", "small", "bf16-mixed")}
 SPLIT = ("candle-mlp", "llm-slice")  # what four ranks train like one
@@ -165,7 +165,7 @@ def methods_for(strategy: str) -> list[str]:
     return [
         name
         for name, method in METHODS.items()
-        if (method.get("takes_shards") or not sharded) and not method.get("extra")
+        if (method.get("takes_shards") or not sharded) and not must_be_named(method)
     ]
 
 

@@ -12,7 +12,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declarations import declaration, is_readable_by_any_world
 
 torch = pytest.importorskip("torch")
 
@@ -31,12 +31,12 @@ from adapters.pytorch.state import State  # noqa: E402
 from workloads import Role, Workload  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-DECLARED: dict[str, Any] = tomllib.loads((ROOT / "adapters/pytorch/adapter.toml").read_text())
+DECLARED = declaration("pytorch")
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
 STRATEGIES: dict[str, dict[str, Any]] = DECLARED["strategies"]
 BROKEN = [name for name in METHODS if "expected_failures" in METHODS[name]]
 WORKING = [name for name in METHODS if name not in BROKEN]
-RESHARDED = [name for name in WORKING if METHODS[name].get("reshards")]
+RESHARDED = [name for name in WORKING if is_readable_by_any_world(METHODS[name])]
 SMALL = [
     (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
 ]

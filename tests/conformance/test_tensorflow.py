@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import tomllib
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from declarations import declaration, is_readable_by_any_world, must_be_named
 
 tf = pytest.importorskip("tensorflow")
 
@@ -39,7 +39,7 @@ from workloads import Role, Workload, role_of  # noqa: E402
 from workloads.workload import BF16_MIXED, FLOAT32  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
-DECLARED = tomllib.loads((ROOT / "adapters/tensorflow/adapter.toml").read_text())
+DECLARED = declaration("tensorflow")
 METHODS: dict[str, dict[str, Any]] = DECLARED["methods"]
 FAILURES = [
     (name, failure) for name in METHODS for failure in METHODS[name].get("expected_failures", [])
@@ -52,7 +52,7 @@ BREAKS = {
     and failure.get("experiment", "cost") == "cost"
 }
 WORKING = [name for name in METHODS if (name, FLOAT32) not in BREAKS]
-RESHARDING = [name for name in WORKING if METHODS[name].get("reshards")]
+RESHARDING = [name for name in WORKING if is_readable_by_any_world(METHODS[name])]
 FULL = [name for name in WORKING if METHODS[name]["covers"] == "full"]
 SMALL = [
     (name, precision) for name in workloads.names() for precision in workloads.precisions(name)
@@ -561,7 +561,7 @@ def test_two_ranks_restore_what_they_saved_and_other_worlds_what_they_shared(
     tmp_path: Path,
 ) -> None:
     run_ranks(
-        2, "methods", str(tmp_path), *(name for name in WORKING if not METHODS[name].get("extra"))
+        2, "methods", str(tmp_path), *(name for name in WORKING if not must_be_named(METHODS[name]))
     )
     for world in (4, 1):
         run_ranks(world, "reshard", str(tmp_path), *RESHARDING)

@@ -1,0 +1,31 @@
+"""The faults of the test double.
+
+A fault is a class in any file of this folder. It derives from `Fault`, says its name in `name`, and
+overrides what it does wrong. Nothing else lists it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from typing import ClassVar
+
+from adapters.raw.files import Buffered
+
+NO_FAULT = "none"
+
+
+class Fault(Buffered):
+    """The buffered method, which works. A subclass misbehaves in one way."""
+
+    name: ClassVar[str]
+
+
+def faults() -> dict[str, type[Buffered]]:
+    """Return the class of every fault by its name, and the working method as "none"."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    by_name: dict[str, type[Buffered]] = {NO_FAULT: Buffered}
+    for fault in Fault.__subclasses__():
+        by_name[fault.name] = fault
+    return by_name

@@ -1,0 +1,135 @@
+"""Saves whose work in the background is wrong, fails, or goes on for too long.
+
+Each of them waits for a call of the contract (`staged`, `finished` or `close`) and never for time,
+so that the fault happens in every run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from adapters.base import Pending
+from adapters.raw.doubles import Fault
+from adapters.raw.files import Buffered
+from adapters.raw.framework import State
+
+
+class Background(Pending):
+    """Work in a thread that starts when `finished` is called.
+
+    `finished` waits for the work and raises its error.
+    """
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.may_start = threading.Event()
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+        self.thread.start()
+
+    def finished(self) -> None:
+        self.may_start.set()
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self, work: Callable[[], object]) -> None:
+        self.may_start.wait()
+        try:
+            work()
+        except BaseException as error:
+            self.error = error
+
+
+class Alias(Fault):
+    """Write the live state in the background, when training has changed it."""
+
+    name = "alias"
+
+    def save(self, state: State, path: Path) -> Pending:
+        return Background(lambda: Buffered.save(self, state, path))
+
+
+class LateBuffers(Fault):
+    """Copy the batch-norm statistics in `staged`, when a forward pass has changed them."""
+
+    name = "late-buffers"
+
+    def save(self, state: State, path: Path) -> Pending:
+        return _LateCopy(self, state, path)
+
+
+class _LateCopy(Pending):
+    """A save that copies all but the rank-local leaves at once, and these in `staged`."""
+
+    def __init__(self, method: Fault, state: State, path: Path) -> None:
+        self.method = method
+        self.state = state
+        self.path = path
+        self.snapshot = bytearray(state.to_host())
+
+    def staged(self) -> None:
+        local_start = self.state.local_start
+        self.snapshot[local_start:] = self.state.to_host()[local_start:]
+
+    def finished(self) -> None:
+        self.path.mkdir()
+        file = self.method.file(self.path, self.method.place.rank)
+        self.method.write(file, [(memoryview(self.snapshot), 0)])
+
+
+class LateWork(Fault):
+    """Change the file in `close`, although the save has finished."""
+
+    name = "late-work"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        self._last_file = self.file(path, self.place.rank)
+        return pending
+
+    def close(self) -> None:
+        if self._last_file.exists():
+            self._last_file.write_bytes(self._last_file.read_bytes()[::-1])
+
+
+class LeftOpen(Fault):
+    """Leave the file open for writing after the save has finished."""
+
+    name = "left-open"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        self._stream = self.file(path, self.place.rank).open("r+b")
+        return pending
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class BackgroundError(Fault):
+    """Fail in the background and raise the error in `finished`."""
+
+    name = "background-error"
+
+    def save(self, state: State, path: Path) -> Pending:
+        super().save(state, path)
+        return Background(_fail)
+
+
+class LostError(Fault):
+    """Fail in a thread whose error nobody raises."""
+
+    name = "lost-error"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        thread = threading.Thread(target=_fail)
+        thread.start()
+        thread.join()
+        return pending
+
+
+def _fail() -> None:
+    raise OSError("the double's background work failed")

@@ -1,0 +1,100 @@
+"""Saves that leave wrong files, or other files than the save before."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters.base import Entry, Pending
+from adapters.raw.doubles import Fault
+from adapters.raw.framework import State
+from workloads import Role
+
+
+class Truncated(Fault):
+    """Lose the last byte of the file."""
+
+    name = "truncated"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        os.truncate(file, file.stat().st_size - 1)
+        return pending
+
+
+class Stray(Fault):
+    """Leave a file beside the checkpoint."""
+
+    name = "stray"
+
+    def save(self, state: State, path: Path) -> Pending:
+        (path.parent / "left-behind.tmp").write_bytes(b"x")
+        return super().save(state, path)
+
+
+class ChangesState(Fault):
+    """Change the state that is saved."""
+
+    name = "changes-state"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        next(state.of_role(Role.WEIGHT))[...] *= 1.5
+        return pending
+
+
+class TimeStamp(Fault):
+    """Add the time of day to the checkpoint."""
+
+    name = "time-stamp"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        note = {"saved_at_ns": time.time_ns(), "format": 1}
+        (path / "note.json").write_text(json.dumps(note))
+        return pending
+
+
+class Identifier(Fault):
+    """Add a random identifier to the checkpoint, and a file named after another one."""
+
+    name = "identifier"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        (path / "note.json").write_text(json.dumps({"id": str(uuid.uuid4()), "format": 1}))
+        (path / f"part-{uuid.uuid4().hex}").write_bytes(b"the same in every checkpoint")
+        return pending
+
+
+class HashOrder(Fault):
+    """Add the names of the leaves in the order of a set, which depends on Python's text hashes."""
+
+    name = "hash-order"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        (path / "names.txt").write_text("\n".join(set(state.leaves)))
+        return pending
+
+
+class OverstatedEntries(Fault):
+    """Name an entry that is larger than its file."""
+
+    name = "overstated-entries"
+
+    def entries(self, path: Path) -> Iterator[Entry]:
+        file = self.file(path, 0)
+        size_bytes = file.stat().st_size
+        yield Entry(
+            file=file.name,
+            name="everything",
+            role=Role.WEIGHT,
+            stored_bytes=size_bytes + 1,
+            raw_bytes=size_bytes,
+        )

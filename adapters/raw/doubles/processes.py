@@ -1,0 +1,116 @@
+"""Methods that end, block or disturb the process in which they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from adapters.base import Pending
+from adapters.raw.doubles import Fault
+from adapters.raw.framework import State
+
+_EXBIBYTE = 1 << 60
+
+
+class Raises(Fault):
+    """Raise in a save."""
+
+    name = "raises"
+
+    def save(self, state: State, path: Path) -> Pending:
+        raise RuntimeError("the double was asked to raise")
+
+
+class Exits(Fault):
+    """End the process in a save, with the status of success."""
+
+    name = "exits"
+
+    def save(self, state: State, path: Path) -> Pending:
+        sys.stdout.flush()
+        os._exit(0)
+
+
+class Killed(Fault):
+    """Kill the process in a save by SIGKILL."""
+
+    name = "killed"
+
+    def save(self, state: State, path: Path) -> Pending:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return Pending()
+
+
+class Hangs(Fault):
+    """Never return from a save."""
+
+    name = "hangs"
+
+    def save(self, state: State, path: Path) -> Pending:
+        while True:
+            time.sleep(1)
+
+
+class HangsInLoad(Fault):
+    """Save, and never return from a load."""
+
+    name = "hangs-in-load"
+
+    def load(self, state: State, path: Path) -> None:
+        while True:
+            time.sleep(1)
+
+
+class HoldsExit(Fault):
+    """Leave a thread behind after several saves, so that the finished process does not end."""
+
+    name = "holds-exit"
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        self.saves += 1
+        return super().save(state, path)
+
+    def close(self) -> None:
+        if self.saves > 1:
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+
+
+class OutOfMemory(Fault):
+    """Ask for more memory than any machine has."""
+
+    name = "out-of-memory"
+
+    def save(self, state: State, path: Path) -> Pending:
+        bytearray(_EXBIBYTE)
+        return Pending()
+
+
+class FillsDisk(Fault):
+    """Write until the disk is full."""
+
+    name = "fills-disk"
+
+    def save(self, state: State, path: Path) -> Pending:
+        path.mkdir()
+        with (path / "endless.bin").open("wb") as stream:
+            while True:
+                stream.write(state.to_host())
+
+
+class Rubbish(Fault):
+    """Write nonsense to standard output and into the open file of the records."""
+
+    name = "rubbish"
+
+    def save(self, state: State, path: Path) -> Pending:
+        print("}{ \x00 not a record", flush=True)
+        for descriptor in os.listdir("/proc/self/fd"):
+            target = os.path.realpath(f"/proc/self/fd/{descriptor}")
+            if target.endswith(".jsonl"):
+                os.write(int(descriptor), b'{"kind": "save", "save_ns": "fast"}\n')
+        return super().save(state, path)

@@ -1,0 +1,51 @@
+"""The declarations of a framework, read with the standard library alone.
+
+The harness reads them with pydantic, which the frameworks' environments lack.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ADAPTERS = Path(__file__).parents[2] / "adapters"
+
+Declaration = dict[str, Any]
+
+
+def declaration(framework: str) -> Declaration:
+    """Return a framework's adapter.toml, with the methods of its engines in `methods`."""
+    folder = ADAPTERS / framework
+    declared = _toml(folder / "adapter.toml")
+    for path in sorted(ADAPTERS.glob("*/methods.toml")):
+        engine = path.parent.name
+        if (folder / f"{engine}.py").is_file():
+            declared["methods"].update(_methods_for(framework, path))
+    return declared
+
+
+def _methods_for(framework: str, path: Path) -> Iterator[tuple[str, Declaration]]:
+    for name, method in _toml(path)["methods"].items():
+        class_path = method["class"].replace("{framework}", framework)
+        yield name, method | {"class": class_path}
+
+
+def _toml(path: Path) -> Declaration:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def is_readable_by_any_world(method: Declaration) -> bool:
+    """Return whether another number of ranks can load what a method saved."""
+    return method.get("readable_by") == "any-world"
+
+
+def must_be_named(method: Declaration) -> bool:
+    """Return whether a method is taken only when somebody names it."""
+    return method.get("listed") in ("when-named", "test-double")
+
+
+def writes_parts(method: Declaration) -> bool:
+    """Return whether every rank of a method writes a part of a sharded state."""
+    return method.get("writes") == "shares" or method.get("takes_shards", False)
