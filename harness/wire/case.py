@@ -138,25 +138,28 @@ def job_from_json(text: str) -> Job:
     values = json.loads(text)
     storage = values.pop("storage")
     return Job(
-        **_known(Job, values)
+        **known_fields(Job, values)
         | {
             "packages": tuple(values["packages"]),
             "tasks": tuple(_task(task) for task in values["tasks"]),
-            "storage": Storage(**_known(Storage, storage)) if storage else None,
+            "storage": Storage(**known_fields(Storage, storage)) if storage else None,
         }
     )
 
 
 def case_from_json(values: Mapping[str, Any]) -> Case:
     """Return the case that `asdict` gave, also one of a version that has more fields."""
-    return Case(**_known(Case, values))
+    return Case(**known_fields(Case, values))
 
 
 def _task(values: Mapping[str, Any]) -> Task:
-    return Task(**_known(Task, values) | {"case": case_from_json(values["case"])})
+    return Task(**known_fields(Task, values) | {"case": case_from_json(values["case"])})
 
 
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what a later version has added, because older code does without it."""
+def known_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that belong to a field of the dataclass `kind`.
+
+    A later version may have written more fields, and this version does without them.
+    """
     names = {declared.name for declared in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
