@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 SUMMARY_ABOVE = 64  # ranks: in a larger world one record speaks for all, unless the user says more
@@ -128,9 +128,13 @@ class Job:
     seed: int = 2026
 
 
-def job_to_json(job: Job) -> str:
-    """Return the job as the JSON that a worker reads."""
-    return json.dumps(asdict(job), indent=1)
+def job_to_json(job: Job, leave_out: Mapping[str, Collection[str]] | None = None) -> str:
+    """Return the job as the JSON that a worker reads.
+
+    `leave_out` names fields by class, such as `{"Case": ["settings"]}`, because the worker of
+    another version may not know them.
+    """
+    return json.dumps(_to_json(job, leave_out or {}), indent=1)
 
 
 def job_from_json(text: str) -> Job:
@@ -154,6 +158,16 @@ def case_from_json(values: Mapping[str, Any]) -> Case:
 
 def _task(values: Mapping[str, Any]) -> Task:
     return Task(**known_fields(Task, values) | {"case": case_from_json(values["case"])})
+
+
+def _to_json(value: Any, leave_out: Mapping[str, Collection[str]]) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(element, leave_out) for element in value]
+    if not is_dataclass(value):
+        return value
+    left_out = leave_out.get(type(value).__name__, ())
+    names = [declared.name for declared in fields(value) if declared.name not in left_out]
+    return {name: _to_json(getattr(value, name), leave_out) for name in names}
 
 
 def known_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
