@@ -206,7 +206,8 @@ def _measure(
                 bar.update(task, description=escape(event.text[:60]))
                 bar.console.print(escape(event.text), highlight=False, soft_wrap=True)
 
-        session = Session(run, sides, scratch / run.name, packages, not_direct, timeout_s, on_event)
+        own = preflight.scratch_of(run.folder, scratch)
+        session = Session(run, sides, own, packages, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))
         except KeyboardInterrupt:
