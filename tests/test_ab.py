@@ -15,18 +15,20 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from conftest import planned as planned_item
 from records import failure
 
 from harness.analysis import comparison
 from harness.analysis.runs import read_run
 from harness.cli import compare
-from harness.driver import arms, catalog, launch, pins, suite
+from harness.driver import arms, border, catalog, launch, pins, suite
 from harness.driver.environments import Environments
 from harness.driver.units import group
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import Selection
 from harness.run.stored import folders
+from harness.wire.case import Job, Task, job_from_json
 from harness.wire.records import SCHEMA
 
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
@@ -78,7 +80,10 @@ def test_a_side_is_what_it_was_asked_to_be(asked: list[str], expected: dict) -> 
         (["torch==2.*.1"], "a pin reads NAME==VERSION, not 'torch==2.*.1'"),
         (["no-such-thing"], "'no-such-thing' is none of NAME==VERSION, KEY=VALUE"),
         (["tests"], "tests is no checkout of this project"),
-        ([sys.executable, "numpy==2.4.0"], "has no pins: they are for an environment made here"),
+        (
+            [sys.executable, "numpy==2.4.0"],
+            "takes no pins, because pins are for an environment that is made here",
+        ),
         ([sys.executable, sys.executable], "an arm has one interpreter"),
     ],
 )
@@ -413,26 +418,101 @@ def test_another_checkouts_worker_runs_wherever_the_driver_is(
     assert run.selection == Selection.of(["raw"])
 
 
-def test_a_checkout_that_speaks_another_language_is_refused(checkout: Path) -> None:
-    record = checkout / "harness" / "wire" / "records.py"
-    text = record.read_text()
-    record.write_text(text.replace(f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
-    with pytest.raises(
-        UsageError, match=f"its records have schema 1, and those of this checkout {SCHEMA}"
-    ):
-        arms.describe([str(checkout)])
-    record.write_text(text)
-    case = checkout / "harness" / "case.py"
-    case.write_text(
-        "\n".join(
-            line for line in case.read_text().splitlines() if not line.startswith("    arm: str")
-        )
+def edit(file: Path, *replacements: tuple[str, str]) -> None:
+    """Replace texts in a file, each of which must be there."""
+    text = file.read_text()
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+# The fields of a version that reads every value strictly.
+STRICT = ("in values.items() if name in names}", "in values.items()}")
+LACKS = ("    settings: dict[str, Any] = field(default_factory=dict)\n", "")
+ADDS = ("    first_index: int = 0\n", "    first_index: int = 0\n    pace: float = 1.0\n")
+
+
+@pytest.mark.slow
+def test_a_checkout_that_lacks_a_field_and_has_another_runs(
+    ab: Command, checkout: Path, tmp_path: Path
+) -> None:
+    edit(checkout / "harness" / "wire" / "case.py", STRICT, LACKS, ADDS)
+    done = subprocess.run(
+        ab("quick", "--b", str(checkout)), cwd=ROOT, capture_output=True, text=True, check=False
     )
-    with pytest.raises(UsageError, match="its Case differs from that of this checkout in arm"):
+    assert done.returncode in (0, 1), done.stderr
+    read = read_run(store.find(tmp_path / "results", "latest"))
+    assert [row.status for row in read.rows] == ["ok", "ok"]
+
+
+def test_a_field_that_the_other_side_does_not_know_is_left_out(checkout: Path) -> None:
+    edit(checkout / "harness" / "wire" / "case.py", LACKS)
+    described = {"a": arms.describe(["."]), "b": arms.describe([str(checkout)])}
+    opened = arms.opened(described, ["raw"], checkout / ".venvs")
+    case = planned_item().case
+    job = Job("001-save-0", "save", 0, "/scratch", tasks=(Task(case, 1, 0, 0),))
+    written = {name: json.loads(arm.job_to_json(job)) for name, arm in opened.items()}
+    keys = {name: set(values["tasks"][0]["case"]) for name, values in written.items()}
+    assert keys["a"] - keys["b"] == {"settings"}
+    assert job_from_json(opened["b"].job_to_json(job)) == job
+
+
+def test_a_field_that_is_set_and_unknown_to_the_other_side_is_refused(
+    checkout: Path, tmp_path: Path
+) -> None:
+    edit(checkout / "harness" / "wire" / "case.py", ("    every: int = 0", "    # "))
+    text = SUITE.replace('method = "double"', 'method = "double"\nexperiment = "train"\nevery = 3')
+    (tmp_path / "quick.toml").write_text(text)
+    described = {"b": arms.describe([str(checkout)])}
+    message = (
+        f"the worker of {checkout} cannot be driven from here: "
+        "it knows no Case.every, which this run sets to 3"
+    )
+    with pytest.raises(IncomparableError, match=f"^{re.escape(message)}$"):
+        arms.plan(described, ["raw"], suite.load("quick", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ([("    arm: str =", "    side: str =")], "its Case differs from that of .* in arm, side$"),
+        ([("    covers: str ", "    # ")], "its Case differs from that of .* in covers$"),
+        ([("    warmups: int\n", "    warmups: int\n    pace: float\n")], "its Task .* in pace$"),
+        ([("    samples: int ", "    wanted: int ")], "its Task differs .* in samples, wanted$"),
+    ],
+    ids=["renamed", "removed", "added without a default", "renamed without a default"],
+)
+def test_a_checkout_whose_fields_were_renamed_or_removed_is_refused(
+    checkout: Path, changes: list[tuple[str, str]], reason: str
+) -> None:
+    edit(checkout / "harness" / "wire" / "case.py", *changes)
+    with pytest.raises(IncomparableError, match=reason):
         arms.describe([str(checkout)])
-    case.write_text("this is no Python")
-    with pytest.raises(IncomparableError, match="does not say what records it writes: SyntaxError"):
+
+
+def test_a_checkout_with_another_schema_is_not_comparable(checkout: Path, tmp_path: Path) -> None:
+    edit(checkout / "harness" / "wire" / "records.py", (f"SCHEMA = {SCHEMA}\n", "SCHEMA = 1\n"))
+    done = ckptbench("ab", "--b", str(checkout), "--framework", "raw", "--results", str(tmp_path))
+    reason = f"its records have schema 1, and those of this checkout {SCHEMA}"
+    assert (done.returncode, reason in done.stderr) == (3, True), done.stderr
+
+
+def test_a_checkout_that_does_not_say_what_it_reads_is_refused(checkout: Path) -> None:
+    (checkout / "harness" / "wire" / "case.py").write_text("this is no Python")
+    message = "does not say which records it writes: SyntaxError"
+    with pytest.raises(IncomparableError, match=message):
         arms.describe([str(checkout)])
+
+
+def test_a_checkout_with_the_first_layout_is_understood(checkout: Path) -> None:
+    wire = checkout / "harness" / "wire"
+    edit(wire / "case.py", LACKS)
+    (wire / "case.py").rename(checkout / "harness" / "case.py")
+    (wire / "records.py").rename(checkout / "harness" / "record.py")
+    shutil.rmtree(wire)
+    assert arms.describe([str(checkout)]).checkout == str(checkout)
+    assert border.unknown_fields(checkout)["Case"] == {"settings"}
 
 
 def test_a_side_that_lacks_a_framework_is_no_regression_of_the_one_that_adds_it(

@@ -83,6 +83,6 @@ def test_the_second_run_of_a_folder_sweeps_no_more(measure: Measure, tmp_path: P
     assert any("calibrating" in message for message in first.messages)
     assert not any("calibrating" in message for message in second.messages)
     assert (
-        f"ceilings: by the requests that run {first.run.name} found the fastest here"
+        f"ceilings use the requests that run {first.run.name} found fastest here"
         in second.messages
     )

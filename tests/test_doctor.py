@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import socket
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +43,7 @@ def test_everything_is_looked_at(environments: Environments, tmp_path: Path) -> 
         "disk",
         "direct I/O",
         "page cache",
+        "sockets",
         "memory",
     ]
     assert list(found) == ["python", "managed", "own", *machine]
@@ -97,6 +102,46 @@ def test_pages_that_stay_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert doctor._resident_pages(file) == doctor._PROBE_BYTES // mmap.PAGESIZE
     monkeypatch.setattr("os.posix_fadvise", lambda *_: None)
     assert doctor._page_cache(tmp_path).status == "warning"
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """Yield a directory whose path is shorter than that of `tmp_path`."""
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        yield Path(folder)
+
+
+def test_a_scratch_directory_in_which_sockets_have_room_is_left_as_it_was(short: Path) -> None:
+    assert doctor._sockets(short).status == "ok"
+    assert list(short.iterdir()) == []
+
+
+def test_a_scratch_directory_too_long_for_sockets_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    found = doctor._sockets(folder)
+    # A run's folder, its temporary folder, and multiprocessing's socket lie below.
+    length = len(str(folder)) + len("/01234567") + len("/tmp") + 32
+    assert found == Check(
+        "sockets",
+        "warning",
+        f"sockets in a run's folder would have paths of {length} bytes, and the kernel takes 107; "
+        "name a scratch directory with a shorter path (--dir): methods that write from a daemon "
+        "process fail here, such as PyTorch's asynchronous DCP",
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_a_scratch_directory_that_takes_no_sockets_says_so(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    found = doctor._sockets(short)
+    assert found.status == "warning"
+    assert "no socket can be made in the scratch directory (Operation not" in found.detail
 
 
 def test_a_file_system_in_memory_gives_warnings(environments: Environments) -> None:

@@ -21,6 +21,7 @@ from harness.driver import machine
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import Manifest
+from harness.run.plan import Selection
 from harness.run.reading import InvalidLine
 from harness.run.store import Run
 from harness.wire.records import Record, to_line
@@ -382,6 +383,39 @@ def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaul
     del header["settings"]
     (run.folder / store.PLAN).write_text(json.dumps(header))
     assert reopened(run).settings == store.Settings()
+
+
+def test_a_run_of_a_later_version_that_added_fields_opens(make: Make, here: Manifest) -> None:
+    selection = Selection.of(["raw"], methods=["buffered"], worlds=[1, 2])
+    run = store.create(make().folder.parent, "smoke", [], [planned()], here, selection=selection)
+    header = json.loads((run.folder / store.PLAN).read_text())
+    header["weather"] = "fine"
+    header["settings"]["patience"] = 3
+    header["selection"]["compression"] = ["zstd"]
+    header["cases"][0]["priority"] = 1
+    header["cases"][0]["case"]["compression"] = "zstd"
+    # The later version counts its new field in the identifier, by which its records name the case.
+    header["cases"][0]["id"] = "fedcba987654"
+    (run.folder / store.PLAN).write_text(json.dumps(header))
+    manifest = json.loads((run.folder / store.MANIFEST).read_text())
+    (run.folder / store.MANIFEST).write_text(json.dumps(manifest | {"altitude_m": 300}))
+    later = reopened(run)
+    assert later.plan == [planned()]
+    assert later.plan[0].case.id == "fedcba987654"
+    assert later.selection == selection
+    assert later.settings == store.Settings()
+    assert later.manifest == here
+
+
+def test_a_run_of_an_earlier_version_has_defaults_for_what_it_lacks(make: Make) -> None:
+    run = make()
+    header = json.loads((run.folder / store.PLAN).read_text())
+    values = header["cases"][0]
+    del values["id"], values["traced"], values["case"]["settings"], values["case"]["arm"]
+    (run.folder / store.PLAN).write_text(json.dumps(header))
+    earlier = reopened(run)
+    assert earlier.plan == [planned()]
+    assert earlier.plan[0].case.id == planned().case.id
 
 
 def test_a_run_is_named_after_its_time_suite_and_frameworks(tmp_path: Path, here: Manifest) -> None:

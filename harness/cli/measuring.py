@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 import sys
@@ -198,7 +197,7 @@ def _measure(
         def on_event(event: Event) -> None:
             watcher.look(session, event.text)
 
-        own_scratch = scratch / _short_name(run)
+        own_scratch = preflight.scratch_of(run.folder, scratch)
         session = Session(run, sides, own_scratch, packages, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))
@@ -218,16 +217,6 @@ def exit_code(run: store.Run, rows: Sequence[Row]) -> int:
         return 0
     err.print(f"[red]ckptbench:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
     return 1
-
-
-def _short_name(run: store.Run) -> str:
-    """Return the name of a run's own scratch folder.
-
-    A Unix socket's path has 108 bytes at most, and methods bind sockets below this folder. So it
-    does not have the run's long name, but is the same when the run goes on.
-    """
-    digest = hashlib.blake2b(str(run.folder.resolve()).encode(), digest_size=4).hexdigest()
-    return f"run-{digest}"
 
 
 def _absolute(path: Path | None) -> str | None:

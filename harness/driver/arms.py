@@ -1,56 +1,58 @@
-"""The two sides of a comparison within one run: other pins, another interpreter, another checkout, other options of a method."""
+"""The two arms of a run: the sides of a comparison within one run.
+
+An arm may have other pins, another interpreter, another checkout, or other options of a method.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.driver import catalog, machine, pins, planning, suite
+from harness.driver import border, catalog, machine, pins, planning, suite
+from harness.driver.border import UnknownFields
 from harness.driver.environments import REQUIREMENTS, Environments
 from harness.driver.launch import ROOT
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import PlannedCase
+from harness.wire.case import Job, job_to_json, known_fields
 
 ARMS = ("a", "b")
 HERE = "."
 _PIN = re.compile(r"[\w.-]+(\[.*\])?\s*(==|[<>~!]=?)")
-_PROBE_TIMEOUT_S = 60
-# What both sides of the process border have to agree on: run in a checkout, and here.
-_PROBE = """
-import dataclasses, json
-try:
-    from harness.wire import case, records
-except ImportError:  # a checkout from before 2026-11-24
-    from harness import case, record as records
-kinds = (case.Case, case.Task, case.Storage, case.Job)
-fields = {kind.__name__: [field.name for field in dataclasses.fields(kind)] for kind in kinds}
-print(json.dumps({"schema": records.SCHEMA, **fields}))
-"""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A side of a comparison: whose worker runs, and in which environments.
+    """An arm of a run: the checkout of its worker, and its environments.
 
-    A run without arms has one, called "".
+    A run without a comparison has one arm, called "". `unknown` names the fields that the checkout's worker
+    does not know.
     """
 
     environments: Environments
     checkout: Path = ROOT
+    unknown: UnknownFields = field(default_factory=dict)
+
+    def job_to_json(self, job: Job) -> str:
+        """Return the job as the JSON that the arm's worker reads.
+
+        Raise IncomparableError where the job sets a field that the worker does not know.
+        """
+        values = [job, *job.tasks, *(task.case for task in job.tasks)]
+        if job.storage is not None:
+            values.append(job.storage)
+        border.require_unset(self.unknown, values, self.checkout)
+        return job_to_json(job, leave_out=self.unknown)
 
 
 @dataclass(frozen=True)
 class Described:
-    """What a side was asked to be.
+    """The description of an arm, as its user asked for it.
 
-    Paths are absolute; the commit of a checkout is None where git does not know it.
+    Paths are absolute. The commit of a checkout is None where git does not know it.
     """
 
     asked: tuple[str, ...]
@@ -62,61 +64,50 @@ class Described:
 
     @property
     def adapters(self) -> Path:
-        """The adapters of the side's checkout."""
+        """Return the adapters of the arm's checkout."""
         return self.root / "adapters"
 
     @property
     def root(self) -> Path:
-        """The side's checkout."""
+        """Return the arm's checkout."""
         return Path(self.checkout) if self.checkout else ROOT
 
     def to_json(self) -> dict[str, Any]:
-        """The side as a run's header has it."""
+        """Return the arm as a run's header has it."""
         return asdict(self)
 
 
 def described(header: Mapping[str, Any]) -> dict[str, Described]:
-    """The sides that a run's header names; none for a run without."""
+    """Return the arms that a run's header names. A run without a comparison has none."""
     arms = header.get("arms") or {}
     return {
-        name: Described(**{**fields, "asked": tuple(fields["asked"])})
-        for name, fields in arms.items()
+        name: Described(**known_fields(Described, values) | {"asked": tuple(values["asked"])})
+        for name, values in arms.items()
     }
 
 
 def describe(asked: Sequence[str]) -> Described:
-    """Read what a side is to be: pins, options, one interpreter, one checkout, or "." for what is here. Raises UsageError."""
-    made = Described(tuple(asked))
+    """Read the description of an arm: pins, options, one interpreter, one checkout, or ".".
+
+    Raise UsageError where a text is none of them.
+    """
+    described = Described(tuple(asked))
     for text in asked:
-        path = Path(text).expanduser()
-        if _PIN.match(text):
-            name, requirement = pins.parse(text)
-            made = replace(made, pins={**made.pins, name: requirement})
-        elif text == HERE:
-            continue
-        elif path.is_dir():
-            made = _with_checkout(made, path.resolve())
-        elif path.is_file():
-            _refuse_second("interpreter", made.python, text)
-            # unresolved: a link's place decides its environment
-            made = replace(made, python=str(path.absolute()))
-        elif "=" in text:
-            made = replace(made, options={**made.options, **planning.parse_options([text])})
-        else:
-            raise UsageError(
-                f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, or '.' for what is here"
-            )
-    if made.python and made.pins:
+        described = _with(described, text)
+    if described.python and described.pins:
         raise UsageError(
-            f"an arm with an interpreter of its own ({made.python}) has no pins: they are for an environment made here"
+            f"an arm with the interpreter {described.python} takes no pins, "
+            "because pins are for an environment that is made here"
         )
-    return made
+    return described
 
 
 def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> None:
-    """Raise UsageError for a pin of a package that no framework of the run requires, and for two frameworks in one interpreter.
+    """Check that every arm can have the frameworks of the run.
 
-    IncomparableError where a side's checkout lacks a framework: the other side adds it.
+    Raise UsageError for a pin of a package that no framework of the run requires, and for one
+    interpreter for two frameworks. Raise IncomparableError where an arm's checkout lacks a
+    framework, because the other arm may have added it.
     """
     for arm in arms.values():
         for name in frameworks:
@@ -124,23 +115,21 @@ def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> No
                 raise IncomparableError(
                     f"{arm.checkout} has no framework {name}, so there is nothing to compare"
                 )
-        pins.require_known(
-            arm.pins,
-            [
-                (arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8")
-                for name in frameworks
-            ],
-        )
+        requirements = [
+            (arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8") for name in frameworks
+        ]
+        pins.require_known(arm.pins, requirements)
         if arm.python and len(frameworks) > 1:
             raise UsageError(
-                f"{arm.python} is the interpreter of one framework, and the run has {len(frameworks)}"
+                f"{arm.python} is the interpreter of one framework, "
+                f"and the run has {len(frameworks)}: name one with --framework"
             )
 
 
 def opened(arms: Mapping[str, Described], frameworks: Sequence[str], venvs: Path) -> dict[str, Arm]:
-    """Return the sides' environments, not made yet.
+    """Return the arms with their environments, which are not made yet.
 
-    Raises UsageError where a checkout is not as it was when it was named.
+    Raise UsageError where a checkout has changed since it was named.
     """
     return {name: _opened(arm, frameworks, venvs) for name, arm in arms.items()}
 
@@ -148,29 +137,23 @@ def opened(arms: Mapping[str, Described], frameworks: Sequence[str], venvs: Path
 def plan(
     arms: Mapping[str, Described], frameworks: Sequence[str], chosen: suite.Suite, **wishes: Any
 ) -> list[PlannedCase]:
-    """Return the cases of all sides, each side's by its own checkout's declarations; `wishes` are those of `planning.plan`."""
-    return [
-        item
-        for name, arm in arms.items()
-        for item in _planned(name, arm, frameworks, chosen, wishes)
-    ]
+    """Return the cases of all arms, each as its own checkout declares them.
 
-
-def _planned(
-    name: str,
-    arm: Described,
-    frameworks: Sequence[str],
-    chosen: suite.Suite,
-    wishes: Mapping[str, Any],
-) -> list[PlannedCase]:
-    entries = catalog.select(_declared(arm), frameworks)
-    return planning.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
+    `wishes` are those of `planning.plan`. Raise IncomparableError where an arm cannot have them.
+    """
+    planned: list[PlannedCase] = []
+    for name, arm in arms.items():
+        entries = catalog.select(_declared(arm), frameworks)
+        cases = planning.plan(chosen, entries, arm=name, arm_options=arm.options, **wishes)
+        _require_drivable(arm, cases)
+        planned.extend(cases)
+    return planned
 
 
 def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
-    """The frameworks as a side's checkout declares them.
+    """Return the frameworks as an arm's checkout declares them.
 
-    IncomparableError where this code cannot read another checkout's.
+    Raise IncomparableError where this code cannot read another checkout's declarations.
     """
     try:
         return catalog.frameworks(arm.adapters)
@@ -180,59 +163,62 @@ def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
         raise IncomparableError(f"{arm.checkout} cannot be read from here: {error}") from error
 
 
-def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
+def _require_drivable(arm: Described, planned: Sequence[PlannedCase]) -> None:
     if arm.checkout:
-        _require_same_commit(arm)
+        unknown = border.unknown_fields(arm.root)
+        border.require_unset(unknown, [item.case for item in planned], arm.root)
+
+
+def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
     overrides = {name: Path(arm.python) for name in frameworks} if arm.python else {}
-    return Arm(
-        Environments(venvs, arm.adapters, overrides, arm.pins, usual=catalog.ADAPTERS), arm.root
-    )
+    environments = Environments(venvs, arm.adapters, overrides, arm.pins, usual=catalog.ADAPTERS)
+    if not arm.checkout:
+        return Arm(environments)
+    _require_same_commit(arm)
+    return Arm(environments, arm.root, border.unknown_fields(arm.root))
 
 
 def _require_same_commit(arm: Described) -> None:
     commit = machine.commit_of(arm.root)
     if commit != arm.commit:
         raise UsageError(
-            f"the checkout {arm.root} was at commit {arm.commit} when the run began and is at {commit} now"
+            f"the checkout {arm.root} was at commit {arm.commit} when the run began "
+            f"and is at {commit} now"
         )
 
 
-def _with_checkout(made: Described, folder: Path) -> Described:
+def _with(described: Described, text: str) -> Described:
+    """Return a description with one more text of its user."""
+    path = Path(text).expanduser()
+    if _PIN.match(text):
+        name, requirement = pins.parse(text)
+        return replace(described, pins={**described.pins, name: requirement})
+    if text == HERE:
+        return described
+    if path.is_dir():
+        return _with_checkout(described, path.resolve())
+    if path.is_file():
+        _refuse_second("interpreter", described.python, text)
+        # A link stays unresolved, because its own folder decides the environment.
+        return replace(described, python=str(path.absolute()))
+    if "=" in text:
+        options = planning.parse_options([text])
+        return replace(described, options={**described.options, **options})
+    raise UsageError(
+        f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, "
+        "or '.' for this checkout"
+    )
+
+
+def _with_checkout(described: Described, folder: Path) -> Described:
     if not (folder / "harness" / "worker").is_dir() or not (folder / "adapters").is_dir():
         raise UsageError(
             f"{folder} is no checkout of this project: it has no harness/worker and adapters"
         )
-    here, there = _language(ROOT), _language(folder)
-    for key, value in here.items():
-        if there.get(key) != value:
-            raise IncomparableError(
-                f"the worker of {folder} cannot be driven from here: {_unlike(key, value, there.get(key))}"
-            )
-    _refuse_second("checkout", made.checkout, str(folder))
-    return replace(made, checkout=str(folder), commit=machine.commit_of(folder))
-
-
-def _language(checkout: Path) -> dict[str, Any]:
-    """What a checkout's worker reads and writes. Raises IncomparableError where it does not say."""
-    variables = os.environ | {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
-    argv = [sys.executable, "-c", _PROBE]
-    done = subprocess.run(
-        argv, env=variables, capture_output=True, text=True, check=False, timeout=_PROBE_TIMEOUT_S
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise IncomparableError(
-            f"the worker of {checkout} does not say what records it writes: {last}"
-        )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def _unlike(key: str, here: Any, there: Any) -> str:
-    if key == "schema":
-        return f"its records have schema {there}, and those of this checkout {here}"
-    fields = sorted(set(here) ^ set(there or ()))
-    return f"its {key} differs from that of this checkout in {', '.join(fields) or 'order'}"
+    # An arm that cannot be driven is refused before anything is planned.
+    border.unknown_fields(folder)
+    _refuse_second("checkout", described.checkout, str(folder))
+    return replace(described, checkout=str(folder), commit=machine.commit_of(folder))
 
 
 def _refuse_second(what: str, first: str | None, second: str) -> None:

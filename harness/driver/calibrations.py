@@ -1,4 +1,7 @@
-"""How a directory takes direct I/O is found out once: ceilings of other requests are of other speeds, and compare nothing."""
+"""Calibrations of earlier runs, because ceilings of unlike requests cannot be compared.
+
+The runs of one results folder share the sweep that found the fastest requests of a directory.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +15,39 @@ from harness.wire.records import CalibrationRecord
 
 
 def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, CalibrationRecord] | None:
-    """Return the first sweep of so many bytes among a run's neighbours that were measured alike, and that neighbour's name."""
+    """Return the first sweep of `size_bytes` beside a run, with the name of the run that has it.
+
+    Runs count that were measured on the same machine and directory. Return None without one.
+    """
     for file in sorted(run.folder.parent.glob(f"*/{RECORDS}")):
-        found = _sweep_in(file)
-        if (
-            found is not None
-            and found.bytes == size_bytes
-            and _is_alike(file.with_name(MANIFEST), run.manifest)
-        ):
-            return file.parent.name, found
+        sweep = _sweep_in(file)
+        if sweep is None or sweep.bytes != size_bytes:
+            continue
+        if _is_alike(file.with_name(MANIFEST), run.manifest):
+            return file.parent.name, sweep
     return None
 
 
 def _sweep_in(records: Path) -> CalibrationRecord | None:
-    """Return a run's sweep, which stands near the beginning of its records; None where nothing was swept."""
+    """Return the sweep in a run's records, or None where nothing was swept.
+
+    Only its line is parsed, near the beginning of a file that may be long.
+    """
     try:
         with records.open(errors="replace") as lines:
             line = next((line for line in lines if '"kind":"calibration"' in line), "")
-        found = parse(line)
+        record = parse(line)
     except (OSError, InvalidLine):
         return None
-    return found if isinstance(found, CalibrationRecord) and found.direct and found.rounds else None
+    if not isinstance(record, CalibrationRecord):
+        return None
+    return record if record.direct and record.rounds else None
 
 
 def _is_alike(manifest: Path, here: Manifest) -> bool:
     try:
-        return not comparable(Manifest.from_json(json.loads(manifest.read_text())), here)
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-    ):  # of a run that has not begun, or of another version
+        there = Manifest.from_json(json.loads(manifest.read_text()))
+    except (OSError, ValueError, TypeError, KeyError):
+        # The other run has not begun, or is of another version.
         return False
+    return not comparable(there, here)

@@ -1,6 +1,6 @@
-"""What this machine can run, found out by trying.
+"""The abilities of this machine, found out by trying.
 
-Nothing here raises: each finding is a `Check`.
+Nothing here raises an error. Each finding is a `Check`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import shutil
+import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -25,10 +26,14 @@ from harness.run.errors import UsageError
 Status = Literal["ok", "warning", "missing"]
 _PROBE_BYTES = 2**20
 _TIMEOUT_S = 20
+# The longest socket known, in a run's temporary folder: multiprocessing's, which PyTorch's
+# asynchronous DCP uses when its daemon is a process.
+_SOCKET = Path("tmp", "pymp-01234567", "listener-01234567")
+_SOCKET_PATH_BYTES = 107  # unix(7), without the NUL at the end
 _ENVIRONMENT_CHECKS: dict[str, tuple[Status, str]] = {
     "ready": ("ok", "environment is ready"),
     "external": ("ok", "an interpreter of your own"),
-    "outdated": ("warning", "environment is outdated or unfinished; the next run makes it anew"),
+    "outdated": ("warning", "environment is outdated or unfinished; the next run makes it again"),
     "missing": ("missing", "no environment yet; the first run makes it"),
 }
 
@@ -47,11 +52,11 @@ class Check:
 
 def doctor(environments: Environments, scratch: Path) -> list[Check]:
     """Return what this machine can run, with checkpoints under the directory `scratch`."""
-    found = environments.listing()
+    listed = environments.listing()
     return [
         Check("python", "ok", platform.python_version()),
-        *(_environment(environment) for environment in found),
-        _mpi(found),
+        *(_environment(environment) for environment in listed),
+        _mpi(listed),
         _slurm(),
         _gpu(),
         _tool("strace", "strace", "system calls and injected faults cannot be traced"),
@@ -67,22 +72,19 @@ def _environment(environment: Environment) -> Check:
     return Check(environment.framework, status, f"{detail} ({environment.interpreter})")
 
 
-def _mpi(found: list[Environment]) -> Check:
-    """Look for mpirun beside the interpreters first: the wheel in an environment is the one that its ranks talk to."""
+def _mpi(environments: list[Environment]) -> Check:
+    """Look for mpirun beside the interpreters first, because their ranks use that one's library."""
     beside = [
         environment.interpreter.parent / "mpirun"
-        for environment in found
+        for environment in environments
         if environment.state in ("ready", "external")
     ]
-    on_path = shutil.which("mpirun")
-    paths = [str(path) for path in beside if path.exists()] or ([on_path] if on_path else [])
-    if not paths:
-        return Check(
-            "mpirun",
-            "missing",
-            "no mpirun in an environment or on the path: only world 1 can be run",
-        )
-    return Check("mpirun", "ok", f"{_version(paths[0])} ({paths[0]})")
+    paths = [str(path) for path in beside if path.exists()]
+    path = paths[0] if paths else shutil.which("mpirun")
+    if path is None:
+        detail = "no mpirun in an environment or on the path: only world 1 can be run"
+        return Check("mpirun", "missing", detail)
+    return Check("mpirun", "ok", f"{_version(path)} ({path})")
 
 
 def _tool(name: str, command: str, consequence: str) -> Check:
@@ -93,10 +95,11 @@ def _tool(name: str, command: str, consequence: str) -> Check:
 
 
 def _slurm() -> Check:
-    """Ask for the partitions: the commands alone may belong to no cluster."""
+    """Ask for the partitions, because the commands alone may belong to no cluster."""
     path = shutil.which("sinfo")
     if path is None:
         return Check("slurm", "missing", "no sinfo on the path: the slurm launcher cannot be used")
+    command = f"{_version(path)} ({path})"
     try:
         done = subprocess.run(
             [path, "--noheader", "--format=%R"],
@@ -106,14 +109,10 @@ def _slurm() -> Check:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return Check(
-            "slurm",
-            "warning",
-            f"{_version(path)} ({path}) reaches no controller: the slurm launcher cannot be used",
-        )
-    return Check(
-        "slurm", "ok", f"{_version(path)} ({path}); partitions: {', '.join(done.stdout.split())}"
-    )
+        detail = f"{command} reaches no controller: the slurm launcher cannot be used"
+        return Check("slurm", "warning", detail)
+    partitions = ", ".join(done.stdout.split())
+    return Check("slurm", "ok", f"{command}; partitions: {partitions}")
 
 
 def _version(path: str) -> str:
@@ -124,7 +123,8 @@ def _version(path: str) -> str:
         )
     except (OSError, subprocess.SubprocessError):
         return "does not answer"
-    return next(iter((done.stdout or done.stderr).splitlines()), "of unknown version")
+    lines = (done.stdout or done.stderr).splitlines()
+    return lines[0] if lines else "of unknown version"
 
 
 def _gpu() -> Check:
@@ -139,44 +139,23 @@ def _storage(scratch: Path) -> list[Check]:
         preflight.check_scratch(scratch, 0)
     except UsageError as error:
         return [Check("disk", "missing", str(error))]
-    return [_disk(scratch), _direct_io(scratch), _page_cache(scratch)]
+    return [_disk(scratch), _direct_io(scratch), _page_cache(scratch), _sockets(scratch)]
 
 
 def _disk(scratch: Path) -> Check:
     mount = machine.mount_of(scratch)
     device = machine.block_device(mount)
-    where = f"{mount.type} on {device.name}" if device else mount.type
-    return Check(
-        "disk",
-        "ok",
-        f"{where}, {shutil.disk_usage(scratch).free / preflight.GIB:.1f} GiB free in {scratch}",
-    )
+    kind = f"{mount.type} on {device.name}" if device else mount.type
+    free_gib = shutil.disk_usage(scratch).free / preflight.GIB
+    return Check("disk", "ok", f"{kind}, {free_gib:.1f} GiB free in {scratch}")
 
 
 def _direct_io(scratch: Path) -> Check:
     reason = preflight.direct_io(scratch)
     if reason:
-        return Check(
-            "direct I/O",
-            "warning",
-            f"{reason}: ceilings and cold reads here say nothing about a disk",
-        )
+        detail = f"{reason}: ceilings and cold reads here say nothing about a disk"
+        return Check("direct I/O", "warning", detail)
     return Check("direct I/O", "ok", "O_DIRECT writes reach the device")
-
-
-def _memory() -> Check:
-    available = f"{psutil.virtual_memory().available / preflight.GIB:.1f} GiB available"
-    if machine.hypervisor() and machine.free_page_reporting():
-        return Check(
-            "memory",
-            "warning",
-            f"{available}; virtual machine with free page reporting: first touches may be slow",
-        )
-    return Check(
-        "memory",
-        "ok",
-        f"{available}; {'virtual machine' if machine.hypervisor() else 'no hypervisor seen'}",
-    )
 
 
 def _page_cache(scratch: Path) -> Check:
@@ -185,43 +164,78 @@ def _page_cache(scratch: Path) -> Check:
         with tempfile.TemporaryFile(dir=scratch) as file:
             resident = _resident_after_drop(file)
     except OSError as error:
-        return Check(
-            "page cache",
-            "warning",
-            f"cannot be looked at ({error.strerror}): loads will read as `unknown`",
-        )
+        detail = f"cannot be inspected ({error.strerror}): loads will read as `unknown`"
+        return Check("page cache", "warning", detail)
     pages = _PROBE_BYTES // mmap.PAGESIZE
     if resident:
-        return Check(
-            "page cache",
-            "warning",
-            f"{resident} of {pages} pages stay after a drop: cold loads cannot be measured",
-        )
+        detail = f"{resident} of {pages} pages stay after a drop: cold loads cannot be measured"
+        return Check("page cache", "warning", detail)
     return Check("page cache", "ok", f"a file can be dropped from it (0 of {pages} pages stay)")
 
 
 def _resident_after_drop(file: BinaryIO) -> int:
     file.write(os.urandom(_PROBE_BYTES))
     file.flush()
-    os.fsync(file.fileno())  # a dirty page is never dropped
+    # The kernel never drops a dirty page.
+    os.fsync(file.fileno())
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return _resident_pages(file)
 
 
 def _resident_pages(file: BinaryIO) -> int:
-    """Return how many of the file's pages are in the page cache, by mincore(2). Raises OSError."""
+    """Return how many of the file's pages are in the page cache, by mincore(2). Raise OSError."""
     pages = ctypes.c_ubyte * (_PROBE_BYTES // mmap.PAGESIZE)
     libc = ctypes.CDLL(None, use_errno=True)
-    # ctypes takes the address of writable buffers only: a private, writable mapping that nobody
-    # writes to.
+    # ctypes takes the address of a writable buffer only. This private mapping is writable, and
+    # nobody writes to it.
     with mmap.mmap(file.fileno(), _PROBE_BYTES, access=mmap.ACCESS_COPY) as mapped:
         start = ctypes.c_char.from_buffer(mapped)
         residency = pages()
         result = libc.mincore(
             ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(_PROBE_BYTES), residency
         )
-        del start  # a mapping whose address is in use cannot be closed
+        # A mapping whose address is in use cannot be closed.
+        del start
     if result != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
     return sum(page & 1 for page in residency)
+
+
+def _sockets(scratch: Path) -> Check:
+    """Bind a socket where a method's daemon would, because its path may be too long for that."""
+    run = preflight.scratch_of(Path(f"doctor-{os.getpid()}"), scratch.absolute())
+    path = run / _SOCKET
+    try:
+        path.parent.mkdir(parents=True)
+        with socket.socket(socket.AF_UNIX) as daemon:
+            daemon.bind(str(path))
+    except OSError as error:
+        return Check("sockets", "warning", f"{_why_no_socket(path, error)}: {_WITHOUT_SOCKETS}")
+    finally:
+        shutil.rmtree(run, ignore_errors=True)
+    return Check("sockets", "ok", "a method's daemon can listen in the scratch directory")
+
+
+_WITHOUT_SOCKETS = (
+    "methods that write from a daemon process fail here, such as PyTorch's asynchronous DCP"
+)
+
+
+def _why_no_socket(path: Path, error: OSError) -> str:
+    length = len(os.fsencode(path))
+    if length > _SOCKET_PATH_BYTES:
+        return (
+            f"sockets in a run's folder would have paths of {length} bytes, and the kernel takes "
+            f"{_SOCKET_PATH_BYTES}; name a scratch directory with a shorter path (--dir)"
+        )
+    return f"no socket can be made in the scratch directory ({error.strerror or error})"
+
+
+def _memory() -> Check:
+    available = f"{psutil.virtual_memory().available / preflight.GIB:.1f} GiB available"
+    if machine.hypervisor() and machine.free_page_reporting():
+        detail = f"{available}; virtual machine with free page reporting: first touches may be slow"
+        return Check("memory", "warning", detail)
+    kind = "virtual machine" if machine.hypervisor() else "no hypervisor seen"
+    return Check("memory", "ok", f"{available}; {kind}")

@@ -13,7 +13,7 @@ from harness.driver.ledger import Ledger
 from harness.driver.shared_memory import SharedMemory
 from harness.driver.units import state_bytes
 from harness.run.reading import InvalidLine
-from harness.wire.case import Case, Job, job_to_json
+from harness.wire.case import Case, Job
 
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
@@ -59,7 +59,7 @@ class JobRunner:
         job = self._completed(job, case)
         folder = self.folder / job.name
         folder.mkdir(parents=True)
-        (folder / "job.json").write_text(job_to_json(job))
+        (folder / "job.json").write_text(arm.job_to_json(job))
         temporary = self.scratch / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
         nodes = job.tasks[0].case.nodes if job.tasks else 0

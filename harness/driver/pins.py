@@ -1,4 +1,4 @@
-"""Pins of a requirements file, and other ones in their place."""
+"""Pins of a requirements file, and their replacement by other pins."""
 
 from __future__ import annotations
 
@@ -11,33 +11,40 @@ from harness.run.errors import UsageError, nearest
 
 
 def parse(text: str) -> tuple[str, str]:
-    """Return `("torch", "torch==2.12.*")` for such a pin: the canonical name and the requirement. Raises UsageError."""
+    """Return the canonical name and the requirement of a pin, such as `("torch", "torch==2.12.*")`.
+
+    Raise UsageError where the text pins no version.
+    """
     try:
         requirement = Requirement(text)
     except InvalidRequirement as error:
-        raise UsageError(
-            f"a pin reads NAME==VERSION, not {text!r}: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise UsageError(f"a pin reads NAME==VERSION, not {text!r}: {reason}") from error
     if [specifier.operator for specifier in requirement.specifier] != ["=="]:
         raise UsageError(f"a pin reads NAME==VERSION or NAME==VERSION.*, not {text!r}")
     return canonicalize_name(requirement.name), str(requirement)
 
 
 def names(requirements: str) -> set[str]:
-    """The canonical names of the packages that a requirements file (its text) names."""
-    return {name for name in map(_name, requirements.splitlines()) if name}
+    """Return the canonical names of the packages in the text of a requirements file."""
+    lines = requirements.splitlines()
+    return {name for name in map(_name, lines) if name}
 
 
 def require_known(pins: Iterable[str], requirements: Iterable[str]) -> None:
-    """Raise UsageError with the nearest name for a package that none of the requirements files names."""
-    known = {name for text in requirements for name in names(text)}
+    """Raise UsageError with the nearest name for a pin of a package that no file requires.
+
+    `requirements` holds the texts of the requirements files.
+    """
+    known: set[str] = set()
+    known.update(*map(names, requirements))
     for name in pins:
         if name not in known:
             raise nearest("package", name, known, "among the requirements")
 
 
 def replaced(requirements: str, pins: Mapping[str, str]) -> str:
-    """Return a requirements file's text with the pins of these packages in the place of its own."""
+    """Return a requirements file's text in which `pins` (by package) replace the file's own."""
     return "".join(f"{_pin(line, pins)}\n" for line in requirements.splitlines())
 
 
@@ -46,8 +53,12 @@ def _pin(line: str, pins: Mapping[str, str]) -> str:
 
 
 def _name(line: str) -> str | None:
-    """The canonical name of the package that a line requires; None for comments and options."""
+    """Return the canonical name of the package that a line requires.
+
+    Return None for comments and options.
+    """
+    requirement = line.partition(" #")[0].strip()
     try:
-        return canonicalize_name(Requirement(line.partition(" #")[0].strip()).name)
+        return canonicalize_name(Requirement(requirement).name)
     except InvalidRequirement:
         return None

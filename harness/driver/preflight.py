@@ -1,4 +1,7 @@
-"""What must hold before a run starts, so that it is refused in a sentence and does not break down in its third hour."""
+"""Conditions that must hold before a run starts.
+
+A run that cannot work is refused in one sentence, and does not break down in its third hour.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +15,43 @@ from pathlib import Path
 import psutil
 
 from harness.driver.machine import mount_of
+from harness.driver.shared_memory import digest_of
 from harness.run.errors import UsageError
 
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
-# What one rank holds at its peak, in units of the state: the state, a method's copy of it (a
-# snapshot or a serialized buffer), and the gradients with the buffer that the ceiling writes from.
+# The peak of one rank in units of its state: the state, a method's copy of it (a snapshot or a
+# serialized buffer), and the gradients with the buffer that the ceiling writes from.
 _STATES_PER_RANK = 3
 _INTERPRETER_BYTES = 1 * GIB  # a framework and its libraries
 
 
+def scratch_of(run: Path, directory: Path) -> Path:
+    """Return the scratch folder of a run below the directory that its user named.
+
+    Its name is short, because methods make Unix sockets below it, and the path of a socket has at
+    most 107 bytes.
+    """
+    return directory / digest_of(run)
+
+
 def check_scratch(path: Path, needed_bytes: int) -> None:
-    """Raise UsageError unless `path` is a directory that takes files and has room for `needed_bytes`."""
+    """Raise UsageError unless `path` is a directory with room for files of `needed_bytes`."""
     if not path.exists():
         raise UsageError(f"scratch directory {path} does not exist")
     if not path.is_dir():
         raise UsageError(f"scratch directory {path} is not a directory")
     _try_to_write(path)
-    free = shutil.disk_usage(path).free
-    if free < needed_bytes:
-        raise UsageError(
-            f"scratch directory {path} has {_gib(free)} free, and the run needs {_gib(needed_bytes)}"
-        )
+    free_bytes = shutil.disk_usage(path).free
+    if free_bytes < needed_bytes:
+        free, needed = _gib(free_bytes), _gib(needed_bytes)
+        raise UsageError(f"scratch directory {path} has {free} free, and the run needs {needed}")
 
 
 def _try_to_write(path: Path) -> None:
-    """Write for real: permissions do not show a read-only mount, and the superuser passes every permission."""
+    """Write a file, because permissions show no read-only mount and do not bind the superuser."""
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"ckptbench")
@@ -48,17 +60,18 @@ def _try_to_write(path: Path) -> None:
 
 
 def direct_io(path: Path) -> str | None:
-    """Return why O_DIRECT does not reach a device from the directory `path`, or None where it does."""
-    kind = mount_of(path).type
-    if kind in _IN_MEMORY:  # they accept O_DIRECT and ignore it
-        return f"{kind} keeps files in memory"
+    """Return why O_DIRECT reaches no device from the directory `path`, or None where it does."""
+    file_system = mount_of(path).type
+    # These accept O_DIRECT and ignore it.
+    if file_system in _IN_MEMORY:
+        return f"{file_system} keeps files in memory"
     if not hasattr(os, "O_DIRECT"):
         return "this operating system has no O_DIRECT"
     try:
         _write_directly(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            return f"{kind} does not take O_DIRECT"
+            return f"{file_system} does not take O_DIRECT"
         return f"a direct write failed: {error.strerror}"
     return None
 
@@ -75,7 +88,7 @@ def _write_directly(path: Path) -> None:
 
 
 def needed_memory_bytes(state_bytes: int, ranks: int) -> int:
-    """Estimate the bytes of memory that `ranks` processes on one machine need for a state of `state_bytes` each."""
+    """Estimate the memory that `ranks` processes need for a state of `state_bytes` each."""
     return ranks * (_STATES_PER_RANK * state_bytes + _INTERPRETER_BYTES)
 
 
@@ -93,5 +106,5 @@ def _gib(count: int) -> str:
 
 
 def available_memory_bytes() -> int:
-    """What the kernel can give to new processes without swapping."""
+    """Return how much memory the kernel can give to new processes without swapping."""
     return int(psutil.virtual_memory().available)

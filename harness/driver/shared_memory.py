@@ -1,4 +1,7 @@
-"""A run's own folder in the machine's shared memory: what outlives a process there must not outlive the run."""
+"""A run's own folder in the machine's shared memory.
+
+A killed process leaves its files there, and none of them may outlive the run.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,41 @@ DEVICE = Path("/dev/shm")
 
 
 def folder_of(run: Path) -> Path:
-    """Return the folder of a run.
+    """Return the folder in shared memory of the run in the folder `run`."""
+    return DEVICE / f"ckptbench-{run.name}-{digest_of(run)}"
 
-    Runs that begin in the same second, of two users say, have one name in different places.
+
+def digest_of(run: Path) -> str:
+    """Return 8 hex digits of a run's path.
+
+    Two runs that begin in the same second, of two users for example, have the same name.
     """
-    place = hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
-    return DEVICE / f"ckptbench-{run.name}-{place}"
+    return hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
 
 
 class SharedMemory:
-    """Where ranks of one machine meet, and where checkpoints lie that are restored from memory."""
+    """The run's files in shared memory: those of ranks that meet, and checkpoints kept there."""
 
     def __init__(self, run: Path) -> None:
-        """Take the run's folder, and remove what a driver of it that was killed has left."""
+        """Take the run's folder, and remove the files that its killed driver left."""
         self._folder = folder_of(run)
         self.clear()
 
     @property
     def ranks(self) -> Path | None:
-        """A folder for the ranks of one job; None on a machine that has no shared memory."""
+        """Make a folder for the ranks of one job. Return None without shared memory."""
         return self._made("ranks")
 
     @property
     def levels(self) -> Path | None:
-        """A folder for checkpoints in memory, which later processes restore; None on a machine that has no shared memory."""
+        """Make a folder for checkpoints in memory that later processes restore.
+
+        Return None without shared memory.
+        """
         return self._made("levels")
 
     def clear_ranks(self) -> None:
-        """Remove what the ranks of a job have left."""
+        """Remove the files that the ranks of a job left."""
         shutil.rmtree(self._folder / "ranks", ignore_errors=True)
 
     def clear(self) -> None:

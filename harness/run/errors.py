@@ -1,4 +1,4 @@
-"""What a user did wrong, in one sentence."""
+"""Errors that a user reads: one sentence on what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ _LISTED_AT_MOST = 30  # names
 
 
 class UsageError(ValueError):
-    """One clear sentence about wrong usage or bad input; the command line prints it and exits.
+    """One clear sentence about wrong usage or bad input. The command line prints it and exits.
 
-    A ValueError, so that a validator of a declaration may raise it and pydantic adds the key.
+    It is a ValueError, so that a validator of a declaration may raise it and pydantic adds the key.
     """
 
     exit_status = 2
 
 
 class IncomparableError(UsageError):
-    """Nothing is wrong but that two sides cannot be held against each other; the command line exits with 3."""
+    """Two sides that are right and cannot be compared. The command line exits with 3."""
 
     exit_status = 3
 
 
 def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> UsageError:
-    """Return the error for a name that is not among `valid`, with the nearest valid one; `where` says where it was looked for.
+    """Return the error for a name that is not in `valid`, with the nearest valid name.
 
-    The comparison ignores case, because a wrong capital is the typo that a similarity ratio rates
-    worst in short names.
+    `where` says where the name was looked for. The comparison ignores case, because a similarity
+    ratio rates a wrong capital in a short name as worse than any other typo.
     """
     names = sorted(valid)
     by_lower_case = {name.lower(): name for name in names}
     close = difflib.get_close_matches(given.lower(), by_lower_case, n=1)
-    place = f" {where}" if where else ""
     hint = f"; did you mean {by_lower_case[close[0]]!r}?" if close else ""
-    listed = names[-_LISTED_AT_MOST:]  # of runs, whose names begin with their dates, the newest
-    more = f" and {len(names) - len(listed)} more" if len(names) > len(listed) else ""
-    return UsageError(
-        f"unknown {kind} {given!r}{place}{hint} (known: {', '.join(listed) or 'none'}{more})"
-    )
+    # Names of runs begin with their dates, so the last names are those of the newest runs.
+    listed = names[-_LISTED_AT_MOST:]
+    known = ", ".join(listed) or "none"
+    if len(names) > len(listed):
+        known += f" and {len(names) - len(listed)} more"
+    place = f" {where}" if where else ""
+    return UsageError(f"unknown {kind} {given!r}{place}{hint} (known: {known})")

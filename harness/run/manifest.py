@@ -1,4 +1,4 @@
-"""What a run's numbers depend on, and which runs may be held against each other."""
+"""The machine that a run was measured on, and which runs may be compared."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from harness.wire.case import known_fields
+
 _MEMORY_TOLERANCE = 0.01  # a kernel reserves a little more or less memory at each boot
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run's numbers depend on. None means that this machine does not say."""
+    """Everything that a run's numbers depend on. None means that this machine does not say."""
 
     machine: str  # 12 hex digits; the same for every run of one machine
     cpu_model: str
@@ -20,7 +22,7 @@ class Manifest:
     logical_cores: int
     memory_bytes: int
     hypervisor: bool | None
-    # the host takes freed memory back: the first touch of it is slow again
+    # The host takes freed memory back, so that the first touch of it is slow again.
     free_page_reporting: bool
     transparent_hugepages: str | None
     kernel: str
@@ -43,8 +45,8 @@ class Manifest:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the manifest that `to_json` gave."""
-        return cls(**{**values, "gpus": tuple(values["gpus"])})
+        """Return the manifest that `to_json` gave, in this version or another."""
+        return cls(**known_fields(cls, values) | {"gpus": tuple(values["gpus"])})
 
 
 _COMPARED = (
@@ -67,11 +69,14 @@ _COMPARED = (
 
 
 def comparable(a: Manifest, b: Manifest) -> list[str]:
-    """Return the names of the fields that make two runs unlike; empty where they may be compared or pooled."""
-    return [name for name in _COMPARED if not _alike(name, getattr(a, name), getattr(b, name))]
+    """Return the names of the fields that make two runs unlike.
+
+    Runs without such a field may be compared or pooled.
+    """
+    return [name for name in _COMPARED if not _is_alike(name, getattr(a, name), getattr(b, name))]
 
 
-def _alike(name: str, a: Any, b: Any) -> bool:
+def _is_alike(name: str, a: Any, b: Any) -> bool:
     if name == "memory_bytes":
         return math.isclose(a, b, rel_tol=_MEMORY_TOLERANCE)
     return bool(a == b)

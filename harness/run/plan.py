@@ -1,4 +1,4 @@
-"""What a run is to measure, as its plan file has it."""
+"""The plan of a run: its cases and how often to measure each, and the selection that gave them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from harness.wire.case import Case
+from harness.wire.case import Case, case_from_json, known_fields
 
-AB = "ab-"  # begins the name that a run of two arms has for its suite
+AB = "ab-"
+"""The beginning of the suite's name in a run of two arms."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,23 @@ class PlannedCase:
             return self.fails_as_declared(status, reason)
         return status == "ok"
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the planned case as the plan file has it."""
+        return {"id": self.case.id, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Return the planned case that `to_json` gave, in this version or another."""
+        case = case_from_json(values["case"])
+        # The records name their case by the identifier in the plan file. A later version may have
+        # computed it from fields that are unknown here, and the first versions left it out.
+        vars(case)["id"] = values.get("id", case.id)
+        return cls(**known_fields(cls, values) | {"case": case})
+
 
 @dataclass(frozen=True)
 class Selection:
-    """What a run was asked for: to what a suite was narrowed, and what stands in the place of the suite's own.
+    """The part of a suite that a run was asked for, and the values that replace the suite's.
 
     None means that nothing was named there, and the suite decides. `options` are those of methods.
     """
@@ -81,7 +95,7 @@ class Selection:
         nodes: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The selection of a command line; an empty list names nothing."""
+        """Return the selection of a command line, where an empty list names nothing."""
         return cls(
             frameworks=tuple(frameworks),
             workloads=tuple(workloads or ()) or None,
@@ -95,14 +109,14 @@ class Selection:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The selection as a run's header has it."""
+        """Return the selection as a run's header has it."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The selection that `to_json` gave."""
-        named: dict[str, Any] = {
+        """Return the selection that `to_json` gave, in this version or another."""
+        lists_as_tuples: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in values.items()
+            for name, value in known_fields(cls, values).items()
         }
-        return cls(**named)
+        return cls(**lists_as_tuples)

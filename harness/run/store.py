@@ -1,4 +1,7 @@
-"""One folder per run: its manifest, its plan, and its records, which are only ever appended to."""
+"""A run's folder, opened for writing: its manifest, its plan, and its records.
+
+Records are only ever appended.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import InvalidLine, parse
 from harness.run.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
-from harness.wire.case import SUMMARY_ABOVE
+from harness.wire.case import SUMMARY_ABOVE, known_fields
 from harness.wire.records import Record, to_line
 
 LATEST = "latest"
@@ -27,12 +30,12 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class Settings:
-    """What is said once for a whole run: it goes on with the same when it is resumed, and in a Slurm job.
+    """The settings of a whole run. A resumed run goes on with them, also in a Slurm job.
 
     In a world of more than `summary_above` ranks, one record stands for the samples of all.
     `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
-    progress for `timeout_s` is ended; None leaves that to its job. `site` is the file that says
-    what Slurm is told, where not the user's own.
+    progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
+    options for Slurm, where it is not the user's usual one.
     """
 
     summary_above: int = SUMMARY_ABOVE
@@ -46,8 +49,8 @@ class Run(StoredRun):
 
     @property
     def settings(self) -> Settings:
-        """What was said for the whole run, where anything was."""
-        return Settings(**(self.header.get("settings") or {}))
+        """Return the settings of the run. A run that is older than they are has the defaults."""
+        return Settings(**known_fields(Settings, self.header.get("settings") or {}))
 
     def _read(self) -> None:
         super()._read()
@@ -57,11 +60,14 @@ class Run(StoredRun):
 
     @cached_property
     def _descriptor(self) -> int:
-        """Opened for the first lock or line: a run that is only looked at may lie where nothing can be written."""
+        """Open the records for the first lock or line.
+
+        It is late, because a run that is only looked at may lie where nothing can be written.
+        """
         return os.open(self._file, os.O_WRONLY | os.O_APPEND)
 
     def begin(self, manifest: Manifest) -> None:
-        """Keep the machine on which the run is measured."""
+        """Store the machine on which the run is measured."""
         (self.folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
 
     def discard(self) -> None:
@@ -71,19 +77,20 @@ class Run(StoredRun):
 
     @property
     def jobs(self) -> Path:
-        """Where jobs lie while they run."""
+        """Return the folder of the jobs that run now."""
         return self.folder / "jobs"
 
     def lock(self) -> None:
-        """Keep a second driver out of this run, and see what one before it has left.
+        """Keep other drivers out of this run, and read the records that the last one added.
 
-        Raises UsageError where one is at work.
+        Raise UsageError where another driver is at work.
         """
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"run {self.name} is being measured by another process") from error
-        self._read()  # that process may have ended, with new records, since the run was opened
+        # Another driver may have added records and ended since this run was opened.
+        self._read()
 
     def append(self, record: Record) -> None:
         """Append a record of the driver's own."""
@@ -91,9 +98,9 @@ class Run(StoredRun):
         self.records.append(record)
 
     def absorb(self, line: str) -> Record | None:
-        """Append a worker's line once it has been validated; None where the run has it already.
+        """Validate a worker's line and append it. Return None where the run has it already.
 
-        Raises InvalidLine.
+        Raise InvalidLine where it is not a record.
         """
         if line in self._lines:
             return None
@@ -103,30 +110,34 @@ class Run(StoredRun):
         return record
 
     def salvage(self) -> None:
-        """Absorb what workers had written when the driver was killed."""
+        """Absorb the records that workers had written when the driver was killed."""
         for file in sorted(self.jobs.glob("*/rank-*.jsonl")):
-            # what follows the last newline is half a line
-            for line in file.read_text(errors="replace").split("\n")[:-1]:
+            # The text after the last newline is half a line.
+            complete_lines = file.read_text(errors="replace").split("\n")[:-1]
+            for line in complete_lines:
                 try:
                     self.absorb(line)
                 except InvalidLine:
-                    continue  # its case has no number, so it is measured again
+                    # Without its record, the case is measured again.
+                    continue
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the records, which also gives up the lock."""
         if "_descriptor" in vars(self):
             os.close(self._descriptor)
             del self._descriptor
 
     def _append_line(self, line: str) -> None:
-        """One write for the whole line: a killed driver leaves none in two.
+        """Append one line in a single write, so that a killed driver leaves no half line.
 
-        A full disk may, and then the next begins anew.
+        A full disk can still cut a line short. The next line then begins with a newline.
         """
-        data = ("\n" * self._torn + line + "\n").encode()
+        text = f"\n{line}\n" if self._torn else f"{line}\n"
+        data = text.encode()
         self._torn = True
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            written = os.write(self._descriptor, data)
+            data = data[written:]
         self._torn = False
         self._lines.add(line)
 
@@ -146,12 +157,11 @@ def create(
 ) -> Run:
     """Make the folder of a new run.
 
-    `manifest` is None where another machine is going to measure: see `Run.begin`.
-
-    `directory` and `python` are what the user has named, where anything: a resumed run goes on with
-    the same. So it does with `arms`, what the sides of a comparison are by name, with `goal`, the
-    precision asked for and the seconds it may take, and with `settings`. `selection` is to what the
-    suite was narrowed: without it, nobody knows why a row is not in the run.
+    `manifest` is None where another machine is going to measure (see `Run.begin`). `directory` and
+    `python` are the user's own, if any, `arms` describes the sides of a comparison by name, and
+    `goal` is the precision asked for and the seconds that it may take. A resumed run goes on with
+    all of these and with `settings`. `selection` is the part of the suite that was asked for, which
+    tells later why a row is not in the run.
     """
     folder = new_folder(results, suite, plan)
     folder.mkdir(parents=True)
@@ -164,8 +174,7 @@ def create(
         "goal": dict(goal or {}),
         "settings": asdict(settings or Settings()),
         "selection": selection.to_json() if selection else None,
-        # by which the records name them
-        "cases": [{"id": item.case.id, **asdict(item)} for item in plan],
+        "cases": [planned.to_json() for planned in plan],
     }
     (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
     (folder / RECORDS).touch()
@@ -177,14 +186,14 @@ def create(
 
 def new_folder(results: Path, suite: str, plan: Sequence[PlannedCase]) -> Path:
     """Return a path for a new run, named after the time, the suite and the frameworks."""
-    frameworks = sorted({item.case.framework for item in plan})
-    return _unused(results / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{'+'.join(frameworks)}")
+    frameworks = "+".join(sorted({planned.case.framework for planned in plan}))
+    return _unused(results / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{suite}-{frameworks}")
 
 
 def find(results: Path, name: str) -> Path:
     """Return the folder of the run called `name`, or of the newest for "latest".
 
-    Raises UsageError naming those that exist.
+    Raise UsageError with the names of the runs there are.
     """
     known = {folder.name: folder for folder in folders(results)}
     if name != LATEST and (Path(name) / RECORDS).is_file():
@@ -192,13 +201,16 @@ def find(results: Path, name: str) -> Path:
     if not known:
         raise UsageError(f"there are no runs in {results} yet")
     if name == LATEST:
-        return max(
-            known.values(),
-            key=lambda folder: (re.sub(r"\D", "", folder.name[:15]), folder.stat().st_mtime),
-        )
+        return max(known.values(), key=_begun_at)
     if name not in known:
         raise nearest("run", name, sorted(known))
     return known[name]
+
+
+def _begun_at(folder: Path) -> tuple[str, float]:
+    """Return the time in a run's name, then that of its folder, because names count in seconds."""
+    digits = re.sub(r"\D", "", folder.name[:15])
+    return digits, folder.stat().st_mtime
 
 
 def _unused(folder: Path) -> Path:

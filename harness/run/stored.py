@@ -1,6 +1,6 @@
-"""A run's folder, to read: its plan, its machine and its records.
+"""A run's folder, opened for reading: its plan, its machine and its records.
 
-Neither this nor what imports it changes anything there.
+This module changes nothing in the folder, and the modules that import it for reading do neither.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import Damage, read
-from harness.wire.case import Case
 from harness.wire.records import Record
 
 RECORDS = "records.jsonl"
@@ -22,13 +21,17 @@ PLAN = "plan.json"
 
 
 class StoredRun:
-    """A stored run."""
+    """A stored run.
+
+    A plan file of a later version opens too. Fields that are unknown here are ignored, and missing
+    fields have their defaults.
+    """
 
     records: list[Record]
     damages: list[Damage]
 
     def __init__(self, folder: Path) -> None:
-        """Open the run in `folder`; what a power loss left half written stays, as a line of its own that reading reports."""
+        """Open the run in `folder`. A line that a power loss cut short becomes a damage."""
         self.folder = folder
         self.name = folder.name
         self._file = folder / RECORDS
@@ -39,36 +42,32 @@ class StoredRun:
 
     @property
     def manifest(self) -> Manifest:
-        """The machine as it was when measuring began."""
+        """Return the machine as it was when measuring began."""
         return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
 
     @property
     def begun(self) -> bool:
-        """Whether measuring has begun: until then, where a queue stands before it, nobody knows the machine."""
+        """Return whether measuring has begun. Nobody knows the machine of a run in a queue."""
         return (self.folder / MANIFEST).exists()
 
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:
-        """What the run is to measure."""
-        fields = (
-            {name: value for name, value in item.items() if name != "id"}
-            for item in self.header["cases"]
-        )
-        return [PlannedCase(**(item | {"case": Case(**item["case"])})) for item in fields]
+        """Return the cases that the run is to measure."""
+        return [PlannedCase.from_json(values) for values in self.header["cases"]]
 
     @functools.cached_property
     def selection(self) -> Selection | None:
-        """What the run was asked for; None for one of before that was kept."""
-        found = self.header.get("selection")
-        return Selection.from_json(found) if found else None
+        """Return the selection that gave the plan, or None for a run that is older than this."""
+        stored = self.header.get("selection")
+        return Selection.from_json(stored) if stored else None
 
     @functools.cached_property
     def header(self) -> dict[str, Any]:
-        """The plan file: suite, command and cases."""
+        """Return the plan file: suite, command and cases."""
         header: dict[str, Any] = json.loads((self.folder / PLAN).read_text())
         return header
 
 
 def folders(results: Path) -> list[Path]:
-    """The folders of all runs under `results`, reference runs too."""
+    """Return the folders of all runs under `results`, with those of reference runs."""
     return sorted(file.parent for file in results.glob(f"**/{RECORDS}"))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 SUMMARY_ABOVE = 64  # ranks: in a larger world one record speaks for all, unless the user says more
@@ -128,9 +128,13 @@ class Job:
     seed: int = 2026
 
 
-def job_to_json(job: Job) -> str:
-    """Return the job as the JSON that a worker reads."""
-    return json.dumps(asdict(job), indent=1)
+def job_to_json(job: Job, leave_out: Mapping[str, Collection[str]] | None = None) -> str:
+    """Return the job as the JSON that a worker reads.
+
+    `leave_out` names fields by class, such as `{"Case": ["settings"]}`, because the worker of
+    another version may not know them.
+    """
+    return json.dumps(_to_json(job, leave_out or {}), indent=1)
 
 
 def job_from_json(text: str) -> Job:
@@ -138,25 +142,38 @@ def job_from_json(text: str) -> Job:
     values = json.loads(text)
     storage = values.pop("storage")
     return Job(
-        **_known(Job, values)
+        **known_fields(Job, values)
         | {
             "packages": tuple(values["packages"]),
             "tasks": tuple(_task(task) for task in values["tasks"]),
-            "storage": Storage(**_known(Storage, storage)) if storage else None,
+            "storage": Storage(**known_fields(Storage, storage)) if storage else None,
         }
     )
 
 
 def case_from_json(values: Mapping[str, Any]) -> Case:
     """Return the case that `asdict` gave, also one of a version that has more fields."""
-    return Case(**_known(Case, values))
+    return Case(**known_fields(Case, values))
 
 
 def _task(values: Mapping[str, Any]) -> Task:
-    return Task(**_known(Task, values) | {"case": case_from_json(values["case"])})
+    return Task(**known_fields(Task, values) | {"case": case_from_json(values["case"])})
 
 
-def _known(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave out what a later version has added, because older code does without it."""
+def _to_json(value: Any, leave_out: Mapping[str, Collection[str]]) -> Any:
+    if isinstance(value, tuple):
+        return [_to_json(element, leave_out) for element in value]
+    if not is_dataclass(value):
+        return value
+    left_out = leave_out.get(type(value).__name__, ())
+    names = [declared.name for declared in fields(value) if declared.name not in left_out]
+    return {name: _to_json(getattr(value, name), leave_out) for name in names}
+
+
+def known_fields(kind: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that belong to a field of the dataclass `kind`.
+
+    A later version may have written more fields, and this version does without them.
+    """
     names = {declared.name for declared in fields(kind)}
     return {name: value for name, value in values.items() if name in names}

@@ -1,6 +1,6 @@
-"""Where a rank stands, as a few bytes in a file that worker and driver share. Standard library only.
+"""The position of a rank, as a few bytes in a file that worker and driver share.
 
-The mark is what remains when the worker is killed.
+This mark is what remains when the worker is killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-# Changes, what of them was told, task and phase. The worker of another checkout may have one number
-# of eight bytes at the front, which reads as nothing told, and reads these two as one that grows as
-# they do.
+# The numbers of changes and of changes shown to all nodes, the task and the phase. The worker of an
+# old checkout writes one number of eight bytes for the first two. Its upper half is 0, so it reads
+# as no changes shown. An old driver reads the two as one number, which grows as they do.
 MARK = struct.Struct("<IIi20s")
 DONE = "done"
 
 
 class Mark(NamedTuple):
-    """Where a rank stands.
+    """The position of a rank.
 
-    What does not change hangs; the rank that has reached least is the one that others wait for.
+    A rank whose mark does not change hangs. The other ranks wait for the one that reached least.
 
-    `changes` counts phases. `reached` is as many, or, where ranks are on several nodes, as many as
-    all nodes have been told of: else the ranks whose every phase the driver sees would always seem
-    to be ahead of the others.
+    `changes` counts phases. `reached` is the same number on one machine. Where ranks are on several
+    nodes, it is the number when the mark was last shown to all nodes, because the driver sees every
+    phase of the ranks on its own node, and these would always seem to be ahead of the others.
     """
 
     changes: int = 0
@@ -33,21 +33,20 @@ class Mark(NamedTuple):
 
 
 def records_path(folder: Path, rank: int) -> Path:
-    """Where a rank writes its records."""
+    """Return the file of a rank's records."""
     return folder / f"rank-{rank:05d}.jsonl"
 
 
 def mark_path(folder: Path, rank: int) -> Path:
-    """Where a rank marks its phase."""
+    """Return the file of a rank's mark."""
     return folder / f"rank-{rank:05d}.mark"
 
 
 def read_mark(folder: Path, rank: int) -> Mark:
-    """Return the mark of a rank, also of one that is gone, or is still to come."""
+    """Return the mark of a rank. One that has not begun to write has the mark of a launch."""
     try:
-        changes, told, task, phase = MARK.unpack(mark_path(folder, rank).read_bytes())
+        changes, shown, task, phase_bytes = MARK.unpack(mark_path(folder, rank).read_bytes())
     except (FileNotFoundError, struct.error):
         return Mark()
-    return Mark(
-        changes, task, phase.rstrip(b"\0").decode(errors="replace") or Mark().phase, told or changes
-    )
+    phase = phase_bytes.rstrip(b"\0").decode(errors="replace")
+    return Mark(changes, task, phase or Mark().phase, shown or changes)

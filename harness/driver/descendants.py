@@ -1,0 +1,149 @@
+"""All processes of one job, also those whose parent has died.
+
+A daemon of a method, or a rank of a killed mpirun, outlives its parent. Linux then gives it to the
+nearest ancestor that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)), else to init, where nobody
+can tell any more which job it came from. While a job runs, this process adopts, so that everything
+that the job started stays below this process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
+# The time between a request to end and a kill: mpirun needs it to end its ranks on other nodes.
+_GRACE_S = 5.0
+# The time that an orphan gets to end by itself, because its parent may have asked it to.
+_ORPHAN_GRACE_S = 0.5
+_ORPHANS_END_S = 30.0
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+@contextlib.contextmanager
+def adopted() -> Iterator[set[psutil.Process]]:
+    """Adopt orphans within the block, and yield the processes that were below this one before it.
+
+    Afterwards this process adopts or does not adopt, as before.
+    """
+    before = ctypes.c_int()
+    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+    try:
+        yield set(_below_this_process())
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(before.value))
+
+
+class Descendants:
+    """The processes that a job started: those below its first process, and its orphans."""
+
+    def __init__(self, job: subprocess.Popen[bytes], others: set[psutil.Process]) -> None:
+        """Take the job's first process, which leads a session, and what `adopted` yielded."""
+        self._job = job
+        self._others = others
+        self._alive: set[psutil.Process] = set()
+        self._pids = {job.pid}
+
+    def look(self) -> bool:
+        """Look which processes are alive, and return whether one has ended since the last look."""
+        before = self._alive
+        every = self._all()
+        self._alive = {process for process in every if _is_alive(process)}
+        # An orphan that has ended stays a zombie until its new parent has asked about it.
+        psutil.wait_procs(filter(_is_orphan, every), timeout=0)
+        return not before <= self._alive
+
+    def end(self) -> None:
+        """End the whole job. Its first process is asked before, so that mpirun ends its ranks."""
+        if self._job.poll() is None:
+            self._job.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._job.wait(_GRACE_S)
+        _kill(self._all())
+        self._job.kill()
+        self._job.wait()
+        self.end_orphans()
+
+    def end_orphans(self) -> None:
+        """End the processes whose parent has died, and reap them, because nobody else can."""
+        deadline = time.monotonic() + _ORPHANS_END_S
+        # What an orphan had started is an orphan as soon as that has ended.
+        while (orphans := self._orphans()) and time.monotonic() < deadline:
+            _, still_alive = psutil.wait_procs(orphans, timeout=_ORPHAN_GRACE_S)
+            _kill(still_alive)
+            psutil.wait_procs(still_alive, timeout=_GRACE_S)
+
+    def clear_shared_memory(self) -> None:
+        """Remove the segments that PyTorch named after processes that were killed."""
+        for pid in self._pids:
+            for segment in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
+                segment.unlink(missing_ok=True)
+
+    def _orphans(self) -> list[psutil.Process]:
+        """Return the processes of the job that this process has adopted."""
+        return [process for process in self._all() if _is_orphan(process)]
+
+    def _all(self) -> set[psutil.Process]:
+        """Return all processes of the job but its first one.
+
+        A process below this one may also be another thread's. It is in this process's session, and
+        no process of the job can be, because the job's first process leads a session of its own.
+        """
+        found = {
+            process
+            for process in _below_this_process()
+            if process.pid != self._job.pid and not _is_in_our_session(process)
+        }
+        found -= self._others
+        self._pids |= {process.pid for process in found}
+        return found
+
+
+def _prctl(option: int, argument: object) -> None:
+    unused = ctypes.c_ulong(0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, argument, unused, unused, unused) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _below_this_process() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _is_orphan(process: psutil.Process) -> bool:
+    """Return whether this process is the parent, for a process of the job but its first one."""
+    try:
+        return bool(process.ppid() == os.getpid())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_in_our_session(process: psutil.Process) -> bool:
+    try:
+        return os.getsid(process.pid) == os.getsid(0)
+    except ProcessLookupError:
+        return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Return False for a zombie too, because a launcher may be slow to ask about a dead rank."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
