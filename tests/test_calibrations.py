@@ -83,6 +83,5 @@ def test_the_second_run_of_a_folder_sweeps_no_more(measure: Measure, tmp_path: P
     assert any("calibrating" in message for message in first.messages)
     assert not any("calibrating" in message for message in second.messages)
     assert (
-        f"ceilings use the requests that run {first.run.name} found fastest here"
-        in second.messages
+        f"ceilings use the requests that run {first.run.name} found fastest here" in second.messages
     )

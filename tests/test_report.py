@@ -18,14 +18,13 @@ from conftest import ROOT
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
 from scale_of_reading import write_run
 
-from harness.analysis import tables
+from harness import experiments
 from harness.analysis.answer import answer
+from harness.analysis.columns import columns_of, sort_value
 from harness.analysis.report.again import command
-from harness.analysis.report.columns import COLUMNS, QUESTIONS
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.driver import catalog, machine, planning, suite
-from harness.experiments.cost.rows import CostRow
 from harness.run.stored import folders
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
@@ -127,28 +126,28 @@ def test_a_command_has_what_the_user_had_set() -> None:
 
 
 def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:
-    rows = [row for run in references for row in run.rows]
-    # the older of them have none
-    rows += [replace(row, open_s=row.durable_s) for row in rows if isinstance(row, CostRow)]
-    unknown = {
-        (row.experiment, column)
-        for row in rows
-        for column in tables.table([row]).columns
-        if column not in COLUMNS[row.experiment] and column not in ("method", "framework")
-    }
-    assert unknown == set()
-    assert QUESTIONS.keys() == COLUMNS.keys()
+    classes = {type(row) for run in references for row in run.rows}
+    assert len(classes) == len(experiments.names()) - 1, "resume and rerun share one"
+    for row_class in classes:
+        for name, column in columns_of(row_class).items():
+            assert len(column.meaning.split()) > 1, f"{row_class.__name__}.{name}"
+
+
+def test_every_experiment_has_a_question() -> None:
+    questions = [experiments.experiment(name).question for name in experiments.names()]
+    assert len(set(questions)) == len(questions)
+    assert all(question.endswith("?") for question in questions)
 
 
 def test_what_a_column_is_sorted_by_is_what_it_shows(hostile: ReadRun) -> None:
     by_method = {
-        row.method: COLUMNS["cost"]["durable"].sort_value(row)
+        row.method: sort_value(row, "durable_s")
         for row in hostile.rows
         if row.workload == "resnet50"
     }
     assert {name: by_method[name] for name in SPEEDS_S} == pytest.approx(SPEEDS_S)
     assert by_method[f"evil{HOSTILE}"] is None
-    assert {COLUMNS["cost"]["bytes"].sort_value(row) for row in hostile.rows} == {1.1, None}
+    assert {sort_value(row, "file_bytes") for row in hostile.rows} == {1.1, None}
 
 
 def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> None:

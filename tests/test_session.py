@@ -152,7 +152,7 @@ def test_a_run_of_another_machine_is_not_resumed(tmp_path: Path, scratch: Path) 
         check=False,
     )
     assert again.returncode == 2
-    assert "was begun elsewhere or otherwise (machine)" in again.stderr
+    assert "cannot go on here, because this machine differs in machine" in again.stderr
 
 
 @pytest.fixture
