@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deepfreeze_states import interrupted
 from deepfreeze_victim import advance, opened
-from test_deepfreeze import interrupted
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.arena import SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
-from adapters.deepfreeze.store import OWN_NAME, Store
+from adapters.deepfreeze.store import HOME_FILE, Store
 from adapters.deepfreeze.tensor import Bytes, Late, Spec
 from adapters.deepfreeze.writer import FileWriter
 from adapters.raw.deepfreeze import DeepFreeze
@@ -55,7 +55,7 @@ def digests(framework: Raw, state: State) -> Digests:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.name != OWN_NAME)
+    return sorted(path.name for path in folder.iterdir() if path.name != HOME_FILE)
 
 
 @pytest.fixture
@@ -247,7 +247,8 @@ def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
     found = store.restore(state)
     assert (found.step, digests(framework, state)) == (1, expected[1])
     assert re.fullmatch(
-        r".*Input/output error, in \w+/.*step-0000000002/model.safetensors'", found.skipped[0]
+        r".*Input/output error, in tensor \w+/.*step-0000000002/model.safetensors'",
+        found.skipped[0],
     )
 
 
@@ -283,7 +284,7 @@ def test_ranks_agree_on_what_they_restore(
     monkeypatch.setattr(method.peers, "on_all", lambda well: well and next(answers))
     found = store.restore(state)
     assert (found.step, digests(framework, state)) == (1, expected[1])
-    assert found.skipped == (f"{folder / 'step-0000000002'} is not whole on another rank",)
+    assert found.skipped == (f"{folder / 'step-0000000002'} is not complete on another rank",)
 
 
 def test_an_error_that_nobody_asked_for_is_raised_by_the_next_save(
@@ -422,7 +423,7 @@ def test_memory_outlives_the_process_and_says_that_it_was_memory(
 ) -> None:
     """The disk fails after the snapshot was taken; the process is gone; the memory has the step that the disk has not."""
     attempt = shutil.copytree(first, folder / "store")
-    (attempt / OWN_NAME).write_text("a name")
+    (attempt / HOME_FILE).write_text("a name")
     inject = ["-e", "trace=ftruncate,fsync", "-e", "inject=fsync:signal=KILL:when=1"]
     assert run_victim(attempt, "-o", os.devnull, *inject, memory=memory).returncode in (-9, 137)
     assert restored(attempt, memory=str(memory)) == ("memory", 2, expected[2])
@@ -488,8 +489,7 @@ DYING_SNAPSHOT = """
 import os, signal, sys
 from pathlib import Path
 from deepfreeze_victim import advance, opened
-from test_deepfreeze import interrupted
-from adapters.deepfreeze.store import OWN_NAME, Store
+from adapters.deepfreeze.store import HOME_FILE, Store
 from adapters.deepfreeze.tensor import Late
 
 def die(tensor):

@@ -1,21 +1,25 @@
-"""DeepFreeze: durable checkpoints at the speed of the disk, from host buffers, without any framework.
+"""DeepFreeze: durable checkpoints at the speed of the disk, from host buffers, in any framework.
 
-A save copies the state tensor by tensor into one arena that has the layout of the file, checksums
-it there, and writes with direct I/O what has been copied so far; a save that training waits for
-goes through a small ring instead. The parts, each with one reason to change:
+A save copies the state tensor by tensor into one arena that has the layout of the file. It
+checksums the tensors there, and writes what is copied so far with direct I/O. A save that training
+waits for goes through a small ring instead. Each part has one reason to change:
 
-- `tensor`: what the engine is given;
-- `layout`: who writes what, and where it lies in a safetensors file;
+- `tensor`: the tensors that the engine is given;
+- `shares`: which rank writes which tensors; `layout`: where they lie in a safetensors file;
 - `arena`: the memory that a save is copied into;
-- `snapshot`: copying and checksumming;
+- `snapshot`, `ring_snapshot`: copying and checksumming; `streaming`: copying past the caches;
 - `writer`: writing one file behind the copying;
-- `commit`: how all ranks' files become one visible checkpoint;
-- `stored`, `reader`: what lies in a checkpoint, and reading it back, verified;
-- `engine`: the above put together; `method`: the engine as a method of the contract; `store`:
-  levels and retention above it.
+- `commit`: how one rank's file becomes a visible checkpoint; `common_commit`: how the files of all
+  ranks do; `meeting`: how ranks tell each other how it goes; `watch`: how they notice a dead one;
+- `save`: one save from the first copy to the end; `lifecycle`: its states and transitions;
+- `header`, `stored`: the files of a checkpoint, checked, and where in them the tensors lie;
+- `read_plan`, `opened_file`, `arrivals`, `reader`, `loader`: reading them back, verified;
+- `engine`: all of this together; `method`: the engine as a method of the contract; `peers`: how
+  the ranks agree; `store`: levels and retention above the method.
 
 Files: `model.safetensors`, or `model-00001-of-0000N.safetensors` by each of N ranks and
-`model.safetensors.index.json`. Names are those of the leaves. A leaf that each rank has of its own
-is called `NAME@rankR`, the rows of a replicated leaf that was divided `NAME@rowsSTART-STOP`. The
-header's metadata holds every tensor's xxh3 checksum, the header's own, and the step.
+`model.safetensors.index.json`. A tensor has the name of its leaf. If each rank has its own bytes
+of a leaf, they are called `NAME@rankR`. If a replicated leaf is divided, its rows are called
+`NAME@rowsSTART-STOP`. The header's metadata holds every tensor's xxh3 checksum, the header's own,
+and the step.
 """

@@ -1,4 +1,7 @@
-"""The memory that a save is copied into, in the layout of the file; made once and used again by every save."""
+"""The memory that a save is copied into, in the layout of the file.
+
+It is made once, and every save uses it again.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,11 @@ Pin = Callable[[memoryview], Unpin]
 
 @dataclass(frozen=True)
 class Origin:
-    """Which save a memory holds, told apart from all others and the same on every rank, and of which home its checkpoint is."""
+    """The save that a memory holds.
+
+    `save` names it: the same on every rank, and different from all other saves. `home` names the
+    directory of the store that the checkpoint was meant for, or is empty.
+    """
 
     save: str
     home: str
@@ -33,10 +40,11 @@ class Origin:
 class Arena:
     """Private memory in huge pages. It grows when a state does."""
 
-    folder: Path | None = None  # where it can be loaded from, if anywhere
+    # the folder from which its content can be loaded, if there is one
+    folder: Path | None = None
 
     def __init__(self, pin: Pin | None = None) -> None:
-        """`pin` makes new memory reachable for a device's own copies, and returns what takes that back."""
+        """`pin` makes new memory accessible to a device, and returns a function that undoes it."""
         self._pin = pin
         self._unpin: Unpin | None = None
         self._memory = memoryview(bytearray())
@@ -45,60 +53,65 @@ class Arena:
         """Return memory for a file of `size_bytes`, in whole blocks of direct I/O."""
         needed_bytes = round_up(size_bytes)
         if len(self._memory) < needed_bytes:
-            self.release()  # the old memory goes before the new one comes
+            # The old memory is freed before the new one is taken.
+            self.release()
             memory = aligned_buffer(needed_bytes)
-            # the first touch of a page is slow, and not to be the first save's
+            # The first touch of a page is slow. It must not happen in the first save.
             bytes_of(memory)[::ALIGNMENT] = 0
-            self._make_reachable(memory)
+            self._make_accessible(memory)
             self._memory = memory
         return self._memory[:needed_bytes]
 
     def note(self, file: str, origin: Origin) -> None:
-        """Say which save the memory of a file holds, before its header seals it."""
+        """Note which save the memory of a file holds, before its header seals it."""
 
     def release(self) -> None:
-        """Let go of the memory."""
-        unpin, self._unpin = self._unpin, None
+        """Free the memory."""
+        unpin = self._unpin
+        self._unpin = None
         if unpin is not None:
             unpin()
         self._memory = memoryview(bytearray())
 
-    def _make_reachable(self, memory: memoryview) -> None:
+    def _make_accessible(self, memory: memoryview) -> None:
+        """Make the memory accessible to the device, if there is one."""
         if self._pin is not None:
             self._unpin = pinned(self._pin, memory, self)
 
 
 class SharedArena(Arena):
-    """Memory that is a file of a file system in memory: what it holds when the process dies, the next one can load.
+    """Memory that is a file in a file system in memory.
 
-    The file is as good as one on the disk, but from the beginning of a save until its header is
-    there again.
+    When the process dies, the next one can load from it. The file is as complete as one on the
+    disk, except from the begin of a save until its header is written again.
     """
 
     folder: Path
 
     def __init__(self, folder: Path, pin: Pin | None = None) -> None:
-        """Take the folder, as a rule under /dev/shm."""
+        """Take the folder for the files, usually one under /dev/shm."""
         super().__init__(pin)
         self.folder = folder
         self._fitted: tuple[str, int] | None = None
 
     def fit(self, file: str, size_bytes: int) -> memoryview:
-        """Return the memory of the file, which keeps its content where it has the size already."""
+        """Return the memory of the file. It keeps its content if it has the size already."""
         if self._fitted != (file, size_bytes):
             self.release()
             self.folder.mkdir(parents=True, exist_ok=True)
             memory = _mapped(self.folder / file, size_bytes)
-            self._make_reachable(memory)
-            self._memory, self._fitted = memory, (file, size_bytes)
+            self._make_accessible(memory)
+            self._memory = memory
+            self._fitted = (file, size_bytes)
         return self._memory
 
     def note(self, file: str, origin: Origin) -> None:
-        place = (self.folder / file).with_suffix(ORIGIN_SUFFIX)
+        origin_file = (self.folder / file).with_suffix(ORIGIN_SUFFIX)
         try:
-            place.write_text(json.dumps(asdict(origin)))
-        except OSError:  # a full memory costs no checkpoint: it holds none then
-            place.unlink(missing_ok=True)
+            origin_file.write_text(json.dumps(asdict(origin)))
+        except OSError:
+            # A full memory must not cost the checkpoint on the disk. The memory counts as empty.
+            origin_file.unlink(missing_ok=True)
 
     def release(self) -> None:
         super().release()
@@ -106,44 +119,55 @@ class SharedArena(Arena):
 
 
 def pinned(pin: Pin, memory: memoryview, owner: Any) -> Unpin:
-    """Pin memory, and return what takes that back; it is taken back too when its owner is gone and has not done so.
+    """Pin memory and return the function that unpins it, which also runs when `owner` is gone.
 
-    Memory that is pinned when it is given back stays pinned for what comes to its place, which
-    cannot be pinned then. A child process gets none of it: to share its pages, the kernel would
-    give them to the child and others to this process, beside the device's back.
+    Memory that is still pinned when it is freed stays pinned for whatever takes its addresses
+    next, and that cannot be pinned then. A child process does not get the memory. Otherwise the
+    kernel would leave the pages to the child and give this process new ones, and the device would
+    not learn of it.
     """
-    memory.obj.madvise(mmap.MADV_DONTFORK)  # type: ignore[attr-defined]  # all of it is mapped
-    unpin = weakref.finalize(owner, _let_go, pin(memory))
-    unpin.atexit = False  # the device may be gone by then, and takes everything back itself
+    # `obj` is the mapping below the view, which the type of a view does not say.
+    memory.obj.madvise(mmap.MADV_DONTFORK)  # type: ignore[attr-defined]
+    unpin = weakref.finalize(owner, _try_to_unpin, pin(memory))
+    # At the end of the process the device may be gone, and it takes everything back itself.
+    unpin.atexit = False
     return unpin
 
 
-def _let_go(unpin: Unpin) -> None:
+def _try_to_unpin(unpin: Unpin) -> None:
+    """Unpin, but only log an error.
+
+    The device has failed then. The call that lost a checkpoint raises that, and an error in here
+    would hide it.
+    """
     try:
         unpin()
-    except Exception as error:  # of a device that has failed: that is told where it costs a checkpoint, and this must not hide it
-        _log.warning("memory stays pinned: %s", error)
+    except Exception as error:
+        _log.warning("memory stays pinned, because the device could not unpin it: %s", error)
 
 
 def read_origin(file: Path) -> Origin:
     """Return which save the memory of a file holds.
 
-    FileNotFoundError or ValueError where nobody has said so.
+    Raise FileNotFoundError or ValueError if that was not noted.
     """
+    content = json.loads(file.with_suffix(ORIGIN_SUFFIX).read_text())
     try:
-        return Origin(**json.loads(file.with_suffix(ORIGIN_SUFFIX).read_text()))
+        return Origin(**content)
     except TypeError as error:
         raise ValueError(str(error)) from error
 
 
 def _mapped(path: Path, size_bytes: int) -> memoryview:
+    """Return the memory of a file of `size_bytes`, in whole pages."""
     whole_bytes = round_up(size_bytes)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        # where memory is full, an error here instead of a signal at the first touch
+        # If memory is full, this raises an error. Otherwise the first touch would be a signal.
         os.posix_fallocate(descriptor, 0, whole_bytes)
         mapping = mmap.mmap(descriptor, whole_bytes)
-        os.ftruncate(descriptor, size_bytes)  # the rest of the last page stays mapped
+        # The rest of the last page stays mapped.
+        os.ftruncate(descriptor, size_bytes)
         return memoryview(mapping)
     finally:
         os.close(descriptor)

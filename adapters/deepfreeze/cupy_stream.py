@@ -1,4 +1,4 @@
-"""A CUDA stream beside the training's, for CuPy's arrays: Chainer's, and those of the raw adapter."""
+"""A CUDA stream for CuPy's arrays, in parallel with the training's: for Chainer and raw."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from adapters.deepfreeze.tensor import Bytes, Device, Unpin, Wait, bytes_of
 
 
 class CupyStream(Device):
-    """The current GPU's."""
+    """A stream of the GPU that is current when this is made."""
 
     def __init__(self) -> None:
-        import cupy  # only where there is a GPU
+        # Only an environment for a GPU has it.
+        import cupy
 
         self._cuda = cupy.cuda
-        self._gpu = cupy.cuda.Device()  # the current one is each thread's own
+        # Each thread has a current GPU of its own, so that every call names this one.
+        self._gpu = cupy.cuda.Device()
         self._stream = cupy.cuda.Stream(non_blocking=True)
 
     def pin(self, memory: memoryview) -> Unpin:
@@ -31,11 +33,11 @@ class CupyStream(Device):
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
         start = destination.ctypes.data
         for array in tensors:
-            self._begin(start, array.data.ptr, array.nbytes, self._cuda.runtime.memcpyDeviceToHost)
+            self._start(start, array.data.ptr, array.nbytes, self._cuda.runtime.memcpyDeviceToHost)
             start += array.nbytes
 
     def put(self, source: Bytes, tensor: Any) -> None:
-        self._begin(
+        self._start(
             tensor.data.ptr,
             source.ctypes.data,
             tensor.nbytes,
@@ -47,7 +49,8 @@ class CupyStream(Device):
             wait: Wait = self._stream.record().synchronize
         return wait
 
-    def _begin(self, destination: int, source: int, size_bytes: int, direction: int) -> None:
+    def _start(self, destination: int, source: int, size_bytes: int, direction: int) -> None:
+        """Start a copy between two addresses."""
         with self._gpu:
             self._cuda.runtime.memcpyAsync(
                 destination, source, size_bytes, direction, self._stream.ptr
@@ -55,5 +58,6 @@ class CupyStream(Device):
 
 
 def _unpin(cuda: Any, gpu: Any, address: int) -> None:
-    with gpu:  # in whatever thread this is
+    """Unpin the memory at an address, in whatever thread this runs."""
+    with gpu:
         cuda.runtime.hostUnregister(address)

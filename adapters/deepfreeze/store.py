@@ -1,4 +1,8 @@
-"""Levels and retention above a method: the newest complete checkpoint in memory or in a directory, and the last few kept."""
+"""Levels and retention above a method.
+
+A store restores the newest complete checkpoint, in memory or in a directory, and keeps the last
+few.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,28 @@ import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from adapters.base import Pending
 from adapters.deepfreeze.commit import partial_path, remove_partial
-from adapters.deepfreeze.engine import Save
+from adapters.deepfreeze.errors import Damaged, Unfitting
 from adapters.deepfreeze.method import DeepFreezeMethod
-from adapters.deepfreeze.stored import Damaged, Unfitting, open_stored
+from adapters.deepfreeze.save import Save
+from adapters.deepfreeze.stored import open_stored
 from adapters.shared.directio import make_directories, sync_directory
 
 StateT = TypeVar("StateT")
 Level = Literal["memory", "directory"]
 
-_NOT_WHOLE = (Damaged, Unfitting, OSError)
-OWN_NAME = ".deepfreeze-store"
-_NAME = re.compile(r"step-(?P<step>\d+)(\.(?P<again>\d+))?")
+HOME_FILE = ".deepfreeze-store"
+# A restore goes on to an older checkpoint after these errors.
+_SKIPPABLE = (Damaged, Unfitting, OSError)
+_NAME = re.compile(r"step-(?P<step>\d+)(\.(?P<attempt>\d+))?")
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Which checkpoint a restore took. `skipped` says what was wrong with newer ones."""
+    """The checkpoint that a restore took. `skipped` says what was wrong with newer ones."""
 
     level: Level
     step: int
@@ -35,36 +41,46 @@ class Restored:
     skipped: tuple[str, ...]
 
 
-class Store(Generic[StateT]):
-    """Saves into one directory under the name of the step, and restores the newest complete checkpoint.
+class _Candidate(NamedTuple):
+    """A checkpoint that a restore may take."""
 
-    The level in memory is the method's own arena, where that is shared memory (its option
-    `memory`): it outlives the process, not the machine, and counts only while no snapshot is being
-    taken into it, and for the directory that its checkpoint was meant for. On several hosts, where
-    no memory holds every rank's file, it never counts. Who goes back by removing checkpoints
-    removes the folder in memory too, which holds the newest.
+    level: Level
+    step: int
+    path: Path
+
+
+class Store(Generic[StateT]):
+    """Saves into one directory under the name of the step, and restores the newest checkpoint.
+
+    The level in memory is the method's arena, if that is shared memory (its option `memory`). It
+    outlives the process, but not the machine. It counts only while no snapshot is being taken into
+    it, and only for the directory that its checkpoint was meant for. On several hosts it never
+    counts, because no memory holds the files of all ranks. To go back to an older checkpoint,
+    remove the newer ones and the folder in memory too, because that holds the newest.
     """
 
     def __init__(self, method: DeepFreezeMethod[StateT], directory: Path, keep: int = 2) -> None:
-        """Take an opened method.
+        """Take an open method, and the number of checkpoints to keep.
 
-        What a killed process has left unfinished in the directory is removed.
+        Remove what a killed process has left unfinished in the directory.
         """
         if keep < 1:
-            raise ValueError(f"a store keeps at least one checkpoint, not {keep}")
+            raise ValueError(f"a store must keep at least one checkpoint, but keep is {keep}")
         self._method = method
         self._directory = directory
         self._keep = keep
         self._last: _StoredSave[StateT] | None = None
-        self._skipped: set[Path] = set()  # by a restore: no checkpoint to count on
-        self._untold: Exception | None = None  # what went wrong when old checkpoints were removed
+        # the checkpoints that a restore has skipped, which do not count as kept
+        self._skipped: set[Path] = set()
+        # the error of removing old checkpoints, until a caller is told
+        self._prune_error: Exception | None = None
         method.engine.home = method.peers.of_first(self._begin)
 
     def save(self, state: StateT) -> Pending:
-        """Begin to save; raises what went wrong with the save before, where nobody has been told.
+        """Start to save. If the save before failed and nobody was told, raise its error here.
 
-        Of several ranks, one that raises that has begun nevertheless, for the others count on it:
-        it is not to be repeated.
+        In a world of several ranks, the rank that raises has started this save nevertheless,
+        because the others rely on it. It must not repeat the save.
         """
         self._method.engine.join()
         if self._last is not None:
@@ -78,104 +94,128 @@ class Store(Generic[StateT]):
         return self._last
 
     def close(self) -> None:
-        """Wait for what is in flight and close the method; raise what went wrong and nobody has been told."""
+        """Wait until nothing is in flight, and close the method.
+
+        Raise the error of the last save, or of removing old checkpoints, if nobody was told.
+        """
         if self._last is not None:
             self._last.join()
         self._method.close()
-        self.tell()
+        self.raise_prune_error()
 
     def restore(self, state: StateT) -> Restored:
-        """Load the newest checkpoint that every rank finds whole.
+        """Load the newest checkpoint that is complete on every rank.
 
-        FileNotFoundError where there is none.
+        Raise FileNotFoundError if there is none.
         """
         peers = self._method.peers
-        found, skipped = peers.of_first(self._newest_first)
-        for level, step, path in found:
+        candidates, skipped = peers.of_first(self._newest_first)
+        for level, step, path in candidates:
             error = self._load(state, path)
             if peers.on_all(error is None):
                 return Restored(level, step, path, tuple(skipped))
-            if not peers.on_all(error is None or isinstance(error, _NOT_WHOLE)):
-                raise error or RuntimeError(f"another rank could not load {path}")
+            is_skippable = error is None or isinstance(error, _SKIPPABLE)
+            if not peers.on_all(is_skippable):
+                raise error or RuntimeError(
+                    f"another rank could not load {path}; that rank's own error says why"
+                )
             self._skipped.add(path)
-            skipped.append(str(error or f"{path} is not whole on another rank"))
+            skipped.append(str(error or f"{path} is not complete on another rank"))
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
-
-    def _load(self, state: StateT, path: Path) -> Exception | None:
-        """Load, and return what went wrong: whatever that is, the other ranks are to know first."""
-        try:
-            self._method.load(state, path)
-        except Exception as error:
-            return error
-        return None
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints of the directory, the oldest first."""
-        return sorted(
-            (path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)), key=_age
-        )
+        paths = [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)]
+        return sorted(paths, key=_age)
 
     def prune(self, newest: Path) -> None:
-        """Remove what is older than a checkpoint that is durable now, but for the last ones.
+        """Remove what is older than a checkpoint that is durable now, except the last few.
 
-        What a restore skipped does not count.
-
-        What goes wrong is told by `tell`: it costs no checkpoint, and rank 0 alone knows of it.
+        A checkpoint that a restore skipped is not one of those. An error is kept for
+        `raise_prune_error`, because it costs no checkpoint and rank 0 alone knows of it.
         """
         if self._method.place.rank != 0:
             return
         try:
             self._remove_before(newest)
         except OSError as error:
-            self._untold = error
+            self._prune_error = error
 
-    def tell(self) -> None:
-        """Raise what went wrong when old checkpoints were removed, once."""
-        error, self._untold = self._untold, None
+    def raise_prune_error(self) -> None:
+        """Raise the error of removing old checkpoints, once."""
+        error = self._prune_error
+        self._prune_error = None
         if error is not None:
             raise error
 
-    def _remove_before(self, newest: Path) -> None:
-        """Remove old checkpoints. Each loses its name first: no half of it is ever seen."""
-        # one of a later step is of another training
-        upto = [path for path in self.checkpoints() if _age(path) <= _age(newest)]
-        kept = [path for path in upto if path not in self._skipped][-self._keep :]
-        for path in upto:
-            if path not in kept:
-                doomed = partial_path(path, "removed")
-                path.rename(doomed)
-                shutil.rmtree(doomed)
+    def _load(self, state: StateT, path: Path) -> Exception | None:
+        """Load, and return the error, because the other ranks must know of it first."""
+        try:
+            self._method.load(state, path)
+        except Exception as error:
+            return error
+        return None
 
-    def _newest_first(self) -> tuple[list[tuple[Level, int, Path]], list[str]]:
-        """Return what there is to restore, and what is wrong with a memory whose step cannot be told."""
-        found: list[tuple[Level, int, Path]] = [
-            ("directory", _age(path)[0], path) for path in reversed(self.checkpoints())
+    def _remove_before(self, newest: Path) -> None:
+        """Remove old checkpoints. Each loses its name first, so that none is visible in part."""
+        # A checkpoint of a later step is of another training.
+        until_newest = [path for path in self.checkpoints() if _age(path) <= _age(newest)]
+        complete = [path for path in until_newest if path not in self._skipped]
+        last_few = complete[-self._keep :]
+        for path in until_newest:
+            if path not in last_few:
+                removed = partial_path(path, "removed")
+                path.rename(removed)
+                shutil.rmtree(removed)
+
+    def _newest_first(self) -> tuple[list[_Candidate], list[str]]:
+        """Return the checkpoints to try, and what is wrong with a memory that holds none of them.
+
+        Of the same step, the one in memory comes first.
+        """
+        candidates = [
+            _Candidate("directory", _age(path)[0], path) for path in reversed(self.checkpoints())
         ]
         skipped: list[str] = []
         for path in self._method.memory_folders():
             try:
-                stored = open_stored(path, is_arena=True)
-                if stored.origin is None or stored.origin.home != self._method.engine.home:
-                    raise Damaged(
-                        f"{path} holds a checkpoint of another directory than {self._directory}"
-                    )
-                found.append(("memory", stored.step, path))
-            except FileNotFoundError:  # nothing was ever saved there
+                candidates.append(_Candidate("memory", self._step_in_memory(path), path))
+            except FileNotFoundError:
+                # Nothing was ever saved there.
                 continue
-            except (Damaged, OSError) as error:  # as a rule, a snapshot was being taken
+            except (Damaged, OSError) as error:
+                # Usually, a snapshot was being taken.
                 skipped.append(str(error))
-        return sorted(found, key=lambda entry: (-entry[1], entry[0] != "memory")), skipped
+        candidates.sort(key=lambda candidate: (-candidate.step, candidate.level != "memory"))
+        return candidates, skipped
+
+    def _step_in_memory(self, folder: Path) -> int:
+        """Return the step of the checkpoint in an arena.
+
+        Raise Damaged if it is not complete, or was meant for another directory.
+        """
+        stored = open_stored(folder, is_arena=True)
+        if stored.origin is None or stored.origin.home != self._method.engine.home:
+            raise Damaged(
+                f"{folder} holds a checkpoint of another directory than {self._directory}; remove "
+                "it if that directory does not need it"
+            )
+        return stored.step
 
     def _begin(self) -> str:
-        """Have the directory, without what is unfinished there, and return its name in memory."""
+        """Make the directory, remove what is unfinished there, and return its name in memory."""
         make_directories(self._directory)
         remove_partial(self._directory, but=self._method.engine.session)
-        return self._own_name() if self._method.memory_folders() else ""
+        return self._home() if self._method.memory_folders() else ""
 
-    def _own_name(self) -> str:
-        """What this directory, and no other before or after it in its place, is called in memory."""
-        file = self._directory / OWN_NAME
-        if not file.exists() or not file.read_text():  # empty where the power was lost
+    def _home(self) -> str:
+        """Return the name that marks this directory's checkpoints in memory.
+
+        No other directory has it, not even one that takes the path of this one later.
+        """
+        file = self._directory / HOME_FILE
+        # After a power loss the file may be empty.
+        if not file.exists() or not file.read_text():
             unfinished = file.with_suffix(".tmp")
             with unfinished.open("w") as content:
                 content.write(secrets.token_hex(8))
@@ -186,11 +226,14 @@ class Store(Generic[StateT]):
         return file.read_text()
 
     def _fresh_path(self, step: int) -> Path:
-        """The step's own name, unless a damaged checkpoint has it, which stays until a newer one is durable."""
-        taken = [_age(path)[1] for path in self.checkpoints() if _age(path)[0] == step]
-        return self._directory / (
-            f"step-{step:010d}.{max(taken) + 1}" if taken else f"step-{step:010d}"
-        )
+        """Return the path for a step's checkpoint.
+
+        If a damaged checkpoint has the name of the step, a number is added, because the damaged
+        one stays until a newer one is durable.
+        """
+        name = f"step-{step:010d}"
+        attempts = [_age(path)[1] for path in self.checkpoints() if _age(path)[0] == step]
+        return self._directory / (f"{name}.{max(attempts) + 1}" if attempts else name)
 
 
 class _StoredSave(Pending, Generic[StateT]):
@@ -200,7 +243,7 @@ class _StoredSave(Pending, Generic[StateT]):
         self._store = store
         self._path = path
         self._save = save
-        self._pruned = False
+        self._is_pruned = False
 
     def staged(self) -> None:
         self._save.staged()
@@ -208,21 +251,23 @@ class _StoredSave(Pending, Generic[StateT]):
     def finished(self) -> None:
         self._save.finished()
         self._prune()
-        self._store.tell()
+        self._store.raise_prune_error()
 
     def join(self) -> None:
-        """Wait for the end, whatever that is: the method's next save tells what went wrong."""
+        """Wait for the end. If the save has failed, the method's next save raises the error."""
         self._save.join()
         if self._save.is_durable:
             self._prune()
 
     def _prune(self) -> None:
-        if not self._pruned:
-            self._pruned = True  # first: what goes wrong with it is told once
+        if not self._is_pruned:
+            # This is set first, so that an error is raised once.
+            self._is_pruned = True
             self._store.prune(self._path)
 
 
 def _age(path: Path) -> tuple[int, int]:
+    """Return the step of a checkpoint and the number of its attempt, by which they are sorted."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
-    return int(match["step"]), int(match["again"] or 0)
+    return int(match["step"]), int(match["attempt"] or 0)

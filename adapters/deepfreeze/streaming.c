@@ -1,6 +1,6 @@
-/* A copy that writes past the caches: streaming.py says why, and compiles this. */
+/* A copy that writes past the caches. streaming.py says why, and compiles this file. */
 
-#include <emmintrin.h> /* of x86 processors alone: elsewhere this does not compile, and need not */
+#include <emmintrin.h> /* Only x86 processors have this. Elsewhere copies are ordinary ones. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -9,7 +9,8 @@ enum { LINE_BYTES = 64 };
 
 void stream_copy(char *destination, const char *source, size_t size_bytes)
 {
-    size_t at = -(uintptr_t)destination % LINE_BYTES; /* such stores want whole lines */
+    /* Such stores need whole lines of the cache, so that the copy begins up to the first one. */
+    size_t at = -(uintptr_t)destination % LINE_BYTES;
     if (size_bytes < at + LINE_BYTES) {
         memcpy(destination, source, size_bytes);
         return;
@@ -26,5 +27,6 @@ void stream_copy(char *destination, const char *source, size_t size_bytes)
         _mm_stream_si128(to + 3, fourth);
     }
     memcpy(destination + at, source + at, size_bytes - at);
-    _mm_sfence(); /* only now may other threads be told: such stores are in no order with others */
+    /* Other threads may use the copy only after this, because such stores are not ordered. */
+    _mm_sfence();
 }

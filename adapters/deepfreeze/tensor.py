@@ -1,4 +1,4 @@
-"""What the engine saves: named tensors, and where their bytes are."""
+"""The tensors that the engine saves: their names, types and shapes, and where their bytes are."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ Bytes = NDArray[np.uint8]
 Wait = Callable[[], None]
 Unpin = Callable[[], None]
 HostCopy = Callable[[Bytes, Bytes], None]
-"""Copy to a destination in the host's memory from a source there, of the same length; other threads run meanwhile."""
+"""Copy to a destination from a source of the same length, both in the host's memory.
 
+Other threads run meanwhile.
+"""
 
-SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes an item)
+SAFETENSORS_TYPES = {  # the name in numpy or ml_dtypes: (the name in the file, bytes of an element)
     "bool": ("BOOL", 1),
     "uint8": ("U8", 1),
     "int8": ("I8", 1),
@@ -46,16 +48,22 @@ SAFETENSORS_TYPES = {  # numpy's name, or ml_dtypes': (the format's name, bytes 
 
 
 class Changes(IntEnum):
-    """What may change a tensor's memory while it is being saved."""
+    """The part of a training step that may change a tensor's memory, and so when it is copied."""
 
-    FORWARD = 0  # batch-norm statistics, random generators: copied before `save` returns
-    UPDATE = 1  # weights, optimizer: copied before `staged` returns
-    NEVER = 2  # nothing does: nobody waits for the copy
+    # batch-norm statistics, random generators: copied before `save` returns
+    FORWARD = 0
+    # weights, optimizer: copied before `staged` returns
+    UPDATE = 1
+    # memory that nothing changes: nobody waits for the copy
+    NEVER = 2
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A tensor's name, type and shape; `local` where each rank has its own bytes of it."""
+    """The name, type and shape of a tensor.
+
+    `local` is true if every rank has bytes of its own for it.
+    """
 
     name: str
     dtype: str
@@ -65,59 +73,62 @@ class Spec:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of all items."""
+        """The size of all elements, in bytes."""
         return SAFETENSORS_TYPES[self.dtype][1] * math.prod(self.shape)
 
 
 class Late:
-    """A source whose bytes are looked up when they are copied: in the background, not while the training waits for `save`."""
+    """A source whose bytes are looked up only when they are copied.
 
-    __slots__ = ("_look_up", "_tensor")  # there are hundreds, made while the training waits
+    The background does that then, and the training does not wait for it in `save`.
+    """
+
+    # a state has hundreds of these, and they are made while the training waits
+    __slots__ = ("_look_up", "_tensor")
 
     def __init__(self, look_up: Callable[[Any], Memory], tensor: Any) -> None:
         self._look_up = look_up
         self._tensor = tensor
 
     def look_up(self) -> Memory:
-        """Return the bytes: the tensor's own memory where it lies on the host, or what has it on a device."""
+        """Return the tensor's memory: on the host as it is, on a device as a `Remote`."""
         return self._look_up(self._tensor)
 
 
 class Device(ABC):
-    """What holds tensors that are not in the host's memory.
+    """A device that holds tensors outside of the host's memory and copies them itself.
 
-    Its copies run one after the other, beside what it computes.
-
-    Its tensors are flat, of bytes, and can be sliced. Any thread may ask.
+    Its copies run one after the other, in parallel with what it computes. Its tensors are flat
+    arrays of bytes that can be sliced. Any thread may call these methods.
     """
 
     @abstractmethod
     def pin(self, memory: memoryview) -> Unpin:
-        """Make memory of the host reachable for the device's own copies, and return what takes that back."""
+        """Make host memory accessible to the device, and return a function that undoes it."""
 
     @abstractmethod
     def follow(self) -> None:
-        """Have the copies that begin from now on wait for what this thread has asked the device to compute."""
+        """Make later copies wait for the computations that this thread has started."""
 
     @abstractmethod
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
-        """Begin to copy tensors to where they lie one behind the other."""
+        """Start to copy tensors to host memory, one directly after the other."""
 
     @abstractmethod
     def put(self, source: Bytes, tensor: Any) -> None:
-        """Begin to copy to a tensor of the same length."""
+        """Start to copy host memory to a tensor of the same length."""
 
     @abstractmethod
     def mark(self) -> Wait:
-        """Return what waits for all copies that have begun until now.
+        """Return a function that waits for all copies that have been started until now.
 
-        It raises what went wrong with them.
+        The function raises the error of a copy that failed.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A tensor's memory on a device."""
+    """The memory of a tensor on a device."""
 
     device: Device
     tensor: Any
@@ -131,18 +142,18 @@ class Remote:
 
 Memory = Bytes | Remote
 Source = Memory | Late
-"""A tensor's memory, or what finds it."""
+"""A tensor's memory, or an object that looks it up later."""
 
 
-def found(source: Source) -> Memory:
-    """Look up what is late."""
+def look_up(source: Source) -> Memory:
+    """Return the memory of a source."""
     return source.look_up() if isinstance(source, Late) else source
 
 
 def copy(source: Memory, destination: Bytes, on_host: HostCopy = np.copyto) -> None:
-    """Copy to memory of the same length, `on_host` where the source is there too.
+    """Copy to host memory of the same length, with `on_host` if the source is host memory too.
 
-    From a device the copy only begins here.
+    A copy from a device is only started.
     """
     if isinstance(source, Remote):
         source.device.fetch([source.tensor], destination)
@@ -151,28 +162,27 @@ def copy(source: Memory, destination: Bytes, on_host: HostCopy = np.copyto) -> N
 
 
 def copy_together(sources: Sequence[Memory], destination: Bytes) -> None:
-    """Copy to where the sources lie one behind the other. From a device the copies only begin here.
+    """Copy to host memory, one source directly after the other.
 
-    Neighbours are copied by one call: of hundreds of small ones, each call takes longer than the
-    copy.
+    A copy from a device is only started. Neighbours of the same kind are copied by one call,
+    because a state has hundreds of small tensors and a call takes longer than the copy of one.
     """
     start = 0
     for kind, run in groupby(sources, type):
-        together: list[Any] = list(run)
-        stop = start + sum(map(len, together))
+        neighbours: list[Any] = list(run)
+        stop = start + sum(map(len, neighbours))
         if kind is Remote:
-            together[0].device.fetch(
-                [source.tensor for source in together], destination[start:stop]
-            )
+            tensors = [source.tensor for source in neighbours]
+            neighbours[0].device.fetch(tensors, destination[start:stop])
         else:
-            np.concatenate(together, out=destination[start:stop])
+            np.concatenate(neighbours, out=destination[start:stop])
         start = stop
 
 
 def bring(source: Bytes, target: Memory, on_host: HostCopy = np.copyto) -> None:
-    """Copy to a target of the same length, `on_host` where it is there.
+    """Copy host memory to a target of the same length, with `on_host` if that is host memory too.
 
-    To a device the copy only begins here.
+    A copy to a device is only started.
     """
     if isinstance(target, Remote):
         target.device.put(source, target.tensor)
@@ -181,32 +191,33 @@ def bring(source: Bytes, target: Memory, on_host: HostCopy = np.copyto) -> None:
 
 
 def spec_of(leaf: Leaf, changes: Changes) -> Spec:
-    """Return what the engine has to know of a leaf."""
-    return Spec(
-        leaf.name,
-        leaf.dtype,
-        tuple(leaf.shape),
-        changes,
-        not isinstance(leaf.placement, Replicated),
-    )
+    """Return the description of a leaf that the engine needs."""
+    is_local = not isinstance(leaf.placement, Replicated)
+    return Spec(leaf.name, leaf.dtype, tuple(leaf.shape), changes, is_local)
 
 
 def changed_by(role: Role) -> Changes:
-    """Return when training changes leaves of the role, where it does so in place."""
+    """Return when a training that works in place changes the leaves of a role."""
     return Changes.FORWARD if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
 
 
 def bytes_of(buffer: Any) -> Bytes:
-    """Return the memory behind a contiguous buffer, without a copy; writable where the buffer is."""
+    """Return the memory of a contiguous buffer as an array of bytes, without a copy.
+
+    The array can be written to if the buffer can.
+    """
     return np.frombuffer(buffer, dtype=np.uint8)
 
 
 def memory_at(address: int, size_bytes: int) -> Bytes:
-    """Return memory by its address, writable: for whoever knows that it stays there, and that nobody else looks at it."""
+    """Return the memory at an address as a writable array of bytes.
+
+    The caller must know that the memory stays valid and that nobody else uses it.
+    """
     return bytes_of(_array_of(size_bytes).from_address(address))
 
 
 @lru_cache(maxsize=1024)
 def _array_of(size_bytes: int) -> type[ctypes.Array[ctypes.c_char]]:
-    # to make such a type takes longer than all else: a state has a few sizes and many tensors
+    # A state has many tensors of few sizes, and making such a type takes longer than all the rest.
     return ctypes.c_char * size_bytes

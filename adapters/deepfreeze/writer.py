@@ -1,4 +1,4 @@
-"""Writing a file while its bytes come into memory."""
+"""Writing a file while its bytes are still being copied into memory."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from pathlib import Path
 from adapters.base import DirectIo
 from adapters.shared.directio import ALIGNMENT, open_for_write, round_up, write_all
 
-AT_ONCE = 2  # requests in flight at least: the device must not wait for the interpreter
+# So many requests are in flight at least. With one, the device would wait for the interpreter.
+AT_ONCE = 2
 _CLOSED = -1
 
 
 class Frontier:
-    """How far the file's bytes are in memory, which of them no writer has taken yet, and what room there is for more."""
+    """The border between the bytes of a file that are in memory and those that are still missing.
+
+    It also knows which blocks the writers have taken, and how much room the memory has for more.
+    The memory is a ring: the byte at `offset` of the file lies at `offset % room_bytes`.
+    """
 
     def __init__(self, start: int, stop: int, block_bytes: int, room_bytes: int) -> None:
-        """`start` is a multiple of ALIGNMENT; what lies behind `stop` fills up its last block.
+        """Take the range [start, stop) of the file, the size of a block and that of the memory.
 
-        The room is used round and round.
+        `start` is a multiple of ALIGNMENT. The last block is filled up with the bytes behind
+        `stop`.
         """
         self._taken = start
         self._filled = start
@@ -27,42 +33,48 @@ class Frontier:
         self._block_bytes = block_bytes
         self._room_bytes = room_bytes
         self._writing: set[int] = set()
-        self._abandoned = False
+        self._is_abandoned = False
         self._changed = threading.Condition()
 
     def reserve(self, stop: int) -> None:
-        """Return when there is room for everything before `stop`, or when nobody writes any more."""
+        """Return when the memory has room for everything before `stop`, or when nobody writes."""
         if stop <= self._room_bytes:
             return
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._abandoned
+                    self._is_abandoned
                     or stop - min(self._writing, default=self._taken) <= self._room_bytes
                 )
             )
 
     def advance(self, filled: int) -> None:
-        """Say that everything before `filled` is there."""
+        """Announce that everything before `filled` is in memory."""
         with self._changed:
             self._filled = filled
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Send the writers home."""
+        """Let the writers stop."""
         with self._changed:
-            self._abandoned = True
+            self._is_abandoned = True
             self._changed.notify_all()
 
     def take(self) -> tuple[int, int] | None:
-        """Return (start, stop) of what to write next, as much as is there and at most a block; None at the end."""
+        """Wait for the next part to write and return its (start, stop), or None at the end.
+
+        A part is as long as what is in memory, but no longer than a block, and does not cross the
+        end of the ring.
+        """
         with self._changed:
             self._changed.wait_for(
                 lambda: (
-                    self._abandoned or self._taken >= self._stop or self._writable() > self._taken
+                    self._is_abandoned
+                    or self._taken >= self._stop
+                    or self._writable() > self._taken
                 )
             )
-            if self._abandoned or self._taken >= self._stop:
+            if self._is_abandoned or self._taken >= self._stop:
                 return None
             start = self._taken
             ring_end = (start // self._room_bytes + 1) * self._room_bytes
@@ -71,46 +83,54 @@ class Frontier:
             return start, self._taken
 
     def wrote(self, start: int) -> None:
-        """Give the memory of what began at `start` free."""
+        """Release the memory of the part that begins at `start`, because it is written."""
         with self._changed:
             self._writing.remove(start)
             self._changed.notify_all()
 
     def _writable(self) -> int:
+        """Return the end of the whole blocks of direct I/O that are in memory."""
         if self._filled >= self._stop:
             return round_up(self._stop, ALIGNMENT)
         return self._filled // ALIGNMENT * ALIGNMENT
 
 
 class FileWriter:
-    """Threads that write a file while its arena is being filled: as many as the directory takes requests at once."""
+    """Threads that write a file while its memory is being filled.
+
+    There are as many threads as the directory takes requests at once.
+    """
 
     def __init__(self, path: Path, memory: memoryview, frontier: Frontier, io: DirectIo) -> None:
+        self.frontier = frontier
         self._path = path
         self._direct = io.direct
         self._descriptor = _CLOSED
         self._memory = memory
-        self.frontier = frontier
         self._errors: list[BaseException] = []
-        count = max(io.depth, AT_ONCE)
         self._threads = [
-            threading.Thread(target=self._work, name="deepfreeze-writer") for _ in range(count)
+            threading.Thread(target=self._work, name="deepfreeze-writer")
+            for _ in range(max(io.depth, AT_ONCE))
         ]
 
     def open(self) -> None:
-        """Create the file and start to write; `close` gives back what this has got, also where an error has ended it."""
+        """Create the file and start to write. `close` also cleans up after an error in here."""
         self._descriptor = open_for_write(self._path, self._direct)
         for thread in self._threads:
             thread.start()
 
     def drain(self) -> None:
-        """Return when nobody looks at the memory any more: all that was to be written is, or never will be."""
+        """Return when no thread uses the memory, because everything is written or never will be."""
         for thread in self._threads:
-            if thread.is_alive():  # one that was never started cannot be joined
+            # A thread that was never started cannot be joined.
+            if thread.is_alive():
                 thread.join()
 
     def finish(self, header_bytes: int, file_bytes: int) -> None:
-        """Write the header, behind everything else, and return when all of it is durable."""
+        """Write the header last, and return when the whole file is durable.
+
+        Raise the first error of a writing thread, or the one that `stop` was given.
+        """
         if self._errors:
             raise self._errors[0]
         write_all(self._descriptor, self._memory[:header_bytes], 0)
@@ -118,24 +138,26 @@ class FileWriter:
         os.fsync(self._descriptor)
 
     def stop(self, error: BaseException) -> None:
-        """Write no more, and let `finish` raise the error."""
+        """Stop writing, and let `finish` raise the error."""
         self._errors.append(error)
         self.frontier.abandon()
 
     def close(self) -> None:
-        """Stop writing, and close the file where it is open."""
+        """Stop writing, and close the file if it is open."""
         self.frontier.abandon()
         self.drain()
-        descriptor, self._descriptor = self._descriptor, _CLOSED
+        descriptor = self._descriptor
+        self._descriptor = _CLOSED
         if descriptor != _CLOSED:
             os.close(descriptor)
 
     def _work(self) -> None:
+        """Write part after part until there is none. Each writing thread runs this."""
         try:
-            while (block := self.frontier.take()) is not None:
-                start, stop = block
-                place = start % len(self._memory)
-                write_all(self._descriptor, self._memory[place : place + stop - start], start)
+            while (part := self.frontier.take()) is not None:
+                start, stop = part
+                offset = start % len(self._memory)
+                write_all(self._descriptor, self._memory[offset : offset + stop - start], start)
                 self.frontier.wrote(start)
         except BaseException as error:
             self.stop(error)

@@ -1,8 +1,9 @@
-"""Direct file I/O from aligned memory: the shared engine of everything that wants to write at the speed of the device.
+"""Direct file I/O from aligned memory, for everything that wants to write at the speed of the disk.
 
-Standard library only. O_DIRECT asks that addresses, offsets and lengths are multiples of the
-device's logical block; `ALIGNMENT` serves them all. Buffers are private anonymous memory with huge
-pages asked for: shared mappings in 4 KiB pages write at rates that differ from buffer to buffer.
+This needs the standard library only. O_DIRECT wants addresses, offsets and lengths that are
+multiples of the device's logical block. `ALIGNMENT` is a multiple of every such block. Buffers are
+private anonymous memory with huge pages, because shared mappings in pages of 4 KiB are written at
+rates that differ from buffer to buffer.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ from pathlib import Path
 ALIGNMENT = 4096
 HUGE_PAGE_BYTES = 2 << 20
 
-Transfer = Callable[[int, int], None]  # (offset, length) of one block, in bytes
+Transfer = Callable[[int, int], None]
+"""Transfers one block, given its offset in the file and its length, in bytes."""
 
 
 def round_up(size_bytes: int, multiple: int = ALIGNMENT) -> int:
-    """Return the smallest multiple that holds `size_bytes`."""
+    """Return the smallest multiple of `multiple` that is not below `size_bytes`."""
     return -(-size_bytes // multiple) * multiple
 
 
 def aligned_buffer(size_bytes: int) -> memoryview:
-    """Return zeroed writable memory, aligned to huge pages and backed by them where the kernel has some."""
-    # kernels before 6.7 align to small pages alone
+    """Return zeroed writable memory that begins where a huge page can.
+
+    The kernel backs it with huge pages if it has some.
+    """
+    # Kernels before 6.7 align a mapping to small pages only.
     room_bytes = round_up(max(size_bytes, 1), HUGE_PAGE_BYTES) + HUGE_PAGE_BYTES
     mapping = mmap.mmap(-1, room_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             mapping.madvise(mmap.MADV_HUGEPAGE)
-        except OSError as error:  # a kernel without transparent huge pages: ordinary pages do
+        except OSError as error:
+            # A kernel without transparent huge pages refuses this. Ordinary pages are good enough.
             if error.errno != errno.EINVAL:
                 raise
     start = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % HUGE_PAGE_BYTES
@@ -43,24 +49,23 @@ def aligned_buffer(size_bytes: int) -> memoryview:
 
 
 def open_for_write(path: Path, direct: bool = True) -> int:
-    """Create `path` and return its descriptor."""
-    return os.open(
-        path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | (os.O_DIRECT if direct else 0), 0o644
-    )
+    """Create an empty file for writing and return its descriptor."""
+    flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
+    return os.open(path, flags | (os.O_DIRECT if direct else 0), 0o644)
 
 
 def open_for_read(path: Path, direct: bool = True) -> int:
-    """Open `path` for reading and return its descriptor."""
+    """Open a file for reading and return its descriptor."""
     return os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
 
 
 def write_blocks(
     descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int
 ) -> None:
-    """Write `total_bytes` from the file's start with `depth` requests in flight, taking `buffer` round and round.
+    """Write `total_bytes` from the start of the file, with `depth` requests in flight.
 
-    A buffer that holds everything is written once, in order; a smaller one (a whole number of
-    blocks) is repeated.
+    A buffer that holds everything is written once, in order. A smaller one must be a whole number
+    of blocks, and is written again and again.
     """
     _check_ring(buffer, total_bytes, block_bytes)
 
@@ -74,7 +79,10 @@ def write_blocks(
 def read_blocks(
     descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int
 ) -> None:
-    """Read `total_bytes` from the file's start with `depth` requests in flight, filling `buffer` round and round."""
+    """Read `total_bytes` from the start of the file, with `depth` requests in flight.
+
+    A buffer that is smaller must be a whole number of blocks, and is filled again and again.
+    """
     _check_ring(buffer, total_bytes, block_bytes)
 
     def read(offset: int, length: int) -> None:
@@ -85,14 +93,14 @@ def read_blocks(
 
 
 def write_all(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, however many system calls that takes."""
+    """Write all of `data` at `offset`, by as many system calls as that takes."""
     done = 0
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], offset + done)
 
 
 def read_all(descriptor: int, data: memoryview, offset: int) -> None:
-    """Fill `data` from `offset`; raise EOFError when the file ends before."""
+    """Fill `data` from `offset`. Raise EOFError if the file ends before that."""
     done = 0
     while done < len(data):
         count = os.preadv(descriptor, [data[done:]], offset + done)
@@ -111,7 +119,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directories(path: Path) -> None:
-    """Make a directory and those above it that are missing, so that they survive a power loss."""
+    """Make a directory and all missing ones above it, so that they survive a power loss."""
     missing = list(itertools.takewhile(lambda folder: not folder.exists(), (path, *path.parents)))
     path.mkdir(parents=True, exist_ok=True)
     for folder in missing:
@@ -119,15 +127,19 @@ def make_directories(path: Path) -> None:
 
 
 def _check_ring(buffer: memoryview, total_bytes: int, block_bytes: int) -> None:
-    """A block across the end of a buffer that is used again would be cut short, and nobody would notice."""
+    """Raise ValueError if a block would cross the end of a buffer that is used again.
+
+    Such a block would be cut short, and nobody would notice.
+    """
     if len(buffer) < total_bytes and len(buffer) % block_bytes:
         raise ValueError(
-            f"{len(buffer)} bytes are no whole number of blocks of {block_bytes} bytes, and are to be used again"
+            f"a buffer of {len(buffer)} bytes is used again for {total_bytes} bytes, but it is not "
+            f"a whole number of blocks of {block_bytes} bytes; take another size for either"
         )
 
 
 def _run(transfer: Transfer, total_bytes: int, block_bytes: int, depth: int) -> None:
-    """Call `transfer` for every block, from `depth` threads; raise the first error of any of them."""
+    """Call `transfer` for every block, from `depth` threads. Raise the first error of any."""
     blocks = _Blocks(total_bytes, block_bytes)
     if depth == 1:
         for offset, length in blocks:
@@ -152,10 +164,10 @@ def _run(transfer: Transfer, total_bytes: int, block_bytes: int, depth: int) -> 
 
 
 class _Blocks:
-    """The blocks of a transfer in file order, handed out to whichever thread asks next."""
+    """The blocks of a transfer in file order. Each goes to the thread that asks next."""
 
     def __init__(self, total_bytes: int, block_bytes: int) -> None:
-        self._ranges = iter(range(0, total_bytes, block_bytes))
+        self._offsets = iter(range(0, total_bytes, block_bytes))
         self._total_bytes = total_bytes
         self._block_bytes = block_bytes
         self._lock = threading.Lock()
@@ -165,5 +177,5 @@ class _Blocks:
 
     def __next__(self) -> tuple[int, int]:
         with self._lock:
-            offset = next(self._ranges)
+            offset = next(self._offsets)
         return offset, min(self._block_bytes, self._total_bytes - offset)

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.base import Method
 from adapters.deepfreeze import reader
-from adapters.deepfreeze.stored import Damaged
+from adapters.deepfreeze.errors import Damaged
 
 SMALL_BLOCK_BYTES = 1 << 14  # for the first tensor to come before the last is read
 

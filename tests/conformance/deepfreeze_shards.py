@@ -12,7 +12,8 @@ import numpy as np
 from adapters.base import DirectIo
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
-from adapters.deepfreeze.layout import INDEX, share
+from adapters.deepfreeze.layout import INDEX
+from adapters.deepfreeze.shares import share
 from adapters.deepfreeze.tensor import Spec
 
 WORLD = 2

@@ -18,7 +18,7 @@ from test_jax import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
-from adapters.deepfreeze.reader import _Arrival  # noqa: E402
+from adapters.deepfreeze.arrivals import Arrival  # noqa: E402
 from adapters.jax import recycling  # noqa: E402
 from adapters.jax.framework import Jax  # noqa: E402
 from adapters.jax.state import State  # noqa: E402
@@ -150,7 +150,7 @@ def test_a_load_into_memory_that_breaks_off_leaves_no_thread_reading(
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        load_breaks_off(method, state, tmp_path / "checkpoint", _Arrival, "check", monkeypatch)
+        load_breaks_off(method, state, tmp_path / "checkpoint", Arrival, "check", monkeypatch)
     train(framework, state)
 
 

@@ -16,7 +16,7 @@ from test_tensorflow import make, opened, trained  # noqa: E402
 
 import workloads  # noqa: E402
 from adapters.base import DirectIo, Place  # noqa: E402
-from adapters.deepfreeze.reader import _Arrival  # noqa: E402
+from adapters.deepfreeze.arrivals import Arrival  # noqa: E402
 from adapters.deepfreeze.tensor import Spec  # noqa: E402
 from adapters.tensorflow import deepfreeze, recycling  # noqa: E402
 from adapters.tensorflow.framework import TensorFlow  # noqa: E402
@@ -195,7 +195,7 @@ def test_a_load_into_memory_that_breaks_off_leaves_no_thread_reading(
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = make("deepfreeze", framework)
     with opened(method, state):
-        load_breaks_off(method, state, tmp_path / "checkpoint", _Arrival, "check", monkeypatch)
+        load_breaks_off(method, state, tmp_path / "checkpoint", Arrival, "check", monkeypatch)
 
 
 def test_a_variable_without_elements_is_left_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""What common file formats say of their own content; for the `entries` of methods.
+"""The content of common file formats, for the `entries` of methods.
 
-A reader needs its format's library alone.
+Each module needs the library of its own format only.
 """

@@ -1,4 +1,4 @@
-"""Zip archives: npz, and what else packs arrays into one. Standard library only."""
+"""Zip archives, such as npz. This needs the standard library only."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def members(
 ) -> Iterator[Entry]:
     """Yield the archive's members.
 
-    `file` is its path inside the checkpoint, where the archive is not the whole checkpoint.
+    `file` is its path inside the checkpoint, if the archive is not the whole checkpoint.
     """
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             yield Entry(
-                file or path.name,
-                member.filename,
-                role_of(member.filename),
-                member.compress_size,
-                member.file_size,
+                file=file or path.name,
+                name=member.filename,
+                role=role_of(member.filename),
+                stored_bytes=member.compress_size,
+                raw_bytes=member.file_size,
             )

@@ -1,4 +1,4 @@
-"""HDF5 files, by h5py."""
+"""HDF5 files, read with h5py."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ def datasets(
 ) -> Iterator[Entry]:
     """Yield the file's datasets under their full names.
 
-    `file` is the path inside the checkpoint, where this file is not all of it; `content` the bytes,
-    where they lie in an archive.
+    `file` is its path inside the checkpoint, if the file is not the whole checkpoint. `content`
+    has its bytes, if they lie in an archive.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
 
-    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            found.append(
-                Entry(
-                    file or path.name, name, role_of(name), item.id.get_storage_size(), item.nbytes
-                )
+    def visit(name: str, node: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(node, h5py.Dataset):
+            entry = Entry(
+                file=file or path.name,
+                name=name,
+                role=role_of(name),
+                stored_bytes=node.id.get_storage_size(),
+                raw_bytes=node.nbytes,
             )
+            entries.append(entry)
 
     with h5py.File(content or path, "r") as opened:
         opened.visititems(visit)
-    yield from found
+    yield from entries

@@ -1,6 +1,6 @@
 """safetensors files: a header that names every tensor, then the tensors' bytes.
 
-Standard library only.
+This needs the standard library only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,19 @@ def tensors(
 ) -> Iterator[Entry]:
     """Yield the file's tensors.
 
-    `file` is its path inside the checkpoint, where it is not the whole checkpoint.
+    `file` is its path inside the checkpoint, if the file is not the whole checkpoint.
     """
     with path.open("rb") as content:
         (length,) = struct.unpack("<Q", content.read(8))
         header = json.loads(content.read(length))
     for name, tensor in header.items():
-        if name != _METADATA:
-            start, stop = tensor["data_offsets"]
-            yield Entry(file or path.name, name, role_of(name), stop - start, stop - start)
+        if name == _METADATA:
+            continue
+        start, stop = tensor["data_offsets"]
+        yield Entry(
+            file=file or path.name,
+            name=name,
+            role=role_of(name),
+            stored_bytes=stop - start,
+            raw_bytes=stop - start,
+        )

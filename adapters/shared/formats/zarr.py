@@ -1,4 +1,7 @@
-"""zarr arrays, versions 2 and 3, under ARRAY/CHUNK in whatever keeps values under keys: a folder, or a store in few files."""
+"""zarr arrays, versions 2 and 3.
+
+They lie under ARRAY/CHUNK in a store of keys and values: a folder, or a few files.
+"""
 
 from __future__ import annotations
 
@@ -14,67 +17,81 @@ from adapters.base import Entry
 from workloads import Role
 
 _DESCRIPTIONS = (".zarray", "zarr.json")
-_NOT_NUMPYS = {"bfloat16": 2}  # bytes of an element
+# bytes of an element of a type that numpy lacks
+_SIZES_BEYOND_NUMPY = {"bfloat16": 2}
 
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a store: under which key it is, in which file, and how many of the file's bytes it takes."""
+    """A value of a store, with its key and the file that it is in.
+
+    `stored_bytes` are its bytes in the file, which are fewer than `size_bytes` if the store
+    compresses.
+    """
 
     key: str
     file: str
     size_bytes: int
-    stored_bytes: int  # less than the size where the store compresses what it is given
+    stored_bytes: int
     read: Callable[[], bytes]
 
 
 def folder(path: Path) -> Iterator[Value]:
-    """Yield the files of a folder, as a store that keeps every value in a file of its own."""
+    """Yield the values of a store that has every value in a file of its own."""
     for file in sorted(path.rglob("*")):
         if file.is_file():
-            key, size = str(file.relative_to(path)), file.stat().st_size
-            yield Value(key, key, size, size, file.read_bytes)
+            key = str(file.relative_to(path))
+            size_bytes = file.stat().st_size
+            yield Value(key, key, size_bytes, size_bytes, file.read_bytes)
 
 
 def chunks(values: Iterable[Value], role_of: Callable[[str], Role | None]) -> Iterator[Entry]:
-    """Yield the chunks of all arrays, whose names have no slash, with the array's role; and all other values, with none.
+    """Yield the chunks of all arrays with the array's role, and all other values with none.
 
-    A chunk that is not stored, being all fill value, has no entry.
+    The names of the arrays have no slash. A chunk that is not stored, because all of it is the
+    fill value, has no entry.
     """
-    found = list(values)
-    chunk_bytes = {
-        _array(value.key): _chunk_bytes(value.read())
-        for value in found
-        if is_description(value.key)
-    }
-    for value in found:
+    stored = list(values)
+    chunk_bytes_of: dict[str, int] = {}
+    for value in stored:
+        if is_description(value.key):
+            chunk_bytes_of[_array(value.key)] = _chunk_bytes(value.read())
+    for value in stored:
         array = _array(value.key)
-        if is_description(value.key) or array not in chunk_bytes:
-            yield Entry(value.file, value.key, None, value.stored_bytes, value.size_bytes)
-        else:
-            yield Entry(
-                value.file, value.key, role_of(array), value.stored_bytes, chunk_bytes[array]
-            )
+        is_chunk = not is_description(value.key) and array in chunk_bytes_of
+        yield Entry(
+            file=value.file,
+            name=value.key,
+            role=role_of(array) if is_chunk else None,
+            stored_bytes=value.stored_bytes,
+            raw_bytes=chunk_bytes_of[array] if is_chunk else value.size_bytes,
+        )
 
 
 def is_description(key: str) -> bool:
-    """Whether the key is that of an array's JSON, not of a chunk."""
+    """Return whether a key is that of an array's JSON, and not of a chunk."""
     return key.rpartition("/")[2] in _DESCRIPTIONS
 
 
 def _array(key: str) -> str:
+    """Return the name of the array that a key belongs to."""
     return key.partition("/")[0]
 
 
 def _chunk_bytes(description: bytes) -> int:
-    """Return what a chunk comes to without compression; one at the array's end is filled up to the same."""
+    """Return the size of a chunk without compression.
+
+    A chunk at the array's end is filled up to the same size.
+    """
     array = json.loads(description)
     if array["zarr_format"] == 2:
-        shape, dtype = array["chunks"], array["dtype"]
+        shape = array["chunks"]
+        dtype = array["dtype"]
     else:
-        shape, dtype = array["chunk_grid"]["configuration"]["chunk_shape"], array["data_type"]
+        shape = array["chunk_grid"]["configuration"]["chunk_shape"]
+        dtype = array["data_type"]
     return math.prod(map(int, shape)) * _item_bytes(dtype)
 
 
 def _item_bytes(dtype: str) -> int:
-    return _NOT_NUMPYS.get(dtype) or np.dtype(dtype).itemsize
+    return _SIZES_BEYOND_NUMPY.get(dtype) or np.dtype(dtype).itemsize

@@ -1,0 +1,154 @@
+"""Tensors on their way from the blocks that are read of a file to their targets."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import xxhash
+
+from adapters.deepfreeze import streaming
+from adapters.deepfreeze.errors import Damaged
+from adapters.deepfreeze.header import StoredFile
+from adapters.deepfreeze.read_plan import SMALL_BYTES, Range
+from adapters.deepfreeze.stored import Found
+from adapters.deepfreeze.tensor import Bytes, Memory, bring, bytes_of
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part [start, stop) of a file that is read into memory, for the tensors of one group."""
+
+    group: Group
+    start: int
+    stop: int
+    memory: memoryview
+    coming: Future[None]
+
+    def wait(self) -> Block:
+        """Return the block when it is read.
+
+        Raise EOFError if the file ends early, and OSError if it cannot be read.
+        """
+        self.coming.result()
+        return self
+
+
+class Group:
+    """Tensors of a file that are read one after the other.
+
+    If some have no target, the group has new memory for them. It is as the file is, from the page
+    on in which the first tensor begins. If none of them has a target, and they are large, blocks
+    are read directly into it. Otherwise they are read into a ring and copied from there.
+    """
+
+    def __init__(
+        self, entries: Sequence[Found], targets: Mapping[str, Memory], are_large: bool
+    ) -> None:
+        """Take the tensors in file order."""
+        without_target = [found for found in entries if found.spec.name not in targets]
+        self.is_direct = are_large and len(without_target) == len(entries)
+        self.entries = entries
+        self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
+        end = round_up(entries[-1].stored.stop)
+        size_bytes = end - self._first if without_target else 0
+        self._memory = bytes_of(aligned_buffer(size_bytes))
+        self.arrivals = deque(Arrival(found, self._target(found, targets)) for found in entries)
+
+    def memory(self, start: int, stop: int) -> Bytes:
+        """Return the new memory for a part of the file."""
+        return self._memory[start - self._first : stop - self._first]
+
+    def touched(self, part: Range) -> memoryview:
+        """Return the new memory for a block after touching its pages.
+
+        The first touch of a page is slow. In here it runs beside the reads of other blocks, and
+        otherwise it would delay the read of this one.
+        """
+        start, stop = part
+        memory = self.memory(start, round_up(stop))
+        memory[::ALIGNMENT] = 0
+        return memory.data
+
+    def _target(self, found: Found, targets: Mapping[str, Memory]) -> Memory | None:
+        """Return the memory that a tensor is copied to, or None if it is read there directly."""
+        start, stop = found.stored.start, found.stored.stop
+        if found.spec.name in targets:
+            target = targets[found.spec.name]
+            return target[found.skip_bytes : found.skip_bytes + stop - start]
+        return None if self.is_direct else self.memory(start, stop)
+
+
+class Arrival:
+    """A tensor on its way from the file to its target."""
+
+    def __init__(self, found: Found, target: Memory | None) -> None:
+        self.found = found
+        self.start = found.stored.start
+        self.stop = found.stored.stop
+        self._target = target
+        self._hash = xxhash.xxh3_64()
+
+    def take(self, block: Block) -> bool:
+        """Take the tensor's bytes from a block, and return whether the last one was there."""
+        start, stop = max(self.start, block.start), min(self.stop, block.stop)
+        part = block.memory[start - block.start : stop - block.start]
+        if self._target is not None:
+            target = self._target[start - self.start : stop - self.start]
+            bring(bytes_of(part), target, on_host=streaming.copy)
+        self._hash.update(part)
+        return stop == self.stop
+
+    def check(self, file: StoredFile) -> None:
+        """Raise Damaged if the bytes are not those that were saved."""
+        if self._hash.hexdigest() != self.found.stored.digest:
+            raise Damaged(
+                f"{file.path} is damaged, because the checksum of tensor {self.found.stored.name} "
+                "differs from that of the saved bytes; load another checkpoint"
+            )
+
+
+def arrived_with(block: Block, file: StoredFile) -> Iterator[Found]:
+    """Take the bytes of a block, and yield the tensors that are complete with it.
+
+    Raise Damaged if one does not have the bytes that were saved.
+    """
+    arrivals = block.group.arrivals
+    while arrivals and arrivals[0].start < block.stop:
+        if not arrivals[0].take(block):
+            break
+        arrival = arrivals.popleft()
+        arrival.check(file)
+        yield arrival.found
+
+
+def next_name(groups: Sequence[Group]) -> str:
+    """Return the name of the tensor that arrives next."""
+    waiting = next(group for group in groups if group.arrivals)
+    return waiting.arrivals[0].found.stored.name
+
+
+def mixed(
+    arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory], at_once: int
+) -> Iterator[tuple[str, Bytes]]:
+    """Yield the tensors without a target, in new memory.
+
+    Large ones come as soon as they have arrived. After each large one, with a target or not,
+    `at_once` of the small ones come that have arrived before.
+    """
+    waiting: deque[tuple[str, Bytes]] = deque()
+    for group, found in arrived:
+        is_small = found.spec.size_bytes < SMALL_BYTES
+        if found.spec.name not in targets:
+            fresh = found.spec.name, group.memory(found.stored.start, found.stored.stop)
+            if is_small:
+                waiting.append(fresh)
+            else:
+                yield fresh
+        if not is_small:
+            for _ in range(min(at_once, len(waiting))):
+                yield waiting.popleft()
+    yield from waiting
