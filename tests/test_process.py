@@ -1,76 +1,138 @@
-"""A job's end is the end of everything that it started."""
+"""A job ends with every process that it started, and no other process ends with it."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import ROOT
 from test_session import processes_in
 
 from harness.driver import process
+from harness.driver.process import Ending
 from harness.wire.phases import DONE
+
+PR_GET_CHILD_SUBREAPER = 37
+Run = Callable[..., Ending]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a function that runs a program of Python as a job of one rank."""
+
+    def run(program: str, *arguments: str, timeout_s: float = 30) -> Ending:
+        follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+        command = [sys.executable, "-c", program, *arguments]
+        variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+        return process.run(command, variables, tmp_path / "log", follower, 1, timeout_s)
+
+    return run
+
+
+def adopts_orphans() -> bool:
+    """Return whether this process adopts orphans."""
+    adopts = ctypes.c_int()
+    ctypes.CDLL(None).prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(adopts), 0, 0, 0)
+    return bool(adopts.value)
+
 
 # A grandchild in a session of its own, whose parent is gone before anybody has looked.
 STARTS_A_DAEMON = "import subprocess; subprocess.Popen(['sleep', '60'], start_new_session=True)"
 
 
-def test_a_daemon_that_nobody_has_seen_is_ended(tmp_path: Path) -> None:
-    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+def test_a_daemon_that_nobody_has_seen_is_ended(run: Run, tmp_path: Path) -> None:
     began_s = time.monotonic()
-    ending = process.run(
-        [sys.executable, "-c", STARTS_A_DAEMON],
-        variables,
-        tmp_path / "log",
-        follower,
-        1,
-        timeout_s=30,
-    )
+    ending = run(STARTS_A_DAEMON)
     assert not ending.complete
     assert processes_in(tmp_path) == []
     assert time.monotonic() - began_s < 30
 
 
-# As mpirun does, it waits until the output of its rank is closed; the rank's last act is a daemon
+# The job's first process ends at once. Each process below it leads a session, has a child of its
+# own, and has nothing of the job in its environment.
+STARTS_DAEMONS_OF_DAEMONS = """
+import os, time
+first = os.getpid()
+for _ in range(3):
+    if os.fork():
+        if os.getpid() != first:
+            time.sleep(60)
+        os._exit(0)
+    os.setsid()
+os.execve("/bin/sleep", ["sleep", "61.25"], {})
+"""
+
+
+def test_daemons_of_daemons_are_ended_and_leave_no_zombies(run: Run) -> None:
+    children = psutil.Process().children(recursive=True)
+    run(STARTS_DAEMONS_OF_DAEMONS)
+    assert psutil.Process().children(recursive=True) == children
+    command_lines = [seen.info["cmdline"] for seen in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "61.25"] not in command_lines
+
+
+# As mpirun does, it waits until the output of its rank is closed. The rank's last act is a daemon
 # that has inherited it.
-RANK = "import subprocess, time; time.sleep(3); subprocess.Popen(['sleep', '60'], start_new_session=True)"
-LAUNCHER = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)"
+RANK = f"import time; time.sleep(3); {STARTS_A_DAEMON}"
+LAUNCHER = (
+    "import subprocess, sys; "
+    "subprocess.run([sys.executable, '-c', sys.argv[1]], stdout=subprocess.PIPE)"
+)
 
 
-def test_a_launcher_does_not_wait_for_what_a_dead_rank_has_left(tmp_path: Path) -> None:
-    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+def test_a_launcher_does_not_wait_for_the_daemon_of_a_dead_rank(run: Run, tmp_path: Path) -> None:
     began_s = time.monotonic()
-    ending = process.run(
-        [sys.executable, "-c", LAUNCHER, RANK],
-        variables,
-        tmp_path / "log",
-        follower,
-        1,
-        timeout_s=50,
-    )
+    ending = run(LAUNCHER, RANK, timeout_s=50)
     assert ending.reason.startswith("the process ended before its work was done")
     assert processes_in(tmp_path) == []
     assert time.monotonic() - began_s < 40
 
 
-def test_others_with_another_temporary_directory_are_left_alone(tmp_path: Path) -> None:
-    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
-    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
-    other = subprocess.Popen(["sleep", "60"], env=os.environ | {"TMPDIR": str(tmp_path / "others")})
+def test_a_process_of_before_the_job_is_left_alone(run: Run) -> None:
+    other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        process.run(
-            [sys.executable, "-c", "pass"], variables, tmp_path / "log", follower, 1, timeout_s=30
-        )
+        run(STARTS_A_DAEMON)
         assert other.poll() is None
     finally:
         other.kill()
         other.wait()
+
+
+def test_a_process_that_another_thread_starts_is_left_alone(run: Run) -> None:
+    others: list[subprocess.Popen[bytes]] = []
+    thread = threading.Timer(0.5, lambda: others.append(subprocess.Popen(["sleep", "60"])))
+    thread.start()
+    try:
+        run(f"import time; time.sleep(1.5); {STARTS_A_DAEMON}")
+        thread.join()
+        assert [other.poll() for other in others] == [None]
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_a_child_that_has_ended_can_still_be_asked_for_its_status(run: Run) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    run(STARTS_A_DAEMON)
+    assert other.wait() == 7
+
+
+def test_orphans_are_adopted_only_while_a_job_runs(run: Run, tmp_path: Path) -> None:
+    run("pass")
+    assert not adopts_orphans()
+    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+    with pytest.raises(FileNotFoundError):
+        process.run(["/no/such/program"], {}, tmp_path / "log", follower, 1, timeout_s=30)
+    assert not adopts_orphans()
 
 
 STANDS = """
@@ -88,7 +150,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rank", "said"),
+    ("ranks", "rank", "positions"),
     [
         (["save"] * 4, 0, "; ranks 0 to 3 stood in save"),
         (["save,close", "save", "save,close", "save"], 1, "; ranks 1, 3 stood in save"),
@@ -98,12 +160,12 @@ time.sleep(60)
         (["save", "save,close"] * 6, 0, "; ranks 0, 2, 4, 6, others stood in save"),
     ],
 )
-def test_of_ranks_that_hang_side_by_side_none_alone_is_to_blame(
-    tmp_path: Path, ranks: list[str], rank: int, said: str
+def test_ranks_that_hang_at_the_same_place_are_all_named(
+    tmp_path: Path, ranks: list[str], rank: int, positions: str
 ) -> None:
     follower = process.Follower(tmp_path, len(ranks), lambda rank, line: None)
     variables = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", STANDS, str(tmp_path), *ranks]
     ending = process.run(command, variables, tmp_path / "log", follower, len(ranks), timeout_s=2)
-    assert ending.reason == f"no progress for 2 s, so the process was killed{said}"
+    assert ending.reason == f"no progress for 2 s, so the process was killed{positions}"
     assert (ending.at.rank, ending.at.phase) == (rank, "save")

@@ -24,9 +24,10 @@ from slurm_cluster import NODES, Cluster
 from test_leftovers import Watched
 from test_session import heed_ctrl_c
 
-from harness.driver import slurm
+from harness.driver import slurm, slurm_jobs
 from harness.driver.shared_memory import folder_of
-from harness.driver.slurm import Request, Site, State
+from harness.driver.slurm import Request, Site
+from harness.driver.slurm_jobs import State
 from harness.experiments.cost.records import SaveRecord
 from harness.run import store
 from harness.run.errors import UsageError
@@ -232,7 +233,7 @@ def test_gpus_are_asked_for_where_they_are_measured(site: Site, gpus: int, tmp_p
             True,
         ),
         (State("NODE_FAIL"), "NODE_FAIL", True),
-        (slurm.GONE, "unknown to Slurm", True),
+        (slurm_jobs.GONE, "unknown to Slurm", True),
     ],
 )
 def test_a_jobs_state_says_what_there_is_to_know(state: State, text: str, ended: bool) -> None:
@@ -257,7 +258,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
         "_END_TIMEOUT_S": 3.0,
         "_CANCEL_AGAIN_S": 0.1,
     }.items():
-        monkeypatch.setattr(slurm, name, value)
+        monkeypatch.setattr(slurm_jobs, name, value)
 
     def put(**scripts: str) -> None:
         for name, script in scripts.items():
@@ -268,7 +269,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
 
 
 def interrupted(script: Path) -> None:
-    with slurm.submitted(script):
+    with slurm_jobs.submitted(script):
         raise KeyboardInterrupt
 
 
@@ -277,7 +278,8 @@ def test_a_job_that_cannot_be_cancelled_is_named(
 ) -> None:
     commands(sbatch="echo 17", scontrol=RUNNING, scancel=f"echo once >> {tmp_path}/asked; exit 1")
     with pytest.raises(
-        slurm.NotCancelled, match="^Slurm job 17 could not be cancelled and may go on: scancel 17$"
+        slurm_jobs.NotCancelled,
+        match="^Slurm job 17 could not be cancelled and may go on: scancel 17$",
     ):
         interrupted(tmp_path / "slurm.sh")
     assert len((tmp_path / "asked").read_text().splitlines()) > 1, "it is tried again"
@@ -307,7 +309,7 @@ def test_a_job_that_may_be_queued_is_not_called_refused(
 ) -> None:
     commands(sbatch=sbatch)
     with pytest.raises(
-        slurm.Unanswered, match="^Slurm has not answered: the job may be in the queue"
+        slurm_jobs.Unanswered, match="^Slurm has not answered: the job may be in the queue"
     ) as caught:
         interrupted(tmp_path / "my run" / "slurm.sh")
     assert str(caught.value).endswith("go on with: ckptbench run --resume 'my run'")
@@ -503,7 +505,7 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
 ) -> None:
     submitted = submit("--world", "2,4")
     submitted.wait_until(submitted.has_saved)
-    cluster.run("scancel", f"--name={slurm.JOB_NAME}")
+    cluster.run("scancel", f"--name={slurm_jobs.JOB_NAME}")
     status, text = submitted.end()
     assert status == 1
     assert "ended as CANCELLED before the run was complete; its last words, from" in text

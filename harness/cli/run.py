@@ -24,7 +24,7 @@ from harness.cli.app import (
 )
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, launch, planning, progress, slurm, suite
+from harness.driver import catalog, launch, planning, progress, slurm, slurm_jobs, suite
 from harness.driver.arms import Arm
 from harness.driver.progress import samples_wanted
 from harness.run import store
@@ -176,10 +176,10 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
         TimeElapsedColumn(),
     )
     try:
-        with slurm.submitted(script) as job, Progress(*columns, console=err) as bar:
+        with slurm_jobs.submitted(script) as job, Progress(*columns, console=err) as bar:
             task = bar.add_task("", total=samples_wanted(run.plan))
 
-            def on_look(state: slurm.State) -> None:
+            def on_look(state: slurm_jobs.State) -> None:
                 done = progress.Progress(store.Run(run.folder).records).samples_done(run.plan)
                 text = escape(f"Slurm job {job.id}: {state}")
                 if bar.tasks[task].description != text:
@@ -187,7 +187,7 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
                 bar.update(task, completed=done, description=text)
 
             state = job.watch(on_look)
-    except slurm.Refused:
+    except slurm_jobs.Refused:
         if is_new:
             run.discard()
         raise

@@ -28,8 +28,8 @@ _PIN = re.compile(r"[\w.-]+(\[.*\])?\s*(==|[<>~!]=?)")
 class Arm:
     """An arm of a run: the checkout of its worker, and its environments.
 
-    A run without a comparison has one arm, called "". `unknown` names the fields that the checkout's worker
-    does not know.
+    A run without a comparison has one arm, called "". `unknown` names the fields that the worker of
+    the checkout does not know.
     """
 
     environments: Environments

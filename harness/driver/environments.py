@@ -1,4 +1,4 @@
-"""One virtual environment per framework, because frameworks pin versions that exclude each other."""
+"""The virtual environments of the frameworks, whose pinned versions exclude each other."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ State = Literal["ready", "outdated", "missing", "external"]
 
 @dataclass(frozen=True)
 class Environment:
-    """A framework's environment as it is now.
+    """The present state of a framework's environment.
 
-    `outdated` means made for other pins or another Python, or not finished.
+    An outdated one was made for other pins or another Python, or was not finished.
     """
 
     framework: str
@@ -43,9 +43,9 @@ class Environment:
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
-    """Return `["pytorch=/path/to/python"]` as a dictionary.
+    """Return interpreters such as `["pytorch=/path/to/python"]` as a dictionary.
 
-    Paths stay unresolved: a link's place decides its environment.
+    Links stay unresolved, because the folder of a link decides the environment.
     """
     overrides: dict[str, Path] = {}
     for pair in pairs:
@@ -59,10 +59,11 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
 
 
 class Environments:
-    """The managed environments under `root`, made from adapters/FRAMEWORK/requirements.txt, and the user's own interpreters.
+    """The managed environments, and the interpreters that the user named instead.
 
-    One whose requirements are not those under `usual` lies beside the usual one, FRAMEWORK-HASH, so
-    that neither is made anew.
+    The managed ones lie under `root`, and adapters/FRAMEWORK/requirements.txt is what they hold.
+    Where these requirements are not the usual ones, the environment is called FRAMEWORK-HASH, so
+    that both stay.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class Environments:
         pinned: Mapping[str, str] | None = None,
         usual: Path | None = None,
     ) -> None:
-        """Take the folders, the interpreters to use instead by framework, and pins to put in the place of others.
+        """Take the folders, interpreters by framework, and pins that replace those of adapters.
 
-        `pinned` is a requirement by package, such as `{"torch": "torch==2.12.*"}`; `usual` is
-        another folder of adapters, whose requirements make the environments that are called like
-        their framework. Raises UsageError for an unknown framework.
+        `pinned` holds requirements by package, such as `{"torch": "torch==2.12.*"}`. `usual` is the
+        folder of adapters whose requirements are the usual ones, if it is not `adapters`. Raise
+        UsageError for an unknown framework.
         """
         self.root = root.absolute()
         self.adapters = adapters.absolute()
@@ -100,9 +101,9 @@ class Environments:
         return self._python(framework)
 
     def create(self, framework: str, on_line: OnLine) -> None:
-        """Make the managed environment, passing pip's lines to `on_line`; return at once where it is ready.
+        """Make the managed environment where it is not ready, and pass pip's lines to `on_line`.
 
-        Raises UsageError with pip's last lines where that fails. The whole log lies beside the
+        Raise UsageError with pip's last lines where that fails. The whole log lies beside the
         environment.
         """
         self._require(framework)
@@ -110,7 +111,8 @@ class Environments:
             return
         self.root.mkdir(parents=True, exist_ok=True)
         with _locked(self._beside(framework, "lock")) as lock:
-            if not self._ready(framework):  # another process may have made it while this one waited
+            # Another process may have made it while this one waited.
+            if not self._ready(framework):
                 self._make(framework, on_line, lock)
 
     def listing(self) -> list[Environment]:
@@ -145,7 +147,7 @@ class Environments:
         return self.root / f"{self._folder(framework).name}.{suffix}"
 
     def _requirements_file(self, framework: str) -> Path:
-        """The file that pip reads: the adapter's own, or one with other pins, which is written first."""
+        """Return the file that pip reads. With other pins, it is written first."""
         if not self.pinned:
             return self.adapters / framework / REQUIREMENTS
         file = self._beside(framework, "txt")
@@ -154,36 +156,29 @@ class Environments:
 
     def requirements(self, framework: str) -> str:
         """Return the requirements of the framework's managed environment."""
-        own = (self.adapters / framework / REQUIREMENTS).read_text(encoding="utf-8")
-        return pins.replaced(own, self.pinned) if self.pinned else own
+        text = (self.adapters / framework / REQUIREMENTS).read_text(encoding="utf-8")
+        return pins.replaced(text, self.pinned) if self.pinned else text
 
     def _python(self, framework: str) -> Path:
         return self._folder(framework) / "bin" / "python"
 
     def _ready(self, framework: str) -> bool:
-        stamp = self._folder(framework) / STAMP
         try:
-            return (
-                stamp.read_text(encoding="utf-8") == self._expected_stamp(framework)
-                and self._python(framework).exists()
-            )
+            stamp = (self._folder(framework) / STAMP).read_text(encoding="utf-8")
         except OSError:
             return False
+        return stamp == self._expected_stamp(framework) and self._python(framework).exists()
 
     def _expected_stamp(self, framework: str) -> str:
-        return json.dumps(
-            {
-                "requirements": _digest(self.requirements(framework)),
-                "python": platform.python_version(),
-            }
-        )
+        requirements = _digest(self.requirements(framework))
+        return json.dumps({"requirements": requirements, "python": platform.python_version()})
 
     def _make(self, framework: str, on_line: OnLine, lock: int) -> None:
         """Make the environment from nothing.
 
-        The stamp comes last: whatever interrupts this, the next call starts again.
+        The stamp is written last, so that the next call starts again after any interruption.
         """
-        # before pip reads the pins: an edit meanwhile must count as outdated
+        # It is computed before pip reads the pins, because an edit meanwhile makes them outdated.
         stamp = self._expected_stamp(framework)
         folder, requirements = self._folder(framework), self._requirements_file(framework)
         if folder.exists():
@@ -196,22 +191,17 @@ class Environments:
             "--disable-pip-version-check",
             "--no-input",
         ]
-        # The pins hold for what pip builds with, too: an old source package may not build with the
-        # newest setuptools.
+        install = [*pip, "--requirement", str(requirements)]
+        # The pins hold for the packages that pip builds with, too, because an old source package
+        # may not build with the newest setuptools.
         pinned = os.environ | {
             "PIP_CONSTRAINT": str(requirements),
             "PIP_BUILD_CONSTRAINT": str(requirements),
         }
+        venv = [sys.executable, "-m", "venv", str(folder)]
         with self._beside(framework, "log").open("w", encoding="utf-8") as log:
-            _run(
-                framework,
-                [sys.executable, "-m", "venv", str(folder)],
-                log,
-                on_line,
-                lock,
-                os.environ,
-            )
-            _run(framework, [*pip, "--requirement", str(requirements)], log, on_line, lock, pinned)
+            _run(framework, venv, log, on_line, lock, os.environ)
+            _run(framework, install, log, on_line, lock, pinned)
         _write_atomically(folder / STAMP, stamp)
 
 
@@ -223,10 +213,10 @@ def _run(
     lock: int,
     variables: Mapping[str, str],
 ) -> None:
-    """Run one command, pass each of its lines on, and raise UsageError with the last ones where it fails.
+    """Run one command and pass each of its lines on.
 
-    The command holds the lock too: were this process killed, pip could go on for a while, and
-    nobody else may begin before.
+    Raise UsageError with the last lines where it fails. The command holds the lock too, because pip
+    can go on for a while after this process was killed, and nobody else may begin before.
     """
     last: deque[str] = deque(maxlen=_SHOWN_LINES)
     with subprocess.Popen(
@@ -272,17 +262,17 @@ def _locked(path: Path) -> Iterator[int]:
 
 def _check_interpreter(framework: str, path: Path) -> None:
     """Raise UsageError unless `path` runs and is a Python that the worker supports."""
-    named = f"the interpreter for {framework}, {path},"
+    subject = f"the interpreter for {framework}, {path},"
     if not path.exists():
-        raise UsageError(f"{named} does not exist")
+        raise UsageError(f"{subject} does not exist")
     if not (path.is_file() and os.access(path, os.X_OK)):
-        raise UsageError(f"{named} is not an executable file")
+        raise UsageError(f"{subject} is not an executable file")
     version = _python_version(path)
     if version is None:
-        raise UsageError(f"{named} is not a working Python")
+        raise UsageError(f"{subject} is not a working Python")
     if version < OLDEST_PYTHON:
         raise UsageError(
-            f"{named} is Python {_dotted(version)}, and {_dotted(OLDEST_PYTHON)} is needed"
+            f"{subject} is Python {_dotted(version)}, and {_dotted(OLDEST_PYTHON)} is needed"
         )
 
 

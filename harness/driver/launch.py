@@ -1,4 +1,4 @@
-"""From a job to a command line, for each way of starting ranks.
+"""The command line of a job, for each way of starting ranks, and the environment of its processes.
 
 A launcher is a few lines that return an argv.
 """
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class OpenMpi:
-    """An Open MPI of the system's own: its mpirun, and its library, which the ranks have to load too."""
+    """The system's own Open MPI: its mpirun, and its library, which the ranks have to load too."""
 
     mpirun: Path
     library: Path
@@ -28,10 +28,10 @@ class OpenMpi:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start: the worker's interpreter, the job, where its ranks write, and over how many nodes they are spread.
+    """The start of a job: the worker's interpreter, the job's file, and its ranks.
 
-    `mpi` is the one that the user has named, where that is not the one of the interpreter's
-    environment.
+    The ranks write in `folder`. With `nodes`, they are spread over so many nodes. `mpi` is the Open
+    MPI that the user has named, where it is not that of the interpreter's environment.
     """
 
     interpreter: Path
@@ -43,21 +43,24 @@ class Launch:
 
     @property
     def worker(self) -> list[str]:
-        """The command of one rank."""
+        """Return the command of one rank."""
         return [str(self.interpreter), "-m", "harness.worker", str(self.job_file), str(self.folder)]
 
 
 def local(launch: Launch) -> list[str]:
-    """One rank, started directly."""
+    """Start one rank directly."""
     return launch.worker
 
 
 def mpirun(launch: Launch) -> list[str]:
-    """Ranks under mpirun: all on this node, or over those of the Slurm job in which this runs, where srun starts its daemons."""
+    """Start ranks under mpirun, all on this node or over the nodes of the present Slurm job.
+
+    There mpirun starts its daemons with srun.
+    """
     # Without a number for each node, mpirun would fill all nodes of an allocation by turns, also
     # with the ranks of one machine.
     mapping = f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"
-    # a framework's threads use all processors, whatever a version of Open MPI binds by default
+    # A framework's threads use all processors, whatever a version of Open MPI binds by default.
     unbound = ["--bind-to", "none"]
     return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *unbound, *launch.worker]
 
@@ -66,7 +69,10 @@ LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
 
 
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
-    """Return the whole command, under `tracer` where that is not empty, tied to the life of this process where it can be."""
+    """Return the whole command, under `tracer` if there is one.
+
+    It ends with this process where setpriv can tie it. Raise UsageError for an unknown launcher.
+    """
     if launcher not in LAUNCHERS:
         raise nearest("launcher", launcher, LAUNCHERS)
     return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
@@ -80,39 +86,42 @@ def environment(
     root: Path = ROOT,
     mpi: OpenMpi | None = None,
 ) -> dict[str, str]:
-    """Return the worker's environment: the project in `root` importable, temporary files in the scratch directory.
+    """Return the worker's environment: `base` or this process's own, with what the worker needs.
 
-    `shared_memory` is where Open MPI's ranks of one machine meet, so that it can be cleared when
-    they were killed. `hash_seed` is that of Python's hashes of text; without one every process has
-    another, whatever the user's own environment says. `mpi` is whose library the ranks load.
+    The project in `root` comes first on Python's path, and temporary files go to `temporary`.
+    `shared_memory` is a folder in which Open MPI's ranks of one machine meet, so that it can be
+    cleared when they were killed. `hash_seed` is the seed of Python's text hashes. Without one,
+    every process has another seed, also when the user's own environment fixes it. The ranks load
+    the library of `mpi`.
     """
     variables = dict(os.environ if base is None else base)
-    variables["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(root), variables.get("PYTHONPATH", "")])
-    )
-    # else -m would look for the worker in the present directory before it looks in `root`
+    users_path = variables.get("PYTHONPATH", "")
+    variables["PYTHONPATH"] = f"{root}{os.pathsep}{users_path}" if users_path else str(root)
+    # Without it, -m looks for the worker in the present directory before it looks in `root`.
     variables["PYTHONSAFEPATH"] = "1"
     variables["TMPDIR"] = str(temporary)
     variables["PYTHONHASHSEED"] = "random" if hash_seed is None else str(hash_seed)
     if shared_memory is not None:
-        variables |= {
-            f"OMPI_MCA_btl_{name}_backing_directory": str(shared_memory) for name in ("sm", "vader")
-        }  # of 5, of 4
+        # The component is called sm in Open MPI 5, and vader in Open MPI 4.
+        variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared_memory)
+        variables["OMPI_MCA_btl_vader_backing_directory"] = str(shared_memory)
     if mpi is not None:
-        # mpirun of one Open MPI and ranks of another would be worlds of one each
+        # With mpirun of one Open MPI and the library of another, each rank is a world of one.
         variables["MPI4PY_LIBMPI"] = str(mpi.library)
-    # else a site's srun may give mpirun's daemons on other nodes none of this
+    # Without it, a site's srun may give mpirun's daemons on other nodes none of these variables.
     variables["SLURM_EXPORT_ENV"] = "ALL"
-    if os.geteuid() == 0:  # mpirun refuses the superuser unless told twice
-        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    if os.geteuid() == 0:
+        # mpirun refuses the superuser unless both say that this is meant.
+        variables["OMPI_ALLOW_RUN_AS_ROOT"] = "1"
+        variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     return variables
 
 
 def open_mpi(mpirun: Path) -> OpenMpi:
-    """Return the Open MPI to which an mpirun belongs. Raises UsageError where it belongs to none.
+    """Return the Open MPI to which an mpirun belongs. Raise UsageError where it belongs to none.
 
-    Its library is the one that its ompi_info loads: distributions move it from where it was
-    configured to be.
+    Its library is the one that its ompi_info loads, because distributions move the library away
+    from the folder that Open MPI was configured with.
     """
     information = mpirun.with_name("ompi_info")
     if not (os.access(mpirun, os.X_OK) and os.access(information, os.X_OK)):
@@ -123,37 +132,46 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     library = re.search(r"=> (/.*/libmpi\.so\S*)", loaded)
     if library is None:
         raise UsageError(
-            f"{information} loads no libmpi that can be found, so the ranks of {mpirun} cannot either"
+            f"{information} loads no libmpi that can be found, "
+            f"so the ranks of {mpirun} cannot load it either"
         )
     return OpenMpi(mpirun, Path(library[1]))
 
 
 def ranks_per_node(world: int, nodes: int) -> int:
-    """The most ranks that a node gets; 0 nodes mean one machine."""
+    """Return the largest number of ranks on a node, where 0 nodes mean one machine."""
     return -(-world // max(1, nodes))
 
 
 def out_of_sight(nodes: int) -> str | None:
-    """Say why a tracer around the launcher would not see every rank, or None where it does."""
+    """Return why a tracer around the launcher would not see every rank, or None where it does."""
     return f"ranks on {nodes} nodes cannot be traced from one of them" if nodes > 1 else None
 
 
 def _mpirun(launch: Launch) -> str:
-    """The mpirun that the user has named, else the one beside the interpreter, whose ranks' library it is, else one on the path."""
+    """Return the mpirun that the user has named, else the interpreter's, else one on the path.
+
+    The one beside the interpreter belongs to the library that its ranks load.
+    """
     if launch.mpi is not None:
         return str(launch.mpi.mpirun)
     beside = launch.interpreter.parent / "mpirun"
     command = str(beside) if beside.exists() else shutil.which("mpirun")
     if command is None:
         raise UsageError(
-            f"no mpirun beside {launch.interpreter} or on the path: a world of {launch.world} cannot be started"
+            f"no mpirun beside {launch.interpreter} or on the path: "
+            f"a world of {launch.world} cannot be started"
         )
     return command
 
 
 def _tied_to_parent(launcher: str) -> list[str]:
-    """A prefix that ends the job when the driver is killed. mpirun is asked to end, so that it ends its ranks anywhere."""
+    """Return a prefix that ends the job when the driver is killed, or none without setpriv.
+
+    mpirun is asked to end, so that it ends its ranks on every node.
+    """
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         return []
-    return [setpriv, "--pdeathsig", "KILL" if launcher == "local" else "TERM", "--"]
+    signal = "KILL" if launcher == "local" else "TERM"
+    return [setpriv, "--pdeathsig", signal, "--"]

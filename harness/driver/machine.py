@@ -1,4 +1,4 @@
-"""The machine a run was measured on, captured once. It names no host: a record may be published."""
+"""The machine that a run is measured on. It names no host, because a record may be published."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def mount_of(path: Path) -> Mount:
 def _mount(line: str) -> Mount:
     """Parse a line of mountinfo, proc_pid_mountinfo(5).
 
-    Its fields: id, parent, major:minor, root, point, options, optional ones, "-", type, source,
-    options of the file system.
+    Its fields are id, parent, major:minor, root, point, options, optional fields, "-", type, source
+    and options of the file system.
     """
     before, after = line.split(" - ", 1)
     fields = before.split()
@@ -116,7 +116,10 @@ def _public(option: str) -> bool:
 
 
 def block_device(mount: Mount) -> BlockDevice | None:
-    """Return the disk under a mount, or None where there is none that the kernel shows (tmpfs, network file systems)."""
+    """Return the disk under a mount.
+
+    Return None where the kernel shows none, as for tmpfs and network file systems.
+    """
     folder = _block_folder(mount)
     if folder is None:
         return None
@@ -129,12 +132,16 @@ def block_device(mount: Mount) -> BlockDevice | None:
 
 
 def _block_folder(mount: Mount) -> Path | None:
-    """Find the disk by number, or by the source's name where the file system has a number of its own (btrfs)."""
-    for link in (
-        SYS / "dev/block" / mount.device_number,
-        SYS / "class/block" / Path(mount.source).name,
-    ):
-        if mount.source.startswith("/dev/") and link.exists():
+    """Find the disk by its number, else by the name of the mount's source.
+
+    The number is no disk's where the file system has a number of its own, as btrfs has.
+    """
+    if not mount.source.startswith("/dev/"):
+        return None
+    by_number = SYS / "dev/block" / mount.device_number
+    by_name = SYS / "class/block" / Path(mount.source).name
+    for link in (by_number, by_name):
+        if link.exists():
             folder = link.resolve()
             return folder.parent if (folder / "partition").exists() else folder
     return None
@@ -147,13 +154,16 @@ def cpu_model() -> str:
 
 
 def hypervisor() -> bool | None:
-    """Whether this is a virtual machine; None where the processor has no flag for it (not x86)."""
+    """Return whether this is a virtual machine.
+
+    Return None where the processor has no flag for it, because it is not x86.
+    """
     match = re.search(r"^flags\s*:\s*(.+)$", _text(PROC / "cpuinfo") or "", re.MULTILINE)
     return "hypervisor" in match[1].split() if match else None
 
 
 def free_page_reporting() -> bool:
-    """Whether the kernel can tell its host which pages are free, so that the host takes them back."""
+    """Return whether the kernel tells its host which pages are free, so that it takes them back."""
     return (SYS / "module/page_reporting").exists()
 
 
@@ -164,23 +174,26 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def _machine_id(model: str) -> str:
-    """Return 12 hex digits of machine-id and processor.
+    """Return 12 hex digits of the machine-id and the processor.
 
-    In a container without a machine-id, the processor alone.
+    A container without a machine-id has the processor alone.
     """
     own = _text(Path("/etc/machine-id")) or _text(Path("/var/lib/dbus/machine-id")) or ""
     return hashlib.sha256(f"{own}\n{model}".encode()).hexdigest()[:12]
 
 
 def commit_of(checkout: Path) -> str | None:
-    """Return the commit of a source tree; None where it is no checkout of git's own."""
+    """Return the commit of a source tree, or None where it is no checkout of git's."""
     if not (checkout / ".git").exists():
         return None
     return _output(["git", "-C", str(checkout), "rev-parse", "--verify", "HEAD"])
 
 
 def _git_state() -> tuple[str | None, bool | None]:
-    """Return the commit of this source tree, and whether it was changed since; nothing where it is no checkout."""
+    """Return the commit of this source tree, and whether tracked files differ from it.
+
+    Both are None where it is no checkout of git's.
+    """
     commit = commit_of(ROOT)
     if commit is None:
         return None, None
