@@ -1,1 +1,1 @@
-"""PyTorch: the neutral workloads as modules, and one module per checkpoint mechanism."""
+"""PyTorch: the neutral workloads as modules, and one file for each checkpoint mechanism."""

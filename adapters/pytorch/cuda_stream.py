@@ -1,4 +1,4 @@
-"""A CUDA stream beside the training's, for PyTorch's tensors."""
+"""Copies of PyTorch's tensors on a CUDA stream beside the stream of the training."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from adapters.deepfreeze.tensor import Bytes, Device, Unpin, Wait
 
 
 class CudaStream(Device):
-    """The current GPU's.
+    """A stream on the current GPU.
 
-    Small tensors are gathered on the GPU: each copy to the host costs as much as a megabyte of one.
+    Small tensors are joined on the GPU, because starting a copy to the host takes as long as
+    copying a megabyte.
     """
 
     def __init__(self) -> None:
@@ -30,10 +31,11 @@ class CudaStream(Device):
         self._stream.wait_stream(torch.cuda.current_stream())
 
     def fetch(self, tensors: Sequence[Tensor], destination: Bytes) -> None:
-        # what is gathered here is used again in the order of the stream
+        # PyTorch uses the joined tensor's memory again only in the order of this stream, so that no
+        # copy reads memory that has changed.
         with torch.cuda.stream(self._stream):
-            gathered = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-            torch.from_numpy(destination).copy_(gathered, non_blocking=True)
+            joined = tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+            torch.from_numpy(destination).copy_(joined, non_blocking=True)
 
     def put(self, source: Bytes, tensor: Tensor) -> None:
         with torch.cuda.stream(self._stream):
@@ -47,5 +49,6 @@ class CudaStream(Device):
 
 
 def _unpin(gpu: torch.device, address: int) -> None:
-    with torch.cuda.device(gpu):  # in whatever thread this is
+    # The current GPU belongs to a thread, and this may be another thread than the one that pinned.
+    with torch.cuda.device(gpu):
         torch.cuda.check_error(torch.cuda.cudart().cudaHostUnregister(address))

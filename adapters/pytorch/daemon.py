@@ -1,9 +1,9 @@
-"""The end of what `async_save` starts in other processes.
+"""The end of the processes and folders that `async_save` makes.
 
-PyTorch has no public way, and leaves it to the interpreter's exit.
+PyTorch removes them when the interpreter exits, and has no public function for it. A worker that
+goes on to another method, or that ends by `os._exit`, would leave them behind.
 
-A worker that goes on to other methods, or that leaves by `os._exit`, would keep the processes and
-folders beyond their method. The names with an underscore are those of PyTorch 2.13 and Python 3.11.
+The names with an underscore are those of PyTorch 2.13 and Python 3.11.
 """
 
 from __future__ import annotations
@@ -12,30 +12,33 @@ from multiprocessing import resource_sharer, resource_tracker, util
 
 from torch.distributed.checkpoint import _async_process_executor as executor
 
-END_SECONDS = 5
+END_S = 5
 
 
 def end_checkpoint_daemon() -> None:
-    """End DCP's daemon and what multiprocessing started to talk with it.
+    """End DCP's daemon, and the helpers that multiprocessing started to talk with it.
 
-    No save may be under way.
+    No save may be in progress.
     """
     _end_daemon()
-    resource_sharer.stop(END_SECONDS)  # the thread that hands shared memory to the daemon
-    # a process; waits for every child that knows it, so the daemon goes first
+    # the thread that hands shared memory to the daemon
+    resource_sharer.stop(END_S)
+    # A process that waits for every child that knows it, so the daemon must have ended before.
     resource_tracker._resource_tracker._stop()
     _remove_socket_folder()
 
 
 def _end_daemon() -> None:
-    # Its finalizer would do this too, but the traceback of a failed save keeps the object alive.
-    daemon, executor._CHECKPOINT_PROCESS = executor._CHECKPOINT_PROCESS, None
+    # The daemon's finalizer does the same, but the traceback of a failed save keeps the daemon
+    # alive.
+    daemon = executor._CHECKPOINT_PROCESS
+    executor._CHECKPOINT_PROCESS = None
     if daemon is None:
         return
     child = daemon._save_process
     if child.is_alive():
         daemon._send(executor._CheckpointSaveProcessControlOpts.TERMINATE)
-        child.join(END_SECONDS)
+        child.join(END_S)
     if child.is_alive():
         child.kill()
         child.join()

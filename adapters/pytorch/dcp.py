@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint (DCP): every rank writes a share of one folder."""
+"""torch.distributed.checkpoint (DCP), with which every rank writes a share of one folder."""
 
 from __future__ import annotations
 
@@ -29,38 +29,39 @@ class Dcp(Method[State]):
     """`dcp.save` as shipped."""
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one folder."""
         with ordinary_errors():
             dcp.save(tree(state), checkpoint_id=path)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read into the state's own tensors."""
         target = tree(state)
         with ordinary_errors():
             dcp.load(target, checkpoint_id=path)
         restore(state, target)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield what `.metadata` lists.
+        """Yield the items that the file `.metadata` lists.
 
-        Each item is an archive of its own by torch.save, so that more is stored than is raw.
+        DCP writes each item as an archive of torch.save, so an item is larger than its tensor.
         """
         metadata = FileSystemReader(path).read_metadata()
         mixed = any(name.startswith("model.") for name in metadata.state_dict_metadata)
         for index, stored in metadata.storage_data.items():
             yield Entry(
-                stored.relative_path,
-                index.fqn,
-                _role(index.fqn, mixed),
-                stored.length,
-                _raw_bytes(metadata, index),
+                file=stored.relative_path,
+                name=index.fqn,
+                role=_role(index.fqn, mixed),
+                stored_bytes=stored.length,
+                raw_bytes=_raw_bytes(metadata, index),
             )
 
 
 @contextmanager
 def ordinary_errors() -> Iterator[None]:
-    """Raise DCP's error as a RuntimeError: it is no `Exception` but a `BaseException`, like the wish to end the program."""
+    """Raise DCP's error as a RuntimeError.
+
+    DCP's own error is a `BaseException` like KeyboardInterrupt, and would end the program.
+    """
     try:
         yield
     except CheckpointException as error:
@@ -69,21 +70,19 @@ def ordinary_errors() -> Iterator[None]:
 
 
 def tree(state: State) -> dict[str, Any]:
-    """Return the state under names that do not depend on the number of ranks.
+    """Return the state as a dictionary whose names do not depend on the number of ranks.
 
-    Its tensors are the state's own.
+    Its tensors share the memory of the state.
     """
     trained, optimizer = get_state_dict(state.trained, state.optimizer)
     parts = {"trained": trained, "optimizer": optimizer, "rng": dict(state.rng), "step": state.step}
-    return (
-        parts | {"model": get_model_state_dict(state.model)}
-        if state.workload.master_weights
-        else parts
-    )
+    if state.workload.master_weights:
+        parts["model"] = get_model_state_dict(state.model)
+    return parts
 
 
 def restore(state: State, loaded: dict[str, Any]) -> None:
-    """Take over the values of a `tree` that `dcp.load` has filled."""
+    """Set the state to the values of a `tree` that `dcp.load` has filled."""
     set_state_dict(
         state.trained,
         state.optimizer,
@@ -98,7 +97,7 @@ def restore(state: State, loaded: dict[str, Any]) -> None:
 
 
 def _raw_bytes(metadata: Metadata, index: MetadataIndex) -> int:
-    """Return the bytes of an item's tensor; of another object, which has no bytes but its pickle, those it is stored in."""
+    """Return the size of an item's tensor, or of the pickle if the item is no tensor."""
     item = metadata.state_dict_metadata[index.fqn]
     if not isinstance(item, TensorStorageMetadata):
         length: int = metadata.storage_data[index].length
@@ -108,13 +107,17 @@ def _raw_bytes(metadata: Metadata, index: MetadataIndex) -> int:
 
 
 def _role(name: str, mixed: bool) -> Role | None:
-    """Return the role of an item of `tree`; None for the optimizer's settings, which the training does not change."""
+    """Return the role of an item of `tree`.
+
+    It is None for the settings of the optimizer, because training does not change them.
+    """
     match name.split("."):
         case ["optimizer", "param_groups", *_]:
             return None
         case ["optimizer", *_]:
             return Role.OPTIMIZER
-        case ["trained", *_] if mixed:  # the master weights
+        case ["trained", *_] if mixed:
+            # the master weights
             return Role.OPTIMIZER
         case ["rng", *_]:
             return Role.RNG

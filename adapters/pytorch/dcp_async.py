@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint.async_save: a snapshot in host memory, written in the background."""
+"""torch.distributed.checkpoint.async_save, which writes a snapshot in the background."""
 
 from __future__ import annotations
 
@@ -21,65 +21,67 @@ from adapters.pytorch.state import State
 
 
 class AsyncSave(Pending):
-    """What `async_save` has under way. Its errors are raised here."""
+    """A save in progress of `async_save`."""
 
     def __init__(self, response: Future[Any] | AsyncSaveResponse) -> None:
         self._response = response
 
     def staged(self) -> None:
-        """Return when the snapshot has been taken; a bare future stands for one that had been when `async_save` returned."""
+        """Wait until the snapshot has been taken.
+
+        `async_save` returns a bare future if it has taken the snapshot already.
+        """
         if isinstance(self._response, AsyncSaveResponse):
             self._response.staging_completion.result()
 
     def finished(self) -> None:
-        """Return when DCP has written everything."""
-        upload = (
-            self._response.upload_completion
-            if isinstance(self._response, AsyncSaveResponse)
-            else self._response
-        )
+        upload = self._response
+        if isinstance(upload, AsyncSaveResponse):
+            upload = upload.upload_completion
         with ordinary_errors():
             upload.result()
 
 
 class DcpAsync(Dcp):
-    """`async_save` as shipped: a new snapshot for every save, written by a thread."""
+    """`async_save` as shipped, whose thread writes a new snapshot for every save."""
 
     group: dist.ProcessGroup | None = None
 
     def open(self, state: State) -> None:
-        """Give the background thread a process group of its own: its collectives must not mix with those of the training."""
+        """Make a process group for the background thread.
+
+        Its collectives must not mix with the collectives of the training.
+        """
         if self.place.world > 1:
             self.group = dist.new_group(backend="gloo")
 
     def save(self, state: State, path: Path) -> Pending:
-        """Take the snapshot and start to write one folder."""
         return AsyncSave(dcp.async_save(tree(state), checkpoint_id=path, process_group=self.group))
 
     def close(self) -> None:
-        """Leave the group."""
         if self.group is not None:
             dist.destroy_process_group(self.group)
             self.group = None
 
 
 class DcpAsyncTuned(DcpAsync):
-    """`async_save` with its remedies: a reused snapshot in shared memory, written by a daemon process that keeps its plans.
+    """`async_save` with the options that PyTorch has against its costs.
 
-    On a GPU the snapshot is pinned, and is taken by a thread while the training goes on.
+    The snapshot lies in shared memory and is used again. A daemon process writes it and keeps its
+    plans. On a GPU the snapshot is pinned, and a thread takes it while training goes on.
     """
 
     def open(self, state: State) -> None:
-        """Make the stager. The daemon starts with the first save, as DCP has it."""
-        # DCP asks the default group for its rank and size before it starts the daemon
+        """Make the stager. DCP starts the daemon in the first save."""
+        # DCP asks the default group for its rank and size before it starts the daemon.
         if self.place.world == 1:
             dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         super().open(state)
-        # The daemons meet here; without it DCP takes the host's name, which need not resolve.
+        # The daemons meet at this address. Without it, DCP takes the host's name, which may not
+        # resolve.
         self._master = os.environ.get("MASTER_ADDR")
-        os.environ["MASTER_ADDR"] = (
-            self.place.rendezvous[0] if self.place.rendezvous else "127.0.0.1"
-        )
+        rendezvous = self.place.rendezvous
+        os.environ["MASTER_ADDR"] = rendezvous[0] if rendezvous else "127.0.0.1"
         cuda = self.place.device == "cuda"
         self._stager = DefaultStager(
             StagingOptions(
@@ -93,7 +95,6 @@ class DcpAsyncTuned(DcpAsync):
         self._frozen = _Frozen(state)
 
     def save(self, state: State, path: Path) -> Pending:
-        """Start the snapshot and the writing of one folder."""
         response = dcp.async_save(
             self._frozen.freeze(state, tree(state)),
             checkpoint_id=path,
@@ -105,7 +106,7 @@ class DcpAsyncTuned(DcpAsync):
         return AsyncSave(response)
 
     def close(self) -> None:
-        """End the daemon and give the shared memory back."""
+        """End the daemon and release the shared memory."""
         end_checkpoint_daemon()
         self._stager.close()
         super().close()
@@ -118,10 +119,11 @@ class DcpAsyncTuned(DcpAsync):
 
 
 class _Frozen:
-    """Copies of what the forward pass changes: batch-norm statistics and random generators.
+    """Copies of batch-norm statistics and random generators, which a forward pass changes.
 
-    The training may run forward before the snapshot has been taken, and would then put later values
-    into it. The copies keep their memory from save to save, so that the stager can keep its own.
+    Training may run a forward pass before the snapshot has been taken. Without the copies, the
+    snapshot would hold later values. The copies keep their memory from save to save, so that the
+    stager can keep its memory too.
     """
 
     def __init__(self, state: State) -> None:
@@ -129,11 +131,12 @@ class _Frozen:
         self._rng = {name: generator.clone() for name, generator in state.rng.items()}
 
     def freeze(self, state: State, parts: dict[str, Any]) -> dict[str, Any]:
-        """Return `parts` with the copies, brought up to date, in place of the state's own."""
+        """Update the copies, and return `parts` with them in place of the state's tensors."""
         for name, buffer in state.trained.named_buffers():
             self._buffers[name].copy_(buffer)
         for name, generator in state.rng.items():
             self._rng[name].copy_(generator)
-        if "cuda" in self._rng:  # the stager's stream does not wait for the one that computes
+        if "cuda" in self._rng:
+            # The stager's stream does not wait for the stream that makes the copies.
             torch.cuda.current_stream().synchronize()
         return parts | {"trained": parts["trained"] | self._buffers, "rng": self._rng}

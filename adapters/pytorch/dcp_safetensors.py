@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint in Hugging Face's layout: a folder of safetensors files under their canonical names."""
+"""torch.distributed.checkpoint with Hugging Face's layout, a folder of safetensors files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from workloads import role_of
 
 
 class DcpSafetensors(Method[State]):
-    """The format holds tensors only, so the random generators and the position are saved as tensors.
+    """Tensors under canonical names.
 
-    Options: `distributed`. Without it, as the writer is shipped, all ranks would write the same
-    file, so only rank 0 saves; with it every rank writes a file of its own, and there is no index.
-    `consolidated`: rank 0 then merges those files into one with an index. In PyTorch 2.13 that
-    fails for integers, and turns tensors without dimensions into zeros.
+    The format holds nothing but tensors, so random generators and position are saved as tensors.
+
+    With the option `distributed`, every rank writes a file, and there is no index. Without it, as
+    the writer is shipped, all ranks would write the same file, so rank 0 alone saves.
+
+    With the option `consolidated`, rank 0 merges the files into one and adds an index. In PyTorch
+    2.13 this fails for integers, and turns tensors without dimensions into zeros.
     """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one folder."""
         distributed = self.options["distributed"]
         if distributed or self.place.rank == 0:
             merge = self.options["consolidated"]
@@ -37,13 +39,13 @@ class DcpSafetensors(Method[State]):
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read into the state's own tensors; the position is the only one that is not."""
+        # These share the memory of the state, but for the position.
         tensors = state.tensors()
         with ordinary_errors():
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)))
         state.step = int(tensors["position/step"])
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the tensors of every file."""
+        """Yield the tensors in all files."""
         for file in sorted(path.glob("*.safetensors")):
             yield from safetensors.tensors(file, role_of, file.name)

@@ -1,4 +1,4 @@
-"""PyTorch's training state, made, trained and inspected."""
+"""Making, training and inspecting PyTorch's training states."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ PINNED_BYTES = 64 << 20
 
 
 class PyTorch(Framework[State]):
-    """Plain PyTorch: one process per rank, data-parallel training by one of the `strategies`."""
+    """Plain PyTorch with one process per rank, whose ranks train by one of the `strategies`."""
 
     def start(self, place: Place) -> None:
-        """Choose the device, make the run deterministic and join the process group."""
         super().start(place)
         self.device = _device(place)
         _be_deterministic()
@@ -38,19 +37,18 @@ class PyTorch(Framework[State]):
         self.strategy = strategies.make(place, self.device)
 
     def build(self, workload: Workload, seed: int) -> State:
-        """Return a state at step 0; dropout differs from rank to rank, the weights do not."""
+        """Return a state at step 0. The ranks have the same weights and different dropout."""
         rng_seed = int(np.random.SeedSequence((seed, self.place.rank)).generate_state(1)[0])
         return new_state(workload, seed, self.strategy, _rng(rng_seed, self.device))
 
     def gradients(self, state: State) -> None:
-        """Run forward and backward on the batch at the state's position.
+        """Run the forward and the backward pass on the batch at the state's position.
 
-        DDP and FSDP average over the ranks inside backward.
+        DDP and FSDP average over the ranks inside the backward pass.
         """
         batch = state.workload.batch(state.step, self.place.rank, self.place.world)
-        inputs, targets = (
-            torch.from_numpy(array).to(self.device) for array in (batch.inputs, batch.targets)
-        )
+        inputs = torch.from_numpy(batch.inputs).to(self.device)
+        targets = torch.from_numpy(batch.targets).to(self.device)
         state.model.zero_grad()
         with state.own_rng():
             loss = _loss(state.workload, state.runner(inputs), targets)
@@ -58,7 +56,10 @@ class PyTorch(Framework[State]):
         state.loss = loss.detach()
 
     def update(self, state: State) -> None:
-        """Average the gradients over the ranks where that is still to do, take the optimizer's step and move on by one batch."""
+        """Average the gradients if the backward pass has not, and take a step of the optimizer.
+
+        The position in the data advances by one batch.
+        """
         if state.workload.master_weights:
             _cast_gradients(state.model, state.trained)
         self.strategy.average(state.trained)
@@ -68,11 +69,10 @@ class PyTorch(Framework[State]):
         state.step += 1
 
     def loss(self, state: State) -> float:
-        """Return the loss of the last `gradients` call on this rank's batch."""
         return state.loss.item()
 
     def leaves(self, state: State) -> Iterator[Leaf]:
-        """Yield what this rank holds of the state's tensors, on the host without a copy."""
+        """Yield this rank's part of every tensor. On a CPU nothing is copied."""
         for name, tensor in state.tensors().items():
             part = shards.local(tensor)
             role = role_of(name)
@@ -81,35 +81,36 @@ class PyTorch(Framework[State]):
             yield Leaf(name, role, dtype, tuple(part.shape), _host_bytes(part), placement)
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
-        """Give the named leaves these values.
+        """Set the named leaves to these bytes.
 
-        Raises KeyError for an unknown name, ValueError for a wrong number of bytes.
+        Raises KeyError for an unknown name, and ValueError for a wrong number of bytes.
         """
-        own = state.local_tensors()
-        state.restore_tensors({name: _from_bytes(data, own[name]) for name, data in leaves.items()})
+        present = state.local_tensors()
+        values = {name: _from_bytes(data, present[name]) for name, data in leaves.items()}
+        state.restore_tensors(values)
 
     def synchronize(self, state: State) -> None:
-        """Return when the device has nothing left to do."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def copy_to_host(self, state: State) -> int:
-        """Copy what is on the GPU through one pinned buffer, and return the bytes."""
+        """Copy the tensors on the GPU through one pinned buffer, and return their size in bytes."""
         on_device = [_bytes(tensor) for tensor in state.local_tensors().values() if tensor.is_cuda]
-        for part in (part for tensor in on_device for part in tensor.split(PINNED_BYTES)):
-            self._pinned[: part.numel()].copy_(part, non_blocking=True)
+        for tensor in on_device:
+            for part in tensor.split(PINNED_BYTES):
+                self._pinned[: part.numel()].copy_(part, non_blocking=True)
         self.synchronize(state)
         return sum(tensor.numel() for tensor in on_device)
 
     def stop(self) -> None:
-        """Leave the process group once every rank has come here."""
+        """Leave the process group together with all other ranks."""
         if dist.is_initialized():
-            dist.barrier()  # a rank that tears its connections down early aborts the others
+            # A rank that closes its connections before the others are done aborts them.
+            dist.barrier()
             dist.destroy_process_group()
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        """Say why the state cannot be held on the device, or None."""
         if device == "cuda" and not torch.cuda.is_available():
             return f"PyTorch {torch.__version__} finds no CUDA device"
         return None
@@ -119,10 +120,10 @@ class PyTorch(Framework[State]):
         return torch.empty(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
 
     def _placement(self, name: str, role: Role) -> Placement:
-        # every rank has run the same number of batches
-        counter = name.endswith("num_batches_tracked")
-        own = role in (Role.BUFFER, Role.RNG) and not counter
-        return RankLocal() if own and self.place.world > 1 else Replicated()
+        # A counter of batches is the same on every rank, because all have run as many.
+        is_counter = name.endswith("num_batches_tracked")
+        is_local = role in (Role.BUFFER, Role.RNG) and not is_counter
+        return RankLocal() if is_local and self.place.world > 1 else Replicated()
 
 
 def _device(place: Place) -> torch.device:
@@ -134,14 +135,14 @@ def _device(place: Place) -> torch.device:
 
 
 def _be_deterministic() -> None:
-    # must be there before cuBLAS starts
+    # cuBLAS reads this when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-    # convolutions in float32, as in the other frameworks and on a CPU
+    # Convolutions compute in float32, as in the other frameworks and on a CPU.
     torch.backends.cudnn.allow_tf32 = False
-    # The deterministic mode also fills every new tensor, which would slow down the buffers that
-    # saves and loads allocate.
+    # The deterministic mode also fills every new tensor. That would slow down saves and loads,
+    # because they allocate buffers.
     torch.utils.deterministic.fill_uninitialized_memory = False
 
 
@@ -165,7 +166,7 @@ def _cast_gradients(model: nn.Module, trained: nn.Module) -> None:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    # flat first: a tensor without dimensions cannot change its item size
+    # A tensor without dimensions cannot change its item size, so it gets a dimension first.
     return tensor.reshape(-1).view(torch.uint8)
 
 
@@ -174,7 +175,7 @@ def _host_bytes(tensor: Tensor) -> memoryview:
 
 
 def _from_bytes(data: memoryview, like: Tensor) -> Tensor:
-    """Return a tensor on the host with this content and the type and shape of another."""
+    """Return a tensor on the host with these bytes, and the type and shape of another tensor."""
     tensor = torch.empty(like.shape, dtype=like.dtype)
     _host_bytes(tensor)[:] = data
     return tensor

@@ -1,4 +1,7 @@
-"""The neutral vocabulary as PyTorch modules; parameters and buffers keep their canonical names."""
+"""The neutral layers as PyTorch modules.
+
+Parameters and buffers keep their canonical names.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,27 @@ from torch.nn import functional
 from workloads import layers
 from workloads.layers import Layer
 
-# no other layer has buffers
+# No other layer has buffers.
 BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 def is_buffer(name: str) -> bool:
-    """Say whether an entry of a module's state_dict is a buffer, which the state_dict itself does not tell."""
+    """Return whether an entry of a module's state_dict is a buffer.
+
+    The state_dict itself does not say so.
+    """
     return name.rpartition(".")[2] in BATCH_NORM_BUFFERS
 
 
 def translate(layer: Layer) -> nn.Module:
-    """Return the module that computes what the layer says.
+    """Return the module that computes a layer. Its parameters have PyTorch's first values.
 
-    Its parameters hold PyTorch's own first values.
+    Raises TypeError for a layer without a module.
     """
     match layer:
         case layers.Sequential(children):
-            return nn.Sequential(OrderedDict((name, translate(child)) for name, child in children))
+            modules = {name: translate(child) for name, child in children}
+            return nn.Sequential(OrderedDict(modules))
         case layers.Residual(body, shortcut, after):
             return Residual(
                 translate(body), _translate_optional(shortcut), _translate_optional(after)
@@ -62,7 +69,7 @@ def _translate_optional(layer: Layer | None) -> nn.Module:
 
 
 class Residual(nn.Module):
-    """See `layers.Residual`."""
+    """`layers.Residual` as a module."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
         super().__init__()
@@ -71,34 +78,36 @@ class Residual(nn.Module):
         self.after = after
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return a tensor of the body's shape."""
         total: Tensor = self.body(x) + self.shortcut(x)
         output: Tensor = self.after(total)
         return output
 
 
 class GlobalAveragePool(nn.Module):
-    """See `layers.GlobalAveragePool`."""
+    """`layers.GlobalAveragePool` as a module."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, channels, height, width) -> (batch, channels)."""
-        return x.mean(dim=(2, 3))  # nn.AdaptiveAvgPool2d has no deterministic backward pass on CUDA
+        """Take (batch, channels, height, width) to (batch, channels)."""
+        # nn.AdaptiveAvgPool2d has no deterministic backward pass on CUDA.
+        return x.mean(dim=(2, 3))
 
 
 class Attention(nn.Module):
-    """See `layers.Attention`."""
+    """`layers.Attention` as a module."""
 
     def __init__(self, layer: layers.Attention) -> None:
         super().__init__()
         self.heads = layer.heads
         self.kv_heads = layer.kv_heads
         self.theta = layer.theta
-        self.query, self.key, self.value, self.output = (
-            translate(child) for _, child in layer.children
-        )
+        projections = {name: translate(child) for name, child in layer.children}
+        self.query = projections["query"]
+        self.key = projections["key"]
+        self.value = projections["value"]
+        self.output = projections["output"]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         query = rotate(self._split(self.query(x), self.heads), self.theta)
         key = rotate(self._split(self.key(x), self.kv_heads), self.theta)
         value = self._split(self.value(x), self.kv_heads)
@@ -110,31 +119,35 @@ class Attention(nn.Module):
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
-        """(batch, position, heads * head feature) -> (batch, head, position, head feature)."""
+        """Take (batch, position, heads * head feature) to (batch, head, position, head feature)."""
         return x.unflatten(2, (heads, -1)).transpose(1, 2)
 
 
 def rotate(x: Tensor, theta: float) -> Tensor:
-    """Turn the head features of (batch, head, position, head feature) by their position; angles are float32."""
+    """Rotate the features of (batch, head, position, head feature) by their positions.
+
+    The angles are float32 in every precision.
+    """
     position = torch.arange(x.shape[2], device=x.device, dtype=torch.float32)
     pair = torch.arange(0, x.shape[3], 2, device=x.device, dtype=torch.float32) / x.shape[3]
     angle = torch.outer(position, theta**-pair)
     first, second = x.float().chunk(2, dim=3)
-    turned = (
-        first * angle.cos() - second * angle.sin(),
-        second * angle.cos() + first * angle.sin(),
-    )
-    return torch.cat(turned, dim=3).to(x.dtype)
+    rotated_first = first * angle.cos() - second * angle.sin()
+    rotated_second = second * angle.cos() + first * angle.sin()
+    return torch.cat((rotated_first, rotated_second), dim=3).to(x.dtype)
 
 
 class SwiGlu(nn.Module):
-    """See `layers.SwiGlu`."""
+    """`layers.SwiGlu` as a module."""
 
     def __init__(self, layer: layers.SwiGlu) -> None:
         super().__init__()
-        self.gate, self.up, self.down = (translate(child) for _, child in layer.children)
+        projections = {name: translate(child) for name, child in layer.children}
+        self.gate = projections["gate"]
+        self.up = projections["up"]
+        self.down = projections["down"]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         output: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
         return output

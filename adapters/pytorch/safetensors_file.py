@@ -1,4 +1,4 @@
-"""One safetensors file of all tensors under their canonical names, by rank 0."""
+"""One safetensors file of all tensors under their canonical names, written by rank 0."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from workloads import role_of
 
 
 class Safetensors(Method[State]):
-    """The format holds tensors only, so the random generators and the position are saved as tensors."""
+    """Tensors under canonical names.
+
+    The format holds nothing but tensors, so random generators and position are saved as tensors.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one file."""
         if self.place.rank == 0:
             save_file(state.tensors(), path)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Map the file and copy out of the mapping, which ends with the copy."""
+        """Map the file, copy the values, and end the mapping."""
         state.restore_tensors(load_file(path))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the tensors."""
         return safetensors.tensors(path, role_of)

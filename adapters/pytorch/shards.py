@@ -1,4 +1,4 @@
-"""Tensors of which every rank holds a part: PyTorch's `DTensor`, seen from one rank."""
+"""PyTorch's `DTensor`, of which every rank holds a part, as one rank sees it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-# what DCP itself asks
+# This private function is the one that DCP uses for the same purpose.
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from adapters.base import Shard
@@ -18,12 +18,15 @@ ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Return this rank's part of a tensor, in the same memory and without padding; the tensor itself where it is whole."""
+    """Return this rank's part of a tensor, without padding and in the same memory.
+
+    A tensor that is no DTensor is returned as it is.
+    """
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def shard(tensor: Tensor) -> Shard | None:
-    """Say where this rank's part lies in the whole; None where the tensor is whole.
+    """Return the position of this rank's part in the whole tensor; None if it holds the whole.
 
     A part may be empty.
     """
@@ -36,13 +39,9 @@ def shard(tensor: Tensor) -> Shard | None:
 
 
 def part_of(whole: NDArray[ScalarT], tensor: Tensor) -> NDArray[ScalarT]:
-    """Return the part of `whole` that this rank holds of a tensor of its shape."""
-    where = shard(tensor)
-    if where is None:
+    """Return the part of `whole` that this rank holds of a tensor of the same shape."""
+    placement = shard(tensor)
+    if placement is None:
         return whole
-    return whole[
-        tuple(
-            slice(start, start + size)
-            for start, size in zip(where.offset, local(tensor).shape, strict=True)
-        )
-    ]
+    sizes = zip(placement.offset, local(tensor).shape, strict=True)
+    return whole[tuple(slice(start, start + size) for start, size in sizes)]

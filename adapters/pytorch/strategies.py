@@ -1,15 +1,16 @@
-"""How several ranks train together: which rank holds what, and where the gradients are averaged.
+"""The strategies by which several ranks train together.
 
-Whatever the strategy, the modules keep their names, and batch-norm statistics and dropout are each
-rank's own.
+A strategy decides which part of the state a rank holds, and when the gradients are averaged. With
+every strategy, the modules keep their names, and each rank has its own batch-norm statistics and
+dropout.
 
-In bf16-mixed the strategies average in different precisions, as their users do. Forward and
-backward give bfloat16 gradients:
+In bf16-mixed, the backward pass gives bfloat16 gradients. The strategies average them in different
+precisions, as their users do:
 
-- `flat` widens them to float32 first, so the average is rounded nowhere.
-- `ddp` and `ddp-find-unused` average inside backward, in the gradients' own bfloat16: every rank's
-  share and every partial sum is rounded.
-- `fsdp` adds up in float32 and rounds the average to bfloat16 once: the recipe of torchtitan
+- `flat` converts them to float32 first, so nothing is rounded.
+- `ddp` and `ddp-find-unused` average bfloat16 in the backward pass, so every rank's share and every
+  partial sum is rounded.
+- `fsdp` adds in float32 and rounds the average to bfloat16, as torchtitan does
   (`reduce_dtype=float32`).
 """
 
@@ -28,33 +29,35 @@ from adapters.base import Place
 
 
 class Strategy:
-    """A rank alone. Its subclasses need the process group."""
+    """Training on one rank. The subclasses train on several and need the process group."""
 
     def __init__(self, place: Place, device: torch.device) -> None:
         self.place = place
         self.device = device
 
     def shard(self, module: nn.Module) -> None:
-        """Leave this rank only its part of the module's parameters.
+        """Leave this rank its part of the module's parameters alone.
 
-        Comes before they have values, and before an optimizer.
+        This is called before the parameters have values, and before there is an optimizer.
         """
 
     def runner(self, model: nn.Module) -> nn.Module:
-        """Return the module to call in the model's place for forward and backward."""
+        """Return the module that runs the forward and backward pass in place of the model."""
         return model
 
     def average(self, trained: nn.Module) -> None:
-        """Average the gradients over the ranks where backward has not done so."""
+        """Average the gradients over the ranks if the backward pass has not done so."""
 
 
 class Flat(Strategy):
-    """One all-reduce of all gradients in one buffer, after backward: always the same sums in the same order."""
+    """One all-reduce of all gradients in one buffer after the backward pass.
+
+    It always adds the same numbers in the same order.
+    """
 
     def average(self, trained: nn.Module) -> None:
-        gradients = [
-            parameter.grad for parameter in trained.parameters() if parameter.grad is not None
-        ]
+        parameters = trained.parameters()
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
         flat /= self.place.world
@@ -64,39 +67,41 @@ class Flat(Strategy):
 
 
 class DataParallel(Strategy):
-    """DistributedDataParallel as shipped, but for the buffers.
+    """DistributedDataParallel as shipped, except that each rank keeps its own buffers.
 
-    It rebuilds its gradient buckets after the first step, which changes the order of the sums: from
-    four ranks on, a resumed run differs bitwise from an uninterrupted one.
+    It rebuilds its gradient buckets after the first step, which changes the order of the sums. So
+    with four ranks or more, a resumed run is not the same bit by bit as an uninterrupted one.
     """
 
     find_unused_parameters = False
 
     def runner(self, model: nn.Module) -> nn.Module:
         with warnings.catch_warnings():
-            # PyTorch 2.13 prefers `forward_sync_buffers`, which earlier releases lack, and advises
-            # this for rank-local buffers.
+            # PyTorch 2.13 recommends `forward_sync_buffers` instead, which earlier releases lack.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
             return DistributedDataParallel(
                 model,
                 device_ids=[self.device.index] if self.device.type == "cuda" else None,
-                # as shipped, every forward would overwrite batch-norm statistics with rank 0's
+                # By default, every forward pass replaces batch-norm statistics with rank 0's.
                 broadcast_buffers=False,
                 find_unused_parameters=self.find_unused_parameters,
             )
 
 
 class DataParallelFindUnused(DataParallel):
-    """DistributedDataParallel that looks for unused parameters, and so never rebuilds its buckets: the remedy."""
+    """DistributedDataParallel that looks for unused parameters, so it never rebuilds its buckets.
+
+    This keeps a resumed run the same bit by bit.
+    """
 
     find_unused_parameters = True
 
 
 class FullySharded(Strategy):
-    """FSDP2: every rank holds rows of each parameter, of its gradient and of its optimizer slots.
+    """FSDP2, where every rank holds rows of each parameter, its gradient and its optimizer slots.
 
-    Each layer of the model is gathered as a whole for its forward and backward. Rows that do not
-    divide evenly leave the last ranks with fewer, or none.
+    Each layer of the model is gathered for its forward and backward pass. If the rows cannot be
+    divided evenly, the last ranks hold fewer rows, or none.
     """
 
     def __init__(self, place: Place, device: torch.device) -> None:
@@ -120,14 +125,15 @@ STRATEGIES: dict[str, type[Strategy]] = {
 
 
 def make(place: Place, device: torch.device) -> Strategy:
-    """Return the place's strategy.
+    """Return the strategy of a place.
 
-    Raises ValueError where several ranks name none that is known.
+    Raises ValueError if several ranks have no known strategy.
     """
     if place.world == 1:
         return Strategy(place, device)
     if place.strategy not in STRATEGIES:
         raise ValueError(
-            f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, not {place.strategy!r}"
+            f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, "
+            f"not {place.strategy!r}"
         )
     return STRATEGIES[place.strategy](place, device)

@@ -1,4 +1,4 @@
-"""torch.save and torch.load of one nested dictionary, by rank 0."""
+"""torch.save and torch.load of one nested dictionary, which rank 0 writes."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ ROLES = {
 
 
 class TorchSave(Method[State]):
-    """Options: `zip` (else the format before PyTorch 1.6) and `crc` (the zip format's CRC-32)."""
+    """One file of torch.save.
+
+    The option `zip` chooses between the zip format and the format before PyTorch 1.6. The option
+    `crc` says whether the zip format has a CRC-32.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one file."""
         if self.place.rank == 0:
             with torch.utils.serialization.config.patch("save.compute_crc32", self.options["crc"]):
                 torch.save(state.tree(), path, _use_new_zipfile_serialization=self.options["zip"])
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read the file to the host, then take the values over."""
+        """Read the file into host memory, and copy the values into the state."""
         state.restore(torch.load(path, map_location="cpu", weights_only=True))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the storages, which either format writes once each as they are in memory, under the first tensor on each.
+        """Yield each storage under the name of the first tensor that uses it.
 
-        The position is an integer inside the pickle, and so is no entry.
+        Both formats write a storage once, as it is in memory. The position is an integer inside the
+        pickle, so it is no entry.
         """
         tree = torch.load(path, map_location="cpu", mmap=self.options["zip"], weights_only=True)
         seen: set[int] = set()

@@ -1,4 +1,7 @@
-"""torch.save of a file per rank, each with what that rank holds and nothing else, as many training scripts do."""
+"""torch.save of one file from every rank, with all that this rank holds.
+
+Many training scripts save in this way.
+"""
 
 from __future__ import annotations
 
@@ -14,27 +17,26 @@ from workloads import role_of
 
 
 class TorchSavePerRank(Method[State]):
-    """No rank knows of another: nothing is communicated, replicated tensors are in every file, and the world cannot change."""
+    """One file from every rank, without communication.
+
+    Every file holds the replicated tensors, and only as many ranks can load the files.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write this rank's file."""
         path.mkdir(exist_ok=True)
-        torch.save(
-            {name: _compact(tensor) for name, tensor in state.local_tensors().items()},
-            self._file(path),
-        )
+        tensors = {name: _compact(tensor) for name, tensor in state.local_tensors().items()}
+        torch.save(tensors, self._file(path))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read this rank's file to the host, then take the values over."""
+        """Read this rank's file into host memory, and copy the values into the state."""
         state.restore_tensors(torch.load(self._file(path), map_location="cpu", weights_only=True))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the tensors of every rank's file."""
+        """Yield the tensors in the files of all ranks."""
         for file in sorted(path.iterdir()):
-            for name, tensor in torch.load(
-                file, map_location="cpu", mmap=True, weights_only=True
-            ).items():
+            tensors = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
+            for name, tensor in tensors.items():
                 stored_bytes = tensor.untyped_storage().nbytes()
                 yield Entry(file.name, name, role_of(name), stored_bytes, stored_bytes)
 
@@ -43,5 +45,8 @@ class TorchSavePerRank(Method[State]):
 
 
 def _compact(tensor: Tensor) -> Tensor:
-    """Return the tensor in memory of its own size: torch.save writes all the memory behind a view, FSDP's padding too."""
+    """Return the tensor in memory of exactly its size.
+
+    torch.save writes all the memory behind a view, which includes the padding of FSDP.
+    """
     return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
