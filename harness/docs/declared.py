@@ -7,9 +7,11 @@ from collections.abc import Sequence
 
 import workloads
 from harness import experiments as experiment_folders
-from harness.analysis import tables
-from harness.analysis.report.columns import COLUMNS, IDENTITY
-from harness.docs.markdown import table
+from harness.analysis import text
+from harness.analysis.columns import Column, columns_of
+from harness.analysis.compared import Cost
+from harness.analysis.row import Row
+from harness.docs.markdown import folded, table
 from harness.docs.pages import ROOT
 from harness.docs.reference import S_A_MINUTE, full_runs, minutes
 from harness.driver import catalog, judge, pins, planning, preflight, suite, units
@@ -21,17 +23,22 @@ GIB = 1 << 30
 
 
 def columns(experiment: str) -> str:
-    """Return the columns of an experiment's table with their meanings."""
-    return table(("column", "meaning"), declared_columns(experiment))
-
-
-def declared_columns(experiment: str) -> list[tuple[str, str]]:
-    """Return the heading and the meaning of every column of an experiment, in order."""
-    declared = COLUMNS[experiment]
-    named = (
-        {} if "framework" in declared or experiment == "parity" else {"method": IDENTITY["method"]}
-    )
-    return [(heading, column.meaning) for heading, column in (named | declared).items()]
+    """Return the columns of an experiment: those of its table, then those of JSON alone."""
+    in_table: list[list[str]] = []
+    in_json: list[list[str]] = []
+    for field, column in columns_of(_row_class(experiment)).items():
+        ranks = column.over_ranks.words if column.over_ranks else ""
+        line = [f"`{field}`", column.unit, ranks, _compared(column)]
+        if column.heading:
+            in_table.append([column.heading, column.meaning, *line])
+        else:
+            in_json.append([column.meaning, *line])
+    headings = ("meaning", "in JSON", "its unit", "of several ranks", "`compare`")
+    shown = table(("column", *headings), in_table)
+    if not in_json:
+        return shown
+    more = table(headings, in_json)
+    return f"{shown}\n\n{folded('Only in CSV and JSON', more)}"
 
 
 def suites() -> str:
@@ -74,7 +81,7 @@ def workload_sizes() -> str:
             for precision in workloads.precisions(name):
                 workload = workloads.load(name, preset, precision)
                 parameters = f"{workload.parameter_count:,}"
-                size = tables.size(workload.state_bytes)
+                size = text.size(workload.state_bytes)
                 lines.append([f"`{name}`", preset, precision, parameters, size])
     return table(("workload", "preset", "precision", "parameters", "state"), lines)
 
@@ -115,6 +122,22 @@ def method_declaration(framework: str, method: str) -> str:
     heading = f"[methods.{method}]\n"
     block = next(block for block in blocks if block.startswith(heading))
     return f"```toml\n{block.strip()}\n```"
+
+
+def _row_class(experiment: str) -> type[Row]:
+    """Return the class of an experiment's rows, which declares its columns."""
+    module = experiment_folders.part(experiment, "rows")
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    return next(each for each in classes if issubclass(each, Row) and each is not Row)
+
+
+def _compared(column: Column) -> str:
+    """Return what `compare` does with a column, in words."""
+    if column.compared is None:
+        return ""
+    if isinstance(column.compared, Cost):
+        return f"tests it as {column.compared.name}"
+    return "must not get worse"
 
 
 def _minutes(name: str, plans: Sequence[list[PlannedCase]]) -> str:

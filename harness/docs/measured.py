@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.analysis import summary, tables
+from harness.analysis import summary, tables, text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import folded, table
@@ -66,7 +66,7 @@ def cost(framework: str) -> str:
         _table(chosen),
         f"> {summary.meaning(chosen)}",
         *(f"> {note}" for note in _reasons(chosen)),
-        *summary.notes(run.rows, run.measured),
+        *summary.notes(run.rows, run.records),
         f"{_in_words(version)} on {machine_in_words(run)}; run `{run.name}`.",
     ]
     return "\n\n".join(parts)
@@ -184,7 +184,7 @@ def deepfreeze_against_stock() -> str:
         fastest = min(filter(_is_whole_stock, costs.values()), key=_durable_s)
         ours = costs[DEEPFREEZE[1]]
         slowdowns = _slowdowns(ranks, DEEPFREEZE[1])
-        durable = [tables.spread_duration(row.durable_s) for row in (fastest, ours)]
+        durable = [text.spread_duration(row.durable_s) for row in (fastest, ours)]
         lines.append([framework, fastest.method, *durable, *slowdowns])
         runs += [bench, ranks]
     headings = (
@@ -206,16 +206,16 @@ def deepfreeze_against_ceilings() -> str:
         run = most_sampled("bench", framework, DEEPFREEZE[1])
         costs = {row.method: row for row in _rows(run, _is_large_resnet)}
         background, blocking = (costs[method] for method in DEEPFREEZE)
-        stall = f"{tables.share(background.stall_copies)} copies"
+        stall = f"{text.share(background.stall_copies)} copies"
         lines.append(
             [
                 framework,
-                tables.share(blocking.write_efficiency),
+                text.share(blocking.write_efficiency),
                 _text(blocking, "n"),
-                tables.share(blocking.read_efficiency),
-                f"{stall}, {tables.duration(background.stall_s)}",
+                text.share(blocking.read_efficiency),
+                f"{stall}, {text.duration(background.stall_s)}",
                 _text(background, "n"),
-                tables.duration(background.open_s),
+                text.duration(background.open_s),
             ]
         )
         runs.append(run)

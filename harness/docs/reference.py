@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from harness.analysis.runs import ReadRun
 from harness.analysis.runs import reference_runs as read_reference_runs
 from harness.docs.markdown import table
+from harness.wire.records import WorkerRecord
 
 S_A_MINUTE = 60.0
 _ABSENT = "not installed"  # how a worker reports such a package
@@ -74,7 +75,7 @@ def machine_in_words(run: ReadRun) -> str:
 
 def packages(run: ReadRun, framework: str) -> dict[str, str]:
     """Return the versions of the packages that a framework's workers reported."""
-    for worker in run.measured.workers:
+    for worker in run.records.all(WorkerRecord):
         if worker.framework == framework:
             versions = worker.packages.items()
             return {name: version for name, version in versions if version != _ABSENT}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.docs import commands, declared, layers, measured, reference
+from harness.docs import commands, declared, layers, measured, reference, source
 
 REGIONS: dict[str, Callable[..., str]] = {
     "columns": declared.columns,
@@ -24,6 +24,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "reshard": measured.reshard,
     "scaling": measured.scaling,
     "sizes": measured.sizes,
+    "source": source.source,
     "strategies": declared.strategies,
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
