@@ -15,11 +15,18 @@ from harness.docs.markdown import folded, table
 from harness.docs.pages import ROOT
 from harness.docs.reference import S_A_MINUTE, full_runs, minutes
 from harness.driver import catalog, judge, pins, planning, preflight, suite, units
+from harness.driver.catalog import ReadableBy, Speed, Writes
 from harness.driver.environments import REQUIREMENTS
 from harness.run.plan import PlannedCase
 from harness.wire.experiment import Experiment
 
 GIB = 1 << 30
+_METHOD_HEADINGS = ("method", "covers", "format", "written by", "read by", "traits", "description")
+_WRITERS = {
+    Writes.ONE_RANK: "one rank",
+    Writes.SHARES: "all, a share each",
+    Writes.EVERY_RANK: "all, all that each holds",
+}
 
 
 def columns(experiment: str) -> str:
@@ -110,8 +117,7 @@ def methods() -> str:
     parts = []
     for name, entry in catalog.frameworks().items():
         lines = [_method_line(method) for method in entry.methods.values()]
-        headings = ("method", "covers", "format", "traits", "description")
-        parts += [f"### {name}", table(headings, lines)]
+        parts += [f"### {name}", table(_METHOD_HEADINGS, lines)]
     return "\n\n".join(parts)
 
 
@@ -160,7 +166,7 @@ def _range(values: Sequence[int]) -> str:
 def _plans(declared: suite.Suite) -> list[list[PlannedCase]]:
     """Return the plan of a suite for each framework."""
     known = catalog.frameworks()
-    return [planning.plan(declared, [known[name]]) for name in known if name != "raw"]
+    return [planning.plan(declared, [known[name]]) for name in known if not known[name].floor]
 
 
 def _needed_memory_bytes(plan: Sequence[PlannedCase]) -> int:
@@ -206,28 +212,28 @@ def _versions(entry: catalog.FrameworkEntry) -> str:
 
 
 def _method_line(method: catalog.MethodEntry) -> list[str]:
+    worlds = "any" if method.readable_by is ReadableBy.ANY_WORLD else "the same"
     return [
         f"`{method.name}`",
         method.covers,
         method.format,
+        _WRITERS[method.writes],
+        worlds,
         ", ".join(_traits(method)),
         method.description,
     ]
 
 
 def _traits(method: catalog.MethodEntry) -> list[str]:
-    """Return what a reader chooses by, in words."""
+    """Return what else a reader chooses by, in words."""
     traits = {
-        "default": method.default,
-        "fast": method.fast,
-        "slow": method.slow,
+        "default": method.is_default,
+        "fast": method.speed is Speed.FASTEST_KNOWN,
+        "slow": method.speed is Speed.SLOW,
         "asynchronous": method.asynchronous,
         "compressed": method.compressed,
-        "every rank writes a share": method.sharded and not method.every_rank,
-        "every rank writes all that it holds": method.every_rank,
-        "any world can load it": method.reshards,
         f"from {method.min_world} ranks on": method.min_world > 1,
-        "only when named": method.extra or method.test_double,
+        "only when named": method.must_be_named,
         "fails as declared": bool(method.expected_failures),
     }
     return [words for words, holds in traits.items() if holds]
