@@ -15,7 +15,7 @@ FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
 # The last name comes first, because the tests of TensorFlow take longest.
 CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
-.PHONY: setup bench figures notebooks test test-slow test-fast test-frameworks check format regress clean
+.PHONY: setup bench figures docs notebooks test test-slow test-fast test-frameworks check format regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -31,6 +31,10 @@ bench: setup
 # Draws the stored runs as SVG and PNG in build/figures, and measures nothing.
 figures: setup
 	$(BIN)/ckptbench figures $(ARGS)
+
+# Renews the tables and figures of README.md and docs/ from the reference runs and the declarations.
+docs: setup
+	$(BIN)/python -m harness.docs
 
 # Executes the notebooks on the present reference runs.
 notebooks: setup

@@ -963,14 +963,6 @@ def test_the_index_replaces_its_like_and_nothing_that_others_wrote(tmp_path: Pat
     assert index.read_text().endswith("- [cost](cost.svg): Another.\n")
 
 
-def test_the_index_of_the_reference_figures_lists_every_one() -> None:
-    folder = REFERENCE / "figures"
-    listed = re.findall(
-        r"^- \[.*?\]\((.*?)\): .+\.$", (folder / "README.md").read_text(), re.MULTILINE
-    )
-    assert sorted(listed) == sorted(path.name for path in folder.glob("*.svg"))
-
-
 def test_files_are_told_apart_by_their_machine_and_then_by_a_number(
     tmp_path: Path, here: Manifest
 ) -> None:
@@ -1044,13 +1036,9 @@ def test_two_arms_of_a_run_stand_on_lines_of_their_own(tmp_path: Path, here: Man
 STAMP = re.compile(r"\b20\d{6}-\d{6}(?=-)")
 
 
-def test_what_is_stored_was_drawn_from_runs_that_are_kept() -> None:
+def test_notebooks_were_drawn_from_runs_that_are_kept() -> None:
     kept = {match[0] for run in folders(REFERENCE) if (match := STAMP.match(run.name))}
-    drawn = [
-        *REFERENCE.glob("figures/*.svg"),
-        *(ROOT / "notebooks").glob("*.ipynb"),
-        ROOT / "README.md",
-    ]
+    drawn = list((ROOT / "notebooks").glob("*.ipynb"))
     named = {path.name: set(STAMP.findall(path.read_text(encoding="utf-8"))) for path in drawn}
     assert {path: stamps - kept for path, stamps in named.items() if stamps - kept} == {}
     assert len([stamps for stamps in named.values() if stamps]) > len(drawn) // 2

@@ -1,4 +1,4 @@
-"""Who may import whom. The README repeats the table for contributors."""
+"""Who may import whom. docs/architecture.md repeats the table for contributors."""
 
 from __future__ import annotations
 
@@ -98,6 +98,11 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/analysis": rule(
         "harness.wire harness.run harness.analysis harness.experiments",
         "pandas numpy scipy matplotlib PIL jinja2",
+    ),
+    "harness/docs": rule(
+        "harness.docs harness.cli harness.driver harness.analysis harness.experiments harness.run "
+        "harness.wire workloads",
+        "typer pandas matplotlib PIL",
     ),
     "notebooks": rule("harness.analysis harness.experiments", "pandas"),
     "workloads": rule("workloads", "numpy"),

@@ -1,0 +1,95 @@
+"""The few figures that the pages show, as small PNG files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from harness.analysis import figures
+from harness.analysis.figures import Drawn
+from harness.analysis.figures.style import STYLE
+from harness.analysis.runs import ReadRun
+from harness.docs.measured import FRAMEWORKS
+from harness.docs.pages import DOCS
+from harness.docs.reference import full_run
+
+FOLDER = DOCS / "figures"
+_DPI = 120
+# A chart has few colours. Their mixtures at the edges of lines need the rest.
+_COLOURS = 32
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A figure that a page shows: the suite of its runs, and how `ckptbench figures` names it."""
+
+    suite: str
+    drawn: str
+
+
+FIGURES = {
+    "cost": Kept("bench", "cost-resnet50-full-float32-cpu"),
+    "training": Kept("train", "training-resnet50-full-float32-cpu-every-4"),
+    "durability": Kept("bench", "durability"),
+    "determinism": Kept("resume", "determinism-resnet50-small-float32-cpu"),
+    "scaling": Kept("scaling", "scale-strong-resnet50-full-float32-cpu"),
+}
+
+
+def write(name: str) -> Path:
+    """Draw a figure of the pages, write it, and return its file."""
+    figure = drawn(name)
+    file = FOLDER / f"{name}.png"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(_png(figure))
+    return file
+
+
+def drawn(name: str) -> Drawn:
+    """Draw a figure of the pages from the newest full runs of its suite."""
+    kept = FIGURES[name]
+    by_name = {figure.name: figure for figure in figures.draw(runs_of(name))}
+    return by_name[kept.drawn]
+
+
+def described(file: Path) -> dict[str, str]:
+    """Return the title and the description that a figure's file holds."""
+    with Image.open(file) as image:
+        return {key: str(value) for key, value in image.info.items() if key in _texts_of("", "")}
+
+
+def text_of(figure: Drawn) -> dict[str, str]:
+    """Return the title and the description that the file of a figure must hold."""
+    return _texts_of(figure.title, figure.caption)
+
+
+def _texts_of(title: str, description: str) -> dict[str, str]:
+    return {"Title": title, "Description": description}
+
+
+def runs_of(name: str) -> Sequence[ReadRun]:
+    """Return the newest full runs that a figure of the pages shows."""
+    by_name = {}
+    for framework in FRAMEWORKS:
+        run = full_run(FIGURES[name].suite, framework)
+        by_name[run.name] = run
+    return list(by_name.values())
+
+
+def _png(figure: Drawn) -> bytes:
+    """Return a picture with few colours, which takes a third of the bytes."""
+    texts = PngInfo()
+    for key, value in text_of(figure).items():
+        texts.add_itxt(key, value)
+    with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as small:
+        figure.figure.savefig(full, format="png", dpi=_DPI)
+        with Image.open(full) as image:
+            few = image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
+            few.save(small, "png", optimize=True, pnginfo=texts)
+        return small.getvalue()

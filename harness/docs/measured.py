@@ -1,0 +1,305 @@
+"""Tables of results, from the rows of reference runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.analysis import summary, tables, text
+from harness.analysis.row import Row
+from harness.analysis.runs import ReadRun
+from harness.docs.markdown import folded, table
+from harness.docs.reference import full_run, full_runs, machine_in_words, most_sampled, packages
+from harness.experiments.cost.rows import CostRow
+
+FRAMEWORKS = ("pytorch", "jax", "tensorflow", "chainer")
+README_METHODS = ("torch-save", "safetensors", "dcp", "dcp-async", "deepfreeze", "deepfreeze-sync")
+README_COLUMNS = (
+    "method",
+    "stall",
+    "durable",
+    "share of ceiling",
+    "cold load",
+    "bytes",
+    "power-safe",
+    "verified",
+)
+TRAINED_METHODS = {
+    "pytorch": ("torch-save", "safetensors", "dcp", "dcp-async"),
+    "tensorflow": ("tf-checkpoint", "tf-checkpoint-async", "keras", "weights-h5"),
+    "chainer": ("npz", "npz-raw", "snapshot-thread-copy", "multi-node-snapshot"),
+    "jax": ("orbax", "orbax-async", "flax-msgpack", "safetensors"),
+}
+SIZED_METHODS = {
+    "pytorch": ("torch-save", "safetensors", "dcp", "deepfreeze"),
+    "tensorflow": ("tf-checkpoint", "keras", "weights-h5", "saved-model"),
+    "chainer": ("npz", "npz-raw", "hdf5", "hdf5-raw"),
+    "jax": ("orbax", "orbax-ocdbt-raw", "orbax-plain", "flax-msgpack"),
+}
+DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
+EVERY = 4  # steps between two checkpoints, in the tables of training
+
+Choice = Callable[[Any], bool]
+"""A condition that a row of one experiment must meet. Its type is the experiment's own."""
+
+
+def readme_table() -> str:
+    """Return a few methods and columns of the newest full run of PyTorch."""
+    run = full_run("bench", "pytorch")
+    chosen = _rows(run, lambda row: _is_large_resnet(row) and row.method in README_METHODS)
+    version = packages(run, "pytorch")["torch"]
+    command = " ".join(run.stored.header["command"])
+    source = f"PyTorch {version} on {machine_in_words(run)}; `{command}`, run `{run.name}`."
+    return "\n\n".join([f"**{_title(chosen)}**", _table(chosen, README_COLUMNS), source])
+
+
+def cost(framework: str) -> str:
+    """Return everything on ResNet-50 of a framework's newest full run, and what it means."""
+    run = full_run("bench", framework)
+    chosen = _rows(run, _is_large_resnet)
+    version = packages(run, framework)
+    parts = [
+        f"### {framework}",
+        f"**{_title(chosen)}**",
+        _table(chosen),
+        f"> {summary.meaning(chosen)}",
+        *(f"> {note}" for note in _reasons(chosen)),
+        *summary.notes(run.rows, run.records),
+        f"{_in_words(version)} on {machine_in_words(run)}; run `{run.name}`.",
+    ]
+    return "\n\n".join(parts)
+
+
+def training() -> str:
+    """Return what a checkpoint every few steps adds to the training, by framework."""
+    columns = (
+        "method",
+        "overhead",
+        "of training",
+        "stall",
+        "slowdown",
+        "back-pressure",
+        "unflushed",
+        "n",
+    )
+    runs = {framework: full_run("train", framework) for framework in FRAMEWORKS}
+    chosen = {}
+    for framework, run in runs.items():
+        methods = (*TRAINED_METHODS[framework], *DEEPFREEZE)
+        chosen[framework] = _rows(run, _is_training(methods))
+    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs.values())}"
+
+
+def training_ranks() -> str:
+    """Return the overhead of a checkpoint on one rank and on two, by framework."""
+    runs = {framework: full_run("train-ranks", framework) for framework in FRAMEWORKS}
+    lines = []
+    for framework, run in runs.items():
+        for method in (*TRAINED_METHODS[framework], *DEEPFREEZE):
+            trained = _rows(run, _is_training((method,)))
+            overheads = {row.world: _text(row, "overhead") for row in trained}
+            if overheads:
+                one, two = (overheads.get(world, "–") for world in (1, 2))
+                lines.append([framework, method, one, two])
+    shown = table(("framework", "method", "one rank", "two ranks"), lines)
+    return f"{shown}\n\n{_sources(runs.values())}"
+
+
+def scaling(framework: str) -> str:
+    """Return the same state on one, two and four ranks of a framework."""
+    columns = (
+        "method",
+        "ranks",
+        "durable",
+        "to one rank's",
+        "share of ceiling",
+        "n",
+        "writers",
+        "bytes",
+    )
+    run = full_run("scaling", framework)
+    chosen = _rows(run, lambda row: row.experiment == "cost" and not row.scale)
+    return f"{_table(chosen, columns)}\n\n{_sources([run])}"
+
+
+def sizes() -> str:
+    """Return what the files hold of ResNet-50, by framework."""
+    runs = {framework: full_run("sizes", framework) for framework in FRAMEWORKS}
+    chosen = {}
+    for framework, run in runs.items():
+        methods = SIZED_METHODS[framework]
+        chosen[framework] = _rows(run, _is_of("resnet50", methods))
+    return f"{_by_framework(chosen)}\n\n{_sources(runs.values())}"
+
+
+def parity() -> str:
+    """Return the tables of the newest run of the suite parity."""
+    run = full_run("parity", FRAMEWORKS[0])
+    parts = []
+    for title, rows in tables.by_workload(run.rows).items():
+        parts += [f"**{title}**", _table(rows)]
+    return "\n\n".join([*parts, _sources([run])])
+
+
+def reshard() -> str:
+    """Return which checkpoints of two ranks other numbers of ranks can load, by method."""
+    run = full_run("reshard", FRAMEWORKS[0])
+    cells: dict[tuple[str, str], dict[tuple[bool, int], str]] = {}
+    for row in run.rows:
+        divided = "shard" in row.strategy or row.strategy == "fsdp"
+        verdicts = cells.setdefault((row.framework, row.method), {})
+        verdicts[divided, row.load_world] = _text(row, "whole")
+    worlds = ((False, 1), (False, 4), (True, 1), (True, 4))
+    lines = []
+    for (framework, method), verdicts in cells.items():
+        lines.append([framework, method, *(verdicts.get(world, "–") for world in worlds)])
+    headings = ("framework", "method", "to 1 rank", "to 4", "divided, to 1 rank", "divided, to 4")
+    shown = folded("Every method", table(headings, lines))
+    return f"{shown}\n\n{_sources([run])}"
+
+
+def not_bitwise() -> str:
+    """Return every killed or repeated training that did not go on bit by bit."""
+    runs = full_runs("resume")
+    lines = []
+    for run in runs:
+        for row in _rows(run, lambda row: row.bitwise is False):
+            cells = _text_table([row]).iloc[0]
+            differs = [cells["resumed"], cells["first"], cells["at the end"]]
+            lines.append([row.framework, row.workload, cells["method"], str(row.world), *differs])
+    headings = ("framework", "workload", "method", "ranks", "resumed", "first", "at the end")
+    shown = folded(f"{len(lines)} cases", table(headings, lines))
+    return f"{shown}\n\n{_sources(runs)}"
+
+
+def deepfreeze_against_stock() -> str:
+    """Return DeepFreeze's durable time beside the fastest other method's, and on more ranks."""
+    lines = []
+    runs = []
+    for framework in FRAMEWORKS:
+        bench, ranks = full_run("bench", framework), full_run("scaling", framework)
+        costs = {row.method: row for row in _rows(bench, _is_large_resnet)}
+        fastest = min(filter(_is_whole_stock, costs.values()), key=_durable_s)
+        ours = costs[DEEPFREEZE[1]]
+        slowdowns = _slowdowns(ranks, DEEPFREEZE[1])
+        durable = [text.spread_duration(row.durable_s) for row in (fastest, ours)]
+        lines.append([framework, fastest.method, *durable, *slowdowns])
+        runs += [bench, ranks]
+    headings = (
+        "framework",
+        "fastest stock method",
+        "durable",
+        DEEPFREEZE[1],
+        "two ranks to one",
+        "four ranks to one",
+    )
+    return f"{table(headings, lines)}\n\n{_sources(runs)}"
+
+
+def deepfreeze_against_ceilings() -> str:
+    """Return DeepFreeze's saves, loads and stalls in ceilings, from its longest runs."""
+    lines = []
+    runs = []
+    for framework in FRAMEWORKS:
+        run = most_sampled("bench", framework, DEEPFREEZE[1])
+        costs = {row.method: row for row in _rows(run, _is_large_resnet)}
+        background, blocking = (costs[method] for method in DEEPFREEZE)
+        stall = f"{text.share(background.stall_copies)} copies"
+        lines.append(
+            [
+                framework,
+                text.share(blocking.write_efficiency),
+                _text(blocking, "n"),
+                text.share(blocking.read_efficiency),
+                f"{stall}, {text.duration(background.stall_s)}",
+                _text(background, "n"),
+                text.duration(background.open_s),
+            ]
+        )
+        runs.append(run)
+    headings = ("framework", "durable", "n", "load", "stall", "n", "open")
+    return f"{table(headings, lines)}\n\n{_sources(runs)}"
+
+
+def _rows(run: ReadRun, is_chosen: Choice) -> list[Any]:
+    return [row for row in run.rows if is_chosen(row)]
+
+
+def _is_large_resnet(row: Row) -> bool:
+    return row.experiment == "cost" and row.workload == "resnet50" and row.preset == "full"
+
+
+def _is_training(methods: Sequence[str]) -> Choice:
+    def is_chosen(row: Row) -> bool:
+        return row.experiment == "train" and row.every == EVERY and row.method in methods
+
+    return is_chosen
+
+
+def _is_of(workload: str, methods: Sequence[str]) -> Choice:
+    return lambda row: row.workload == workload and row.method in methods
+
+
+def _is_whole_stock(row: CostRow) -> bool:
+    """Return whether a row is a verified checkpoint of the whole state by a framework's method."""
+    return row.verified and row.covers == "full" and row.method not in DEEPFREEZE
+
+
+def _durable_s(row: CostRow) -> float:
+    assert row.durable_s is not None
+    return row.durable_s.value
+
+
+def _slowdowns(run: ReadRun, method: str) -> list[str]:
+    """Return a method's durable time on two and on four ranks, over that on one."""
+    scaled = _rows(run, lambda row: row.method == method and not row.scale)
+    shown = _text_table(scaled)
+    return [str(cell) for cell in shown["to one rank's"][1:]]
+
+
+def _text_table(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows of one experiment as `ckptbench show` prints them."""
+    return tables.table(rows)
+
+
+def _text(row: Row, heading: str) -> str:
+    """Return one cell as `ckptbench show` prints it."""
+    return str(_text_table([row])[heading].iloc[0])
+
+
+def _title(rows: Sequence[Row]) -> str:
+    return next(iter(tables.by_workload(rows)))
+
+
+def _table(rows: Sequence[Row], columns: Sequence[str] = ()) -> str:
+    """Return rows of one experiment as Markdown: these columns, or all."""
+    shown = _text_table(rows)
+    headings = list(columns) or list(shown.columns)
+    return table(headings, shown[headings].to_numpy().tolist())
+
+
+def _by_framework(chosen: dict[str, list[Any]], columns: Sequence[str] = ()) -> str:
+    """Return the rows of several frameworks in one table, with the framework's name first."""
+    parts = []
+    for framework, rows in chosen.items():
+        shown = _text_table(rows)
+        shown.insert(0, "framework", framework)
+        parts.append(shown)
+    together = pd.concat(parts)
+    headings = ["framework", *columns] if columns else list(together.columns)
+    return table(headings, together[headings].to_numpy().tolist())
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    return [f"{row.method} {row.status}: {row.reason}" for row in rows if row.reason]
+
+
+def _in_words(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _sources(runs: Any) -> str:
+    names = ", ".join(f"`{run.name}`" for run in runs)
+    return f"From {names}."

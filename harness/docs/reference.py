@@ -1,0 +1,107 @@
+"""The reference runs: which of them a table shows, and the list of all."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from harness.analysis.runs import ReadRun
+from harness.analysis.runs import reference_runs as read_reference_runs
+from harness.docs.markdown import table
+from harness.wire.records import WorkerRecord
+
+S_A_MINUTE = 60.0
+_ABSENT = "not installed"  # how a worker reports such a package
+_NARROWING = frozenset({"--method", "--workload", "--world", "--strategy"})
+
+
+@functools.cache
+def runs() -> tuple[ReadRun, ...]:
+    """Return all reference runs, oldest first."""
+    return tuple(read_reference_runs())
+
+
+def full_runs(suite: str) -> list[ReadRun]:
+    """Return the reference runs of a suite as it is, not narrowed to a part of it."""
+    return [run for run in runs() if run.stored.header["suite"] == suite and not is_narrowed(run)]
+
+
+def full_run(suite: str, framework: str) -> ReadRun:
+    """Return the newest full run of a suite that holds a framework. Raises LookupError."""
+    held = [run for run in full_runs(suite) if framework in _frameworks(run)]
+    if not held:
+        raise LookupError(f"no reference run of suite {suite} holds {framework}")
+    return max(held, key=lambda run: run.name)
+
+
+def most_sampled(suite: str, framework: str, method: str) -> ReadRun:
+    """Return the run of a suite that took most samples of a method, narrowed runs included.
+
+    Of two machines, the newer run's counts. Raises LookupError.
+    """
+    machine = full_run(suite, framework).stored.folder.parent
+    held = [run for run in runs() if run.stored.folder.parent == machine]
+    counts = {}
+    for run in held:
+        if run.stored.header["suite"] == suite and framework in _frameworks(run):
+            counts[run.name] = max(_samples(run, method), default=0)
+    most = max(counts, key=lambda name: counts[name])
+    return next(run for run in held if run.name == most)
+
+
+def is_narrowed(run: ReadRun) -> bool:
+    """Return whether the command of a run asked for a part of its suite."""
+    return not _NARROWING.isdisjoint(run.stored.header["command"])
+
+
+def minutes(run: ReadRun) -> float:
+    """Return the minutes from a run's first worker to its last record with a time."""
+    instants: list[float] = [
+        record.started_at_s for record in run.stored.records if hasattr(record, "started_at_s")
+    ]
+    return (max(instants) - min(instants)) / S_A_MINUTE
+
+
+def machine_in_words(run: ReadRun) -> str:
+    """Return the machine of a run as "2 cores of an AMD EPYC, ext4 on a virtual disk"."""
+    manifest = run.stored.manifest
+    article = "an" if manifest.cpu_model[0] in "AEIOU" else "a"
+    disk = "a virtual disk" if manifest.hypervisor else "a disk"
+    return (
+        f"{manifest.logical_cores} cores of {article} {manifest.cpu_model}, "
+        f"{manifest.filesystem} on {disk}"
+    )
+
+
+def packages(run: ReadRun, framework: str) -> dict[str, str]:
+    """Return the versions of the packages that a framework's workers reported."""
+    for worker in run.records.all(WorkerRecord):
+        if worker.framework == framework:
+            versions = worker.packages.items()
+            return {name: version for name, version in versions if version != _ABSENT}
+    raise LookupError(f"run {run.name} has no worker of {framework}")
+
+
+def reference_runs() -> str:
+    """Return a section for every machine with its runs and the commands that made them."""
+    by_machine: dict[str, list[ReadRun]] = {}
+    for run in runs():
+        by_machine.setdefault(run.stored.folder.parent.name, []).append(run)
+    return "\n\n".join(_section(machine, held) for machine, held in by_machine.items())
+
+
+def _section(machine: str, held: Sequence[ReadRun]) -> str:
+    lines = []
+    for run in held:
+        command = " ".join(run.stored.header["command"])
+        lines.append([f"`{run.name}`", f"`{command}`"])
+    heading = f"## {machine}: {machine_in_words(held[-1])}"
+    return f"{heading}\n\n{table(('run', 'command'), lines)}"
+
+
+def _frameworks(run: ReadRun) -> set[str]:
+    return {row.framework for row in run.rows}
+
+
+def _samples(run: ReadRun, method: str) -> list[int]:
+    return [getattr(row, "samples", 0) for row in run.rows if row.method == method]

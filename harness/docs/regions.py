@@ -1,0 +1,40 @@
+"""The generated regions by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.docs import commands, declared, layers, measured, reference, source
+
+REGIONS: dict[str, Callable[..., str]] = {
+    "columns": declared.columns,
+    "commands": commands.commands,
+    "cost": measured.cost,
+    "deepfreeze-against-ceilings": measured.deepfreeze_against_ceilings,
+    "deepfreeze-against-stock": measured.deepfreeze_against_stock,
+    "experiments": declared.experiments,
+    "frameworks": declared.frameworks,
+    "import-rules": layers.import_rules,
+    "method-declaration": declared.method_declaration,
+    "methods": declared.methods,
+    "not-bitwise": measured.not_bitwise,
+    "parity": measured.parity,
+    "readme-table": measured.readme_table,
+    "reference-runs": reference.reference_runs,
+    "reshard": measured.reshard,
+    "scaling": measured.scaling,
+    "sizes": measured.sizes,
+    "source": source.source,
+    "strategies": declared.strategies,
+    "suite-keys": declared.suite_keys,
+    "suites": declared.suites,
+    "training": measured.training,
+    "training-ranks": measured.training_ranks,
+    "workloads": declared.workload_sizes,
+}
+
+
+def written(words: list[str]) -> str:
+    """Return the Markdown of a region. Raises KeyError where no region has that name."""
+    name, *arguments = words
+    return REGIONS[name](*arguments)
