@@ -1,1 +1,1 @@
-"""JAX: the neutral workloads as pure functions, and one module per checkpoint mechanism."""
+"""JAX: the neutral workloads as pure functions, and one file for each checkpoint mechanism."""

@@ -1,4 +1,4 @@
-"""The DeepFreeze engine on JAX's arrays."""
+"""DeepFreeze on JAX's arrays."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from adapters.jax.recycling import Recycling, memory_of
 from adapters.jax.state import State
 from workloads import Role
 
-AT_ONCE = 16  # arrays that are put on the device together: one by one, each takes twice as long
+# Arrays that are put on the device together. One by one, each of them takes twice as long.
+AT_ONCE = 16
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """Arrays never change, so that the forward pass leaves the old ones as they are, and none is copied before `save` returns.
+    """DeepFreeze on arrays that never change, so `save` returns before any has been copied.
 
-    The optimizer's step is given the memory of the old weights and slots, to put the new ones
-    there. It would copy those that somebody still looks at, outside of any background: so the
-    engine copies them, and has let go of all when `staged` returns. A load takes the old arrays'
-    memory too, as far as it is a CPU's.
+    The step of the optimizer reuses the memory of the old weights and slots for the new ones. If
+    somebody still uses an old array, JAX copies it first, and training waits. So the engine copies
+    these arrays itself, and releases all of them before `staged` returns. A load on a CPU reuses
+    the memory of the old arrays too.
     """
 
     framework: Jax
@@ -48,38 +49,41 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
-        self.engine.join()  # a save may still look at the arrays
+        self.engine.join()  # because a save may still use the arrays
         if self.place.device == "cpu":
             self.engine.expect(place)
-        arrays, loaded = state.tensors(), {}
+        arrays = state.tensors()
+        loaded: dict[str, Array] = {}
         try:
-            arrays |= (taken := self._recycling.take(arrays))
-            targets = {
-                name: memory_of(array) for name, array in jax.block_until_ready(taken).items()
-            }
+            taken = self._recycling.take(arrays)
+            arrays |= taken
+            ready = jax.block_until_ready(taken)
+            targets = {name: memory_of(array) for name, array in ready.items()}
             with closing(self._arriving(place, targets)) as arriving:
                 for some in arriving:
                     loaded |= jax.device_put(some, self.framework.device)
             arrays |= loaded
         finally:
-            # also where the load has failed: those that were taken are no more
+            # Even after an error, the state must not keep arrays whose memory was taken.
             state.adopt_tensors(arrays)
 
     def _arriving(
         self, place: Path, targets: Mapping[str, Bytes]
     ) -> Generator[dict[str, NDArray[Any]], None, None]:
-        """Load, and yield what has no target, some at a time."""
-        specs = {spec.name: (jnp.dtype(spec.dtype), spec.shape) for spec in self.tensors}
+        """Load, and yield the arrays that have no target, up to `AT_ONCE` at a time."""
+        specs = {spec.name: spec for spec in self.tensors}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             while some := dict(islice(arriving, AT_ONCE)):
-                yield {
-                    name: data.view(specs[name][0]).reshape(specs[name][1])
-                    for name, data in some.items()
-                }
+                arrays = {}
+                for name, data in some.items():
+                    values = data.view(jnp.dtype(specs[name].dtype))
+                    arrays[name] = values.reshape(specs[name].shape)
+                yield arrays
 
     def _bytes(self, array: Array) -> Bytes:
         try:
-            # twenty times as fast as a transfer to where it is already
+            # This is twenty times as fast as a transfer to the device that has the array already.
             return bytes_of(memoryview(array.addressable_data(0)))
-        except BufferError:  # on a GPU, or bfloat16, which Python's buffers lack
+        except BufferError:
+            # The array is on a GPU, or is bfloat16, which Python's buffers lack.
             return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)

@@ -1,4 +1,4 @@
-"""JAX's training state, made, trained and inspected."""
+"""Making, training and inspecting JAX's training states."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ TreeT = TypeVar("TreeT")
 
 
 class Jax(Framework[State]):
-    """Plain JAX with optax: one process and one device per rank, the batch divided over the ranks."""
+    """Plain JAX with optax, with one process and one device per rank."""
 
     def start(self, place: Place) -> None:
-        """Choose the device, make the run deterministic and join the process group."""
         super().start(place)
         strategy = strategy_for(place)
         _configure(place)
@@ -40,11 +39,9 @@ class Jax(Framework[State]):
         self.strategy = strategy(place, jax.devices())
 
     def build(self, workload: Workload, seed: int) -> State:
-        """Return a state at step 0."""
         return new_state(workload, seed, self.strategy)
 
     def gradients(self, state: State) -> None:
-        """Run forward and backward on the batch at the state's position."""
         batch = state.workload.batch(state.step, self.place.rank, self.place.world)
         inputs, targets = self.strategy.batch(batch)
         state.loss, state.gradients, state.buffers, state.rng = state.training.gradients(
@@ -52,7 +49,6 @@ class Jax(Framework[State]):
         )
 
     def update(self, state: State) -> None:
-        """Average the gradients over the ranks, take the optimizer's step and move on by one batch."""
         gradients = self.strategy.average(state.gradients)
         state.weights, state.master, state.optimizer = state.training.update(
             state.weights, state.master, state.optimizer, gradients
@@ -60,108 +56,120 @@ class Jax(Framework[State]):
         state.step += 1
 
     def loss(self, state: State) -> float:
-        """Return the loss of the last `gradients` call: on this rank's batch or, of a sharded state, on that of all ranks."""
+        """Return the loss in the last call of `gradients`.
+
+        It is the loss of this rank's batch, or with a sharded state of the batch of all ranks.
+        """
         return float(state.loss)
 
     def leaves(self, state: State) -> Iterator[Leaf]:
-        """Yield this rank's part of the state's arrays, on a CPU without a copy."""
+        """Yield this rank's part of every array. On a CPU nothing is copied."""
         for name, array in state.tensors().items():
-            part = name.partition("/")[0]
-            own = self.on_host(array)
+            part_of_tree = name.partition("/")[0]
+            on_host = self.on_host(array)
             yield Leaf(
-                name,
-                role_of(name),
-                own.dtype.name,
-                own.shape,
-                _bytes(own),
-                self.strategy.placement(part, array),
+                name=name,
+                role=role_of(name),
+                dtype=on_host.dtype.name,
+                shape=on_host.shape,
+                data=_bytes(on_host),
+                placement=self.strategy.placement(part_of_tree, array),
             )
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
-        """Put new arrays with these values in the place of the named ones, on the same devices: nothing is compiled anew."""
+        """Replace the named arrays by new ones with these bytes.
+
+        They lie on the same devices, so that JAX compiles no program again.
+        """
         tensors = state.tensors()
         for name, data in leaves.items():
-            # an array of a CPU may be the memory that it is made of
+            # An array on a CPU may keep the memory that it is made from, so it gets a copy.
             values = np.frombuffer(data, tensors[name].dtype).copy()
             tensors[name] = with_own_part(tensors[name], values)
         state.adopt_tensors(tensors)
 
     def on_host(self, arrays: TreeT) -> TreeT:
-        """Return this rank's parts of the arrays on a CPU, without a copy where they are there.
+        """Return this rank's parts of the arrays in host memory. Arrays on a CPU are not copied.
 
-        An array of a GPU keeps the copy that is made of it, for whoever saves the same array next
-        to find: so the copies are those of arrays made for it, which are soon no more. All of them
-        are asked for before the first is waited for.
+        An array on a GPU keeps the copy that JAX makes of it, and the next save of the same array
+        would find that copy. So the copies are made of other array objects with the same memory,
+        which exist for this call alone. All copies start before the first is waited for.
         """
-        own = own_parts(arrays)
+        parts = own_parts(arrays)
         if self.device.platform != "cpu":
-            own = jax.tree.map(lambda value: same_memory(value) if _is_away(value) else value, own)
-            for array in filter(_is_away, jax.tree.leaves(own)):
+            parts = jax.tree.map(_same_memory_if_away, parts)
+            for array in filter(_is_away, jax.tree.leaves(parts)):
                 array.copy_to_host_async()
-        return jax.device_put(own, self.host)
+        return jax.device_put(parts, self.host)
 
     def synchronize(self, state: State) -> None:
-        """Return when everything that has been asked for is in the state's arrays."""
         jax.block_until_ready((state.tree(), state.gradients, state.loss))
 
     def copy_to_host(self, state: State) -> int:
-        """Copy what is on the GPU into pinned memory, and return the bytes."""
+        """Copy the arrays on the GPU into pinned memory, and return their size in bytes."""
         if self.device.platform == "cpu":
             return 0
         pinned = jax.sharding.SingleDeviceSharding(self.device, memory_kind="pinned_host")
-        on_device = [
-            array for array in jax.tree.leaves(own_parts(state.tree())) if isinstance(array, Array)
-        ]
+        leaves = jax.tree.leaves(own_parts(state.tree()))
+        on_device = [leaf for leaf in leaves if isinstance(leaf, Array)]
         jax.block_until_ready(jax.device_put(on_device, pinned))
         return sum(array.nbytes for array in on_device)
 
     def stop(self) -> None:
-        """Leave the process group once every rank has come here."""
+        """Leave the process group together with all other ranks."""
         if self.place.world > 1:
             jax.distributed.shutdown()
 
     @staticmethod
     def unsupported(workload: Workload, device: str) -> str | None:
-        """Say why the state cannot be held on the device, or None."""
         if device == "cuda" and not _has_cuda():
             return f"JAX {jax.__version__} finds no CUDA device"
         return None
 
 
 def _has_cuda() -> bool:
-    """Whether there is a plugin and a device.
+    """Return whether there is a plugin and a device.
 
-    Asking JAX would start its backend, before `start` has set its options.
+    JAX itself is not asked, because it would start its backend before `start` has set the options.
     """
     plugins = (importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
     return any(plugins) and any(Path("/dev").glob("nvidia[0-9]*"))
 
 
 def _configure(place: Place) -> None:
-    """Take effect before JAX looks for devices; later calls in the same process must ask for the same."""
-    # With the names JAX does not go on with the CPU alone, as if nothing were wrong, where a GPU
-    # does not start.
+    """Set the options of JAX before it looks for devices.
+
+    Later calls in the same process must set the same options.
+    """
+    # If the GPU does not start, JAX without these names goes on with the CPU and reports nothing.
     jax.config.update("jax_platforms", "cpu" if place.device == "cpu" else "cuda,cpu")
     if place.device == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
         _keep_programs(place.temporary / "compiled")
     elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
-    # a GPU would round float32 to TF32
+    # By default, a GPU rounds float32 to TF32.
     jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def _keep_programs(folder: Path) -> None:
-    """Have the processes of a case compile each program once: it takes ten times as long as what is measured with it.
+    """Keep compiled programs in a folder, so that a case's processes compile each program once.
 
-    Not on a GPU, where XLA chooses kernels by timing them: whether another process computes the
-    same bits is a question there.
+    Compiling takes ten times as long as the measurement that needs the program. On a GPU nothing is
+    kept, because XLA times kernels there to choose among them. An experiment asks whether another
+    process computes the same bits, so each process must choose by itself.
     """
-    if jax.config.jax_compilation_cache_dir is None:  # what the user's environment names stays
+    # A folder that the user's environment names stays.
+    if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
+def _same_memory_if_away(value: Any) -> Any:
+    return same_memory(value) if _is_away(value) else value
+
+
 def _is_away(value: Any) -> bool:
+    """Return whether a value is an array on another device than the CPU."""
     return isinstance(value, Array) and all(device.platform != "cpu" for device in value.devices())
 
 

@@ -1,4 +1,4 @@
-"""Arrays that all ranks hold together: how they lie over the ranks' devices, and this rank's part of them."""
+"""Arrays that all ranks hold together, their layout over the ranks, and this rank's part."""
 
 from __future__ import annotations
 
@@ -13,60 +13,68 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 TreeT = TypeVar("TreeT")
 
-RANK = "rank"  # the mesh's axis
+RANK = "rank"  # the axis of the mesh
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh of all ranks, one device each."""
+    """A mesh of all ranks, each with one device."""
 
     mesh: Mesh
 
     @property
     def replicated(self) -> NamedSharding:
-        """The whole array on every rank."""
+        """The sharding with the whole array on every rank."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def divided(self) -> NamedSharding:
-        """Equal parts along the first axis."""
+        """The sharding in equal parts along the first axis."""
         return NamedSharding(self.mesh, PartitionSpec(RANK))
 
     def of(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return how a sharded state's array lies: in equal parts along the first axis that has them, else replicated."""
+        """Return the sharding of an array of a sharded state.
+
+        It is in equal parts along the first axis that the ranks divide evenly, or else replicated.
+        """
         for axis, length in enumerate(shape):
             if length % self.mesh.size == 0:
                 return NamedSharding(self.mesh, PartitionSpec(*axis * [None], RANK))
         return self.replicated
 
     def tree_of(self, tree: Any) -> Any:
-        """Return `of` for everything in a tree that has a shape."""
+        """Return the shardings of the arrays in a tree."""
         return jax.tree.map(lambda array: self.of(array.shape), tree)
 
 
 def mesh_of(devices: Sequence[jax.Device]) -> Mesh:
-    """Return the ranks' devices, in the order of the ranks."""
+    """Return a mesh of the ranks' devices, which are in the order of the ranks."""
     return Mesh(np.array(devices), (RANK,))
 
 
 def own_parts(tree: TreeT) -> TreeT:
     """Return this rank's parts of the arrays in a tree, without a copy.
 
-    An array of this rank alone is its own part.
+    An array that this rank alone holds is returned whole.
     """
-    parts: TreeT = jax.tree.map(
-        lambda value: value.addressable_data(0) if isinstance(value, Array) else value, tree
-    )
+    parts: TreeT = jax.tree.map(_own_part, tree)
     return parts
 
 
 def same_memory(own: Array) -> Array:
-    """Return another array with the memory of this one, which is a rank's own part."""
+    """Return another array object with the memory of a rank's own part."""
     return jax.make_array_from_single_device_arrays(own.shape, own.sharding, [own])
 
 
 def with_own_part(array: Array, values: Any) -> Array:
-    """Return an array like `array` on the same devices, of which this rank's part is `values`, in any shape."""
+    """Return an array like `array` on the same devices, in which this rank's part is `values`.
+
+    The shape of `values` does not matter.
+    """
     own = array.addressable_data(0)
     part = jax.device_put(values.reshape(own.shape), own.sharding)
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, [part])
+
+
+def _own_part(value: Any) -> Any:
+    return value.addressable_data(0) if isinstance(value, Array) else value

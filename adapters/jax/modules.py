@@ -1,7 +1,7 @@
-"""The neutral vocabulary as pure functions of nested dictionaries, which hold the arrays under the parts of their names.
+"""The neutral layers as pure functions.
 
-All arrays keep the canonical layouts: XLA chooses how it computes with them, and `leaves` need not
-copy.
+Their weights and buffers are nested dictionaries with one level for each part of a canonical name.
+All arrays keep the canonical layouts, so that `leaves` need not copy. XLA computes with its own.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Tree = dict[str, Any]
 
 
 def forward(layer: Layer, weights: Tree, buffers: Tree, x: Array, key: Array) -> tuple[Array, Tree]:
-    """Return the layer's output and its buffers after this batch.
+    """Return the output of a layer, and its buffers after this batch.
 
-    `key` decides what dropout zeroes.
+    `key` decides which elements dropout sets to zero. Raises TypeError for an unknown layer.
     """
     match layer:
         case layers.Sequential():
@@ -59,29 +59,31 @@ def _residual(
 def _child(
     parent: Layer, name: str, weights: Tree, buffers: Tree, changed: Tree, x: Array, key: Array
 ) -> Array:
-    """Return what the child makes of `x`, or `x` where there is no such child, and enter its buffers, if any, in `changed`."""
+    """Return the output of a child, and add its new buffers, if any, to `changed`.
+
+    If there is no such child, return `x`.
+    """
     child = dict(parent.children).get(name)
     if child is None:
         return x
-    x, own = forward(child, weights.get(name, {}), buffers.get(name, {}), x, key)
-    if own:
-        changed[name] = own
+    x, new_buffers = forward(child, weights.get(name, {}), buffers.get(name, {}), x, key)
+    if new_buffers:
+        changed[name] = new_buffers
     return x
 
 
 def _batch_norm(
     layer: layers.BatchNorm, weights: Tree, buffers: Tree, x: Array
 ) -> tuple[Array, Tree]:
-    mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3))
+    mean = x.mean((0, 2, 3))
+    variance = x.var((0, 2, 3))
     count = x.size // layer.features
     scale = weights["weight"] * lax.rsqrt(variance + layer.epsilon)
     output = (x - _per_channel(mean)) * _per_channel(scale) + _per_channel(weights["bias"])
-    # the unbiased variance
-    batch = {"running_mean": mean, "running_var": variance * (count / (count - 1))}
-    changed = {
-        name: (1 - layer.momentum) * buffers[name] + layer.momentum * value
-        for name, value in batch.items()
-    }
+    unbiased_variance = variance * (count / (count - 1))
+    changed = {}
+    for name, value in (("running_mean", mean), ("running_var", unbiased_variance)):
+        changed[name] = (1 - layer.momentum) * buffers[name] + layer.momentum * value
     return output, changed
 
 
@@ -95,7 +97,7 @@ def _dropout(x: Array, rate: float, key: Array) -> Array:
 
 
 def _max_pool(x: Array, kernel: int, stride: int, padding: int) -> Array:
-    """(image, channel, row, column) -> the same with fewer rows and columns."""
+    """Take (image, channel, row, column) to the same with fewer rows and columns."""
     pads = [(0, 0), (0, 0), (padding, padding), (padding, padding)]
     return lax.reduce_window(
         x, -jnp.inf, lax.max, (1, 1, kernel, kernel), (1, 1, stride, stride), pads
@@ -104,10 +106,11 @@ def _max_pool(x: Array, kernel: int, stride: int, padding: int) -> Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def max_pool_by_windows(x: Array, kernel: int, stride: int, padding: int) -> Array:
-    """`_max_pool`, whose gradient goes to the first largest element of each window too, but is not scattered there.
+    """Do what `_max_pool` does, without a scatter in the backward pass.
 
-    Where a GPU must be deterministic, XLA scatters one element after the other: seconds for a batch
-    of ResNet-50.
+    The gradient goes to the first largest element of each window, too. If a GPU must be
+    deterministic, XLA scatters one element after the other, which takes seconds for a batch of
+    ResNet-50.
     """
     return _max_pool(x, kernel, stride, padding)
 
@@ -122,29 +125,35 @@ def _pool_forward(
 def _pool_backward(
     kernel: int, stride: int, padding: int, kept: tuple[Array, Array], gradient: Array
 ) -> tuple[Array]:
-    """Add up, over the places in a window, the gradients of the windows whose first largest element is there."""
+    """Return the gradient of the input, given the gradient of the output.
+
+    For each place in a window, take the windows whose first largest element is at this place, and
+    add their gradients there.
+    """
     x, pooled = kept
-    rows, columns = x.shape[2:]
+    images, channels, rows, columns = x.shape
     pads = [(0, 0), (0, 0), (padding, padding), (padding, padding)]
     padded = jnp.pad(x, pads, constant_values=-jnp.inf)
-    found = jnp.zeros(pooled.shape, bool)
+    padded_rows, padded_columns = padded.shape[2:]
+    has_largest = jnp.zeros(pooled.shape, bool)
     total = jnp.zeros_like(padded)
+    zero = jnp.zeros((), gradient.dtype)
     for row, column in itertools.product(range(kernel), repeat=2):
-        ends = [
-            place + stride * (length - 1) + 1
-            for place, length in zip((row, column), pooled.shape[2:], strict=True)
-        ]
-        here = lax.slice(padded, (0, 0, row, column), (*x.shape[:2], *ends), (1, 1, stride, stride))
-        is_first = (here == pooled) & ~found
-        found |= is_first
-        behind = [length - end for length, end in zip(padded.shape[2:], ends, strict=True)]
+        row_end = row + stride * (pooled.shape[2] - 1) + 1
+        column_end = column + stride * (pooled.shape[3] - 1) + 1
+        starts = (0, 0, row, column)
+        ends = (images, channels, row_end, column_end)
+        elements = lax.slice(padded, starts, ends, (1, 1, stride, stride))
+        is_first_largest = (elements == pooled) & ~has_largest
+        has_largest |= is_first_largest
+        # This undoes the slice: zeros before, after and between the elements.
         spread = [
             (0, 0, 0),
             (0, 0, 0),
-            (row, behind[0], stride - 1),
-            (column, behind[1], stride - 1),
+            (row, padded_rows - row_end, stride - 1),
+            (column, padded_columns - column_end, stride - 1),
         ]
-        total += lax.pad(jnp.where(is_first, gradient, 0), jnp.zeros((), gradient.dtype), spread)
+        total += lax.pad(jnp.where(is_first_largest, gradient, 0), zero, spread)
     return (total[:, :, padding : padding + rows, padding : padding + columns],)
 
 
@@ -182,7 +191,8 @@ def _pure(layer: Layer, weights: Tree, x: Array) -> Array:
             return _attention(layer, weights, x)
         case layers.SwiGlu():
             children = dict(layer.children)
-            gate, up = (_pure(children[name], weights[name], x) for name in ("gate", "up"))
+            gate = _pure(children["gate"], weights["gate"], x)
+            up = _pure(children["up"], weights["up"], x)
             return _pure(children["down"], weights["down"], jax.nn.silu(gate) * up)
     raise TypeError(f"no JAX function for {type(layer).__name__}")
 
@@ -195,9 +205,9 @@ def _rms_norm(layer: layers.RmsNorm, weights: Tree, x: Array) -> Array:
 
 def _attention(layer: layers.Attention, weights: Tree, x: Array) -> Array:
     children = dict(layer.children)
-    query, key, value = (
-        _heads(layer, _pure(children[name], weights[name], x)) for name in ("query", "key", "value")
-    )
+    query = _heads(layer, _pure(children["query"], weights["query"], x))
+    key = _heads(layer, _pure(children["key"], weights["key"], x))
+    value = _heads(layer, _pure(children["value"], weights["value"], x))
     mixed = jax.nn.dot_product_attention(
         _rotate(query, layer.theta), _rotate(key, layer.theta), value, is_causal=True
     )
@@ -205,18 +215,19 @@ def _attention(layer: layers.Attention, weights: Tree, x: Array) -> Array:
 
 
 def _heads(layer: layers.Attention, x: Array) -> Array:
-    """(batch, position, heads * head feature) -> (batch, position, head, head feature)."""
+    """Take (batch, position, heads * head feature) to (batch, position, head, head feature)."""
     return x.reshape(*x.shape[:2], -1, layer.head_features)
 
 
 def _rotate(x: Array, theta: float) -> Array:
-    """Turn the head features of (batch, position, head, head feature) by their position; angles are float32."""
+    """Rotate the features of (batch, position, head, head feature) by their positions.
+
+    The angles are float32 in every precision.
+    """
     position = jnp.arange(x.shape[1], dtype=jnp.float32)
     pair = jnp.arange(0, x.shape[3], 2, dtype=jnp.float32) / x.shape[3]
     angle = jnp.outer(position, theta**-pair)[:, None]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=3)
-    turned = (
-        first * jnp.cos(angle) - second * jnp.sin(angle),
-        second * jnp.cos(angle) + first * jnp.sin(angle),
-    )
-    return jnp.concatenate(turned, axis=3).astype(x.dtype)
+    rotated_first = first * jnp.cos(angle) - second * jnp.sin(angle)
+    rotated_second = second * jnp.cos(angle) + first * jnp.sin(angle)
+    return jnp.concatenate((rotated_first, rotated_second), axis=3).astype(x.dtype)

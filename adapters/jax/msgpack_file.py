@@ -1,4 +1,4 @@
-"""One file of flax's msgpack serialization, by rank 0."""
+"""One file of flax's msgpack serialization, written by rank 0."""
 
 from __future__ import annotations
 
@@ -17,31 +17,29 @@ from adapters.jax.state import ROLES, State
 
 
 class FlaxMsgpack(OneWriter):
-    """The whole state as one string of bytes, which the script writes and reads itself."""
+    """The whole state as one string of bytes, which this class writes and reads itself."""
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one file."""
         if self.place.rank == 0:
             path.write_bytes(serialization.to_bytes(self.framework.on_host(state.tree())))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read the file, then move the values to the device."""
+        """Read the file, and move the values to the device."""
         loaded = serialization.from_bytes(state.tree(), path.read_bytes())
         state.adopt(jax.device_put(loaded, self.framework.device) | {"step": int(loaded["step"])})
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the leaves of the tree in the file."""
+        """Yield the leaves of the nested dictionary in the file."""
         tree = serialization.msgpack_restore(path.read_bytes())
         for name, value in flatten_dict(tree, sep="/").items():
-            size = _size(value)
-            yield Entry(path.name, name, ROLES.get(name.partition("/")[0]), size, size)
+            role = ROLES.get(name.partition("/")[0])
+            size_bytes = _size_bytes(value)
+            yield Entry(path.name, name, role, size_bytes, size_bytes)
 
 
-def _size(value: Any) -> int:
-    """Return the bytes of an array's elements, or those that msgpack takes for a plain number."""
-    return (
-        value.nbytes
-        if isinstance(value, np.ndarray)
-        else len(serialization.msgpack_serialize(value))
-    )
+def _size_bytes(value: Any) -> int:
+    """Return the size of an array's elements, or the size of a number in msgpack."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return len(serialization.msgpack_serialize(value))

@@ -1,8 +1,9 @@
-"""OCDBT, TensorStore's key-value store in few files: a B+tree of nodes, each compressed as a whole.
+"""OCDBT, TensorStore's key-value store in few files.
 
-Short values (Orbax: up to 1024 bytes) lie in the nodes, longer ones as they are in data files,
-which the tree names. The files hold more than the newest tree leads to: every commit of a save
-writes the nodes that it changes anew, with the values in them.
+It is a B+tree of nodes, and each node is compressed as a whole. Short values lie in the nodes (with
+Orbax up to 1024 bytes). Longer values lie uncompressed in data files, and the tree names their
+places. The files hold more than the newest tree: every commit of a save writes a new version of
+the nodes that it changes, with the values in them.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from adapters.shared.formats.zarr import Value
 
 
 def values(path: Path, is_description: Callable[[str], bool]) -> Iterator[Value]:
-    """Yield all values of the store's newest version, files by their path inside the store's folder.
+    """Yield all values of the newest version. Files are paths inside the store's folder.
 
-    A value inside a node has no bytes of its own in the file. Numbers, as a rule, hardly compress:
-    they count with their length, or with their part of the node where they all come to more than it
-    has. Descriptions, which repeat each other, get what is left.
+    A value in a node has no stored bytes that are its alone, because the node is compressed as a
+    whole. Numbers hardly compress, so each counts with its length. If together they are longer than
+    the node, they share the node in proportion to their lengths. Descriptions repeat each other and
+    compress well, so they share the rest of the node.
     """
     store = ts.KvStore.open({"driver": "file", "path": f"{path}/"}).result()
     newest = ts.ocdbt.dump(store).result()["versions"][-1]
@@ -34,15 +36,14 @@ def _under(
 ) -> Iterator[Value]:
     """Yield the values under a node.
 
-    `prefix` is what all of its keys begin with and the node leaves out.
+    All keys of the node begin with `prefix`, which the node leaves out.
     """
     short: dict[str, bytes] = {}
     items: list[dict[str, Any]] = ts.ocdbt.dump(store, location).result()["entries"]
     for item in items:
-        if "location" in item:  # of a node further down
-            yield from _under(
-                store, item["location"], prefix + item["subtree_common_prefix"], is_description
-            )
+        if "location" in item:  # another node
+            longer_prefix = prefix + item["subtree_common_prefix"]
+            yield from _under(store, item["location"], longer_prefix, is_description)
         elif "indirect_value" in item:
             yield _long(store, _key(prefix, item), item["indirect_value"])
         else:
@@ -62,23 +63,29 @@ def _long(store: ts.KvStore, key: str, location: str) -> Value:
 def _in_node(
     short: Mapping[str, bytes], location: str, is_description: Callable[[str], bool]
 ) -> Iterator[Value]:
-    """Yield the values inside a node, numbers first; see `values`."""
+    """Yield the values in a node, numbers first, with stored bytes as in `values`."""
     file, node_bytes = _place(location)
     numbers = {key: value for key, value in short.items() if not is_description(key)}
     descriptions = {key: value for key, value in short.items() if is_description(key)}
     yield from _sharing(numbers, file, node_bytes)
-    yield from _sharing(descriptions, file, max(0, node_bytes - sum(map(len, numbers.values()))))
+    number_bytes = sum(len(value) for value in numbers.values())
+    yield from _sharing(descriptions, file, max(0, node_bytes - number_bytes))
 
 
 def _sharing(short: Mapping[str, bytes], file: str, available: int) -> Iterator[Value]:
-    """Yield the values with so many bytes of the file as they are long, or less in proportion where so many are not available."""
-    total = sum(map(len, short.values()))
+    """Yield values with a share of a file's bytes, which is their length if there are enough."""
+    total_bytes = sum(len(value) for value in short.values())
     for key, value in short.items():
-        share = len(value) if total <= available else len(value) * available // total
+        share = len(value)
+        if total_bytes > available:
+            share = len(value) * available // total_bytes
         yield Value(key, file, len(value), share, partial(bytes, value))
 
 
 def _place(location: str) -> tuple[str, int]:
-    """Return file and length, in bytes, of `kind:folder/:file:offset:length`; the folder is empty for the store's own files."""
+    """Return the file and the length in bytes of `kind:folder/:file:offset:length`.
+
+    The folder is empty for files in the store's folder.
+    """
     _, folder, name, _, length = location.split(":")
     return folder + name, int(length)

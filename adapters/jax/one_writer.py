@@ -1,4 +1,4 @@
-"""What methods have in common that write the whole state as one file."""
+"""The base class of methods that write the whole state as one file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from adapters.jax.state import State
 
 
 class OneWriter(Method[State]):
-    """A method by which rank 0 writes its state for all ranks, and every rank reads it."""
+    """A method with which rank 0 writes its state, and every rank reads it."""
 
     framework: Jax
 
     def open(self, state: State) -> None:
-        """Raise ValueError where rank 0 has only its part of the state."""
+        """Raise ValueError if rank 0 holds a part of the state alone."""
         if self.framework.strategy.layout is not None:
             raise ValueError(
-                f"{type(self).__name__} has rank 0 write the state, and of a sharded one no rank has the whole"
+                f"{type(self).__name__} lets rank 0 write the state, "
+                "but no rank holds the whole of a sharded state"
             )

@@ -1,4 +1,4 @@
-"""Orbax: every rank writes a share of one folder."""
+"""Orbax, with which every rank writes a share of one folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from workloads import Role
 
 
 class Orbax(Method[State]):
-    """Options: those of `PyTreeCheckpointHandler`, of which `use_compression` concerns the zarr2 format alone."""
+    """Orbax's `Checkpointer`.
+
+    The options are those of `PyTreeCheckpointHandler`. One of them, `use_compression`, changes the
+    zarr2 format alone.
+    """
 
     framework: Jax
 
@@ -25,22 +29,20 @@ class Orbax(Method[State]):
         self.checkpointer = self.new_checkpointer(ocp.PyTreeCheckpointHandler(**self.options))
 
     def new_checkpointer(self, handler: ocp.PyTreeCheckpointHandler) -> ocp.Checkpointer:
-        """Return one that has finished when `save` returns."""
+        """Return a checkpointer whose `save` returns when it has finished."""
         return ocp.Checkpointer(handler)
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one folder."""
-        # Orbax takes only arrays that all ranks hold together.
-        self.checkpointer.save(
-            path, args=ocp.args.PyTreeSave(self.framework.strategy.shared(state.tree()))
-        )
+        # Orbax refuses arrays that one rank alone holds.
+        shared = self.framework.strategy.shared(state.tree())
+        self.checkpointer.save(path, args=ocp.args.PyTreeSave(shared))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read new arrays like the state's, each rank its parts of them, and put them in their place.
+        """Read this rank's parts of new arrays, and put them in the place of the state's arrays.
 
-        The state's own arrays are what tells Orbax which rank gets which part, whatever ranks and
-        parts there were at the save.
+        The shardings of the state's arrays say which rank gets which part. Other ranks may have
+        saved other parts.
         """
         tree = state.tree()
         target = self.framework.strategy.target(tree)
@@ -51,26 +53,23 @@ class Orbax(Method[State]):
         state.adopt(self.framework.strategy.own(restored, tree))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the arrays' chunks, and what describes them in the same store."""
-        values = (
-            ocdbt.values(path, zarr.is_description)
-            if self.options["use_ocdbt"]
-            else zarr.folder(path)
-        )
-        return zarr.chunks(values, _role)
+        """Yield the chunks of the arrays, and their descriptions in the same store."""
+        if self.options["use_ocdbt"]:
+            return zarr.chunks(ocdbt.values(path, zarr.is_description), _role)
+        return zarr.chunks(zarr.folder(path), _role)
 
     def close(self) -> None:
-        """Wait for the checkpointer's threads and end them."""
+        """Wait for the threads of the checkpointer, and end them."""
         self.checkpointer.close()
 
 
 def _role(array: str) -> Role | None:
-    """Return the role of an array by the parts of its place in the tree, which Orbax joins by dots."""
+    """Return the role of an array by its name, in which dots join the keys of the tree."""
     return ROLES.get(array.partition(".")[0])
 
 
 class AsyncSave(Pending):
-    """What an `AsyncCheckpointer` has under way.
+    """A save in progress of an `AsyncCheckpointer`.
 
     It copies to the host before `save` returns, so there is nothing to stage.
     """
@@ -79,20 +78,19 @@ class AsyncSave(Pending):
         self._checkpointer = checkpointer
 
     def finished(self) -> None:
-        """Return when the folder has its final name; raises what went wrong in the background."""
+        """Wait until the folder has its final name. Raises the error of a save that has failed."""
         self._checkpointer.wait_until_finished()
 
 
 class OrbaxAsync(Orbax):
-    """`AsyncCheckpointer`: a copy in host memory, written by a thread."""
+    """Orbax's `AsyncCheckpointer`, whose thread writes a copy in host memory."""
 
     checkpointer: ocp.AsyncCheckpointer
 
     def new_checkpointer(self, handler: ocp.PyTreeCheckpointHandler) -> ocp.AsyncCheckpointer:
-        """Return one that goes on in the background when `save` returns."""
+        """Return a checkpointer that goes on in the background when `save` has returned."""
         return ocp.AsyncCheckpointer(handler)
 
     def save(self, state: State, path: Path) -> Pending:
-        """Copy the state to the host and start to write one folder."""
         super().save(state, path)
         return AsyncSave(self.checkpointer)

@@ -1,4 +1,4 @@
-"""The memory of a state's arrays, for the arrays that a load puts in their place."""
+"""Reuse of the memory of a state's arrays by the arrays of a load."""
 
 from __future__ import annotations
 
@@ -12,51 +12,55 @@ from adapters.deepfreeze.tensor import Bytes, memory_at
 
 
 class Recycling:
-    """Hands the memory of arrays on a CPU on: new memory would have to be cleared, and be there beside the old.
+    """Give the memory of arrays on a CPU to new arrays.
 
-    By donation, as a training step does it with what it changes: who still has one of the arrays is
-    told that it is deleted, and what somebody looks at in another way, as an array of numpy's or
-    through a buffer, stays as it is.
+    Otherwise new memory would have to be cleared, and would exist beside the old memory.
+
+    The memory is donated, as a training step donates the memory of the arrays that it changes.
+    Using one of the old arrays afterwards raises an error that says it was deleted. If something
+    else still uses the memory of an array, such as an array of numpy, that memory stays unchanged.
     """
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
-        """Take arrays like those to come, and compile what hands them on."""
+        """Compile the program that donates arrays like these."""
         here = {name: array for name, array in arrays.items() if _is_here(array)}
         self._names = tuple(here)
-        self._hand_on = _compiled(tuple(_like(array) for array in here.values()))
+        self._donate = _compiled(tuple(_like(array) for array in here.values()))
 
     def take(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return arrays with the memory and the values of those on a CPU, which are deleted; nobody else has looked at them.
+        """Return new arrays with the memory and the values of the arrays on a CPU.
 
-        They have these values once they are ready.
+        The old arrays are deleted. Nobody else has used the new arrays. They have their values once
+        they are ready.
         """
-        return dict(
-            zip(self._names, self._hand_on([arrays[name] for name in self._names]), strict=True)
-        )
+        donated = [arrays[name] for name in self._names]
+        return dict(zip(self._names, self._donate(donated), strict=True))
 
 
 def memory_of(array: Array) -> Bytes:
-    """Return an array's memory, writable.
+    """Return the memory of an array for writing.
 
-    It is for whoever is the only one to have the array, and as long as that is there.
+    The caller must be the only one that uses the array, and must keep it while it writes.
     """
     return memory_at(array.unsafe_buffer_pointer(), array.nbytes)
 
 
 def _like(array: Array) -> jax.ShapeDtypeStruct:
-    """Return what is compiled for.
+    """Return shape, type and sharding of an array.
 
-    Where the array lies belongs to it: else the next step is compiled anew for what comes back.
+    Without the sharding, the new arrays would have another one, and JAX would compile the next
+    training step again.
     """
     return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
 
 
 @lru_cache
 def _compiled(arrays: tuple[jax.ShapeDtypeStruct, ...]) -> jax.stages.Compiled:
-    return jax.jit(lambda them: them, donate_argnums=0).lower(list(arrays)).compile()
+    return jax.jit(lambda donated: donated, donate_argnums=0).lower(list(arrays)).compile()
 
 
 def _is_here(array: Array) -> bool:
+    """Return whether an array lies on this process's CPU and has any elements."""
     return (
         array.size > 0
         and array.is_fully_addressable

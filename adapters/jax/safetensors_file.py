@@ -1,4 +1,4 @@
-"""One safetensors file of all arrays under their canonical names, by rank 0."""
+"""One safetensors file of all arrays under their canonical names, written by rank 0."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from workloads import role_of
 
 
 class Safetensors(OneWriter):
-    """The format holds arrays only, so the position is saved as one."""
+    """Arrays under canonical names.
+
+    The format holds nothing but arrays, so the position is saved as an array.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one file."""
         if self.place.rank == 0:
             save_file(self.framework.on_host(state.tensors()), path)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read new arrays and put them in the place of the state's."""
+        """Read new arrays, and put them in the place of the state's arrays."""
         state.adopt_tensors(jax.device_put(load_file(path), self.framework.device))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the tensors."""
         return safetensors.tensors(path, role_of)

@@ -1,4 +1,4 @@
-"""A folder of safetensors files: every rank writes and reads its own, without a word to the others."""
+"""A folder with one safetensors file for each rank, which writes and reads it alone."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from workloads import role_of
 
 
 class SafetensorsPerRank(Method[State]):
-    """A rank's file has its parts of a sharded state and, of a replicated one, everything."""
+    """One file from every rank, with its part of a sharded state or all of a replicated one."""
 
     framework: Jax
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write this rank's file."""
         path.mkdir(exist_ok=True)
         save_file(self.framework.on_host(state.tensors()), self._file(path))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read this rank's file into new arrays like the state's, and put them in their place."""
+        """Read this rank's file into new arrays, which replace the arrays of the state."""
         parts = load_file(self._file(path))
-        state.adopt_tensors(
-            {name: with_own_part(array, parts[name]) for name, array in state.tensors().items()}
-        )
+        tensors = state.tensors()
+        for name, array in tensors.items():
+            tensors[name] = with_own_part(array, parts[name])
+        state.adopt_tensors(tensors)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the tensors of all files."""
+        """Yield the tensors in the files of all ranks."""
         for file in sorted(path.iterdir()):
             yield from safetensors.tensors(file, role_of, file.name)
 

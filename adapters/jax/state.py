@@ -1,4 +1,4 @@
-"""A JAX training state: immutable arrays in one mutable holder."""
+"""A JAX training state, which holds immutable arrays in one mutable object."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from adapters.jax.training import Training, rounded, training
 from workloads import Role, Workload
 from workloads.layers import Variable
 
-SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}  # canonical -> optax
+# optax's name of each slot by its canonical name
+SLOTS = {"momentum": "trace", "exp_avg": "mu", "exp_avg_sq": "nu"}
 STEP = "position/step"
-ROLES = {  # of all parts of the tree
+# the role of each part of the tree
+ROLES = {
     "weights": Role.WEIGHT,
     "buffers": Role.BUFFER,
     "master": Role.OPTIMIZER,
@@ -36,32 +38,32 @@ ROLES = {  # of all parts of the tree
 class State:
     """Weights, buffers, optimizer, random key and position in the data.
 
-    The arrays are this rank's own or, of a sharded state, those of all ranks together, of which
-    each has its parts. Nothing in the parts of `tree` is ever changed: a step or a load puts new
-    ones in their place. A step gives the memory of the old weights and slots to the new ones,
-    unless somebody still looks at it.
+    The arrays belong to this rank alone. The arrays of a sharded state belong to all ranks
+    together, and each rank holds its parts. The parts of `tree` never change, because a step or a
+    load puts new ones in their place. A step gives the memory of the old weights and slots to the
+    new ones, unless something else still uses it.
     """
 
-    training: Training  # what computes with this state
+    training: Training  # the compiled functions that compute with this state
     weights: Tree
     buffers: Tree
-    master: Tree  # float32 copies of lower-precision weights, else empty
+    master: Tree  # float32 copies of weights in lower precision, or empty
     optimizer: optax.OptState
-    rng: Array  # the key's words, uint32
+    rng: Array  # the words of the key, uint32
     step: int = 0
     gradients: Tree = field(default_factory=dict)
     loss: Array = field(default_factory=lambda: jnp.array(jnp.nan))
-    _places: dict[PyTreeDef, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
+    _indices: dict[PyTreeDef, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def workload(self) -> Workload:
-        """What is trained."""
+        """The workload that is trained."""
         return self.training.workload
 
     def tree(self) -> dict[str, Any]:
-        """Return the state as the nested structure that a script hands to Orbax.
+        """Return the state as the nested dictionary that a script gives to Orbax.
 
-        Its arrays are the state's own.
+        Its arrays are not copies.
         """
         parts = {
             "weights": self.weights,
@@ -73,31 +75,35 @@ class State:
         return parts | {"master": self.master} if self.workload.master_weights else parts
 
     def adopt(self, tree: Mapping[str, Any]) -> None:
-        """Hold the parts of a `tree` from now on."""
+        """Replace the arrays of the state by those of a `tree`."""
         for name in self.tree():
             setattr(self, name, tree[name])
 
     def tensors(self) -> dict[str, Array]:
-        """Return everything as arrays under canonical names, for formats that hold nothing else."""
+        """Return the state as arrays under canonical names."""
         leaves, structure = jax.tree.flatten(self.tree())
-        return {name: leaves[place] for name, place in self._places_in(structure).items()} | {
-            STEP: jnp.asarray(self.step)
-        }
+        tensors = {name: leaves[index] for name, index in self._indices_in(structure).items()}
+        return tensors | {STEP: jnp.asarray(self.step)}
 
     def adopt_tensors(self, tensors: Mapping[str, Array]) -> None:
-        """Hold the arrays of `tensors` from now on. Raises KeyError where one is missing."""
+        """Replace the arrays of the state by those of `tensors`.
+
+        Raises KeyError if one is missing.
+        """
         leaves, structure = jax.tree.flatten(self.tree())
-        for name, place in self._places_in(structure).items():
-            leaves[place] = int(tensors[name]) if name == STEP else tensors[name]
+        for name, index in self._indices_in(structure).items():
+            leaves[index] = int(tensors[name]) if name == STEP else tensors[name]
         self.adopt(structure.unflatten(leaves))
 
-    def _places_in(self, structure: PyTreeDef) -> dict[str, int]:
-        """Return the places of the named leaves in a flat `tree`, looked up once: optax and flax walk it again and again."""
-        if structure not in self._places:
-            self._places[structure] = dict(
-                self._named_leaves(structure.unflatten(range(structure.num_leaves)))
-            )
-        return self._places[structure]
+    def _indices_in(self, structure: PyTreeDef) -> dict[str, int]:
+        """Return the index of every canonical name in the leaves of a flattened `tree`.
+
+        They are kept, because finding them makes optax and flax walk over the tree many times.
+        """
+        if structure not in self._indices:
+            numbered = structure.unflatten(range(structure.num_leaves))
+            self._indices[structure] = dict(self._named_leaves(numbered))
+        return self._indices[structure]
 
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Yield the leaves of a `tree` under canonical names."""
@@ -122,7 +128,8 @@ class State:
     def _named(
         prefix: str, tree: Tree, variables: tuple[Variable, ...]
     ) -> Iterator[tuple[str, Any]]:
-        # in the model's order or, once a compiled function has returned it, the alphabet's
+        # A compiled function returns the leaves in alphabetical order, so the order of the model is
+        # taken from the variables.
         flat = flatten_dict(tree, sep=".")
         return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
 
@@ -130,23 +137,21 @@ class State:
 def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
     """Return a state at step 0.
 
-    Where ranks have random keys of their own, these differ; the other first values do not.
+    The ranks start with the same values, but for their random keys if each has its own.
     """
 
     def first(part: str, variables: tuple[Variable, ...]) -> Tree:
-        return nested(
-            {
-                variable.name: strategy.put(part, workload.initial(variable.name, seed))
-                for variable in variables
-            }
-        )
+        flat = {}
+        for variable in variables:
+            flat[variable.name] = strategy.put(part, workload.initial(variable.name, seed))
+        return nested(flat)
 
     functions = training(workload, strategy.layout)
     trained = first("weights", workload.parameters)
-    # the size of a key of JAX's default generator
+    # A key of JAX's default generator has two words.
     words = np.random.SeedSequence((seed, strategy.stream)).generate_state(2)
     return State(
-        functions,
+        training=functions,
         weights=rounded(trained) if workload.master_weights else trained,
         buffers=first("buffers", workload.buffers),
         master=trained if workload.master_weights else {},
@@ -156,6 +161,6 @@ def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
 
 
 def nested(flat: Mapping[str, Array]) -> Tree:
-    """Return the arrays in dictionaries within dictionaries, one for each part of their dotted names."""
+    """Return arrays as nested dictionaries, with a level for each part of their dotted names."""
     tree: Tree = unflatten_dict(flat, sep=".")
     return tree

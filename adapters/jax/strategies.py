@@ -1,4 +1,7 @@
-"""How the ranks train together: which arrays a rank has, and how those of all ranks come together."""
+"""The strategies by which ranks train together.
+
+A strategy says which arrays a rank holds, and how the ranks combine their arrays.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +22,20 @@ from workloads import Batch
 
 TreeT = TypeVar("TreeT")
 
-LOCAL = ("buffers", "rng")  # the parts of a state's tree that a rank may have of its own
+# the parts of a state's tree that may differ from rank to rank
+LOCAL = ("buffers", "rng")
 
 
 class OneRank:
-    """A rank on its own, with the whole state on its device.
+    """Training on one rank, which has the whole state on its device.
 
-    The strategies for several ranks say what is different there.
+    The strategies for several ranks override what differs.
     """
 
-    layout: Layout | None = None  # of a state that all ranks hold together
-    local: tuple[str, ...] = LOCAL  # the parts that differ from rank to rank
+    # the layout of a state that all ranks hold together
+    layout: Layout | None = None
+    # the parts of the tree that differ from rank to rank
+    local: tuple[str, ...] = LOCAL
 
     def __init__(self, place: Place, devices: Sequence[jax.Device]) -> None:
         """Take the place and the devices of all ranks, in the order of the ranks."""
@@ -39,59 +45,68 @@ class OneRank:
 
     @property
     def stream(self) -> int:
-        """Which of a seed's streams of random numbers this rank draws from."""
+        """The number of the stream from which this rank draws a seed's random numbers."""
         return self.rank
 
     def put(self, part: str, values: NDArray[Any]) -> Array:
-        """Return an array of the state's part `part` with these values, which all ranks have, or all that have one of their own."""
+        """Return an array with these values for a part of the state's tree."""
         return jax.device_put(values, self.device)
 
     def pinned(self, tree: TreeT) -> TreeT:
-        """Return arrays bound to this rank's device: programs are compiled anew for those that only happen to be there."""
+        """Return arrays that are bound to this rank's device.
+
+        Otherwise JAX compiles a program again when it gets arrays that are bound.
+        """
         return jax.device_put(tree, self.device)
 
     def batch(self, batch: Batch) -> tuple[Array, Array]:
-        """Return the inputs and targets to train on, given this rank's part of the batch."""
+        """Return this rank's inputs and targets on its device."""
         inputs, targets = jax.device_put((batch.inputs, batch.targets), self.device)
         return inputs, targets
 
     def average(self, gradients: Tree) -> Tree:
-        """Return the mean of what the ranks' `gradients` calls have returned."""
+        """Return the mean of all ranks' gradients."""
         return gradients
 
     def placement(self, part: str, array: Array) -> Placement:
-        """Return what the array of the state's part `part` is to this rank."""
+        """Return the placement of an array in a part of the state's tree."""
         return adapters.base.Replicated()
 
     def shared(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Return a state's tree in arrays that all ranks hold together, those of a rank alone with one row for every rank."""
-        return {
-            part: jax.tree.map(self._stacked if part in self.local else self._shared, values)
-            for part, values in tree.items()
-        }
+        """Return a state's tree with arrays that all ranks hold together.
+
+        An array that differs from rank to rank gets one row for every rank.
+        """
+        shared = {}
+        for part, values in tree.items():
+            share = self._stacked if part in self.local else self._shared
+            shared[part] = jax.tree.map(share, values)
+        return shared
 
     def target(self, tree: dict[str, Any]) -> dict[str, Any]:
-        """Return a tree like that of `shared` for Orbax to restore: its arrays tell where the values go.
+        """Return a tree like that of `shared`, whose arrays tell Orbax the places of the values.
 
-        Those of a rank alone tell no place: Orbax is to read them into host memory as they are
-        stored, one row for each of the ranks that saved them, however many these were.
+        An array that differs from rank to rank has no place. Orbax reads it into host memory as it
+        is stored, with one row for each rank that saved it.
         """
-        return {
-            part: jax.tree.map(_placeless if part in self.local else self._shared, values)
-            for part, values in tree.items()
-        }
+        target = {}
+        for part, values in tree.items():
+            place = _placeless if part in self.local else self._shared
+            target[part] = jax.tree.map(place, values)
+        return target
 
     def own(self, restored: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-        """Return a state's tree given what was restored for the `target` of the tree that the state has had.
+        """Return the state's new tree, given its old tree and the values restored for its `target`.
 
-        Where another number of ranks saved, what a rank has of its own stays as it was.
+        If another number of ranks saved, the arrays that differ from rank to rank stay as they are.
         """
-        return {
-            part: jax.tree.map(self._row, values, tree[part])
-            if part in self.local
-            else self._own(values)
-            for part, values in restored.items()
-        }
+        own = {}
+        for part, values in restored.items():
+            is_local = part in self.local
+            own[part] = (
+                jax.tree.map(self._row, values, tree[part]) if is_local else self._own(values)
+            )
+        return own
 
     def _shared(self, value: Any) -> Any:
         return value
@@ -107,13 +122,13 @@ class OneRank:
 
 
 class Replicated(OneRank):
-    """Every rank has the whole state in arrays of its own, and computes with its part of the batch; only gradients cross ranks.
+    """Every rank has the whole state and computes with its part of the batch.
 
-    Batch-norm statistics and random keys differ from rank to rank.
+    The ranks exchange gradients alone. Batch-norm statistics and random keys differ from rank to
+    rank.
     """
 
     def __init__(self, place: Place, devices: Sequence[jax.Device]) -> None:
-        """Take the place and the devices of all ranks, in the order of the ranks."""
         super().__init__(place, devices)
         self._mesh = Layout(mesh_of(devices))
         self._flat = jax.jit(lambda tree: ravel_pytree(tree)[0][None])
@@ -121,7 +136,10 @@ class Replicated(OneRank):
         self._like = jax.jit(lambda tree, flat: ravel_pytree(tree)[1](flat))
 
     def average(self, gradients: Tree) -> Tree:
-        """Return the mean over the ranks: one flat all-reduce, the same in every step and every process."""
+        """Return the mean of all ranks' gradients.
+
+        One flat all-reduce adds the same numbers in the same order in every step and process.
+        """
         row = self._flat(gradients)
         rows = jax.make_array_from_single_device_arrays(
             (self.world, row.shape[1]), self._mesh.divided, [row]
@@ -141,45 +159,41 @@ class Replicated(OneRank):
         return own_parts(values)
 
     def _stacked(self, value: Array) -> Array:
-        # By way of numpy: an operation of JAX would be compiled for every shape, inside the clock
-        # of the first save.
+        # numpy adds the axis. JAX would compile that for every shape while the first save is timed.
         return jax.make_array_from_process_local_data(
             self._mesh.divided, np.asarray(value)[None], (self.world, *value.shape)
         )
 
     def _row(self, stored: NDArray[Any], now: Array) -> Array:
-        return (
-            jax.device_put(stored[self.rank], now.sharding)
-            if stored.shape == (self.world, *now.shape)
-            else now
-        )
+        if stored.shape != (self.world, *now.shape):
+            return now
+        return jax.device_put(stored[self.rank], now.sharding)
 
 
 class Sharded(OneRank):
-    """One program over all ranks: each has a part of the weights and slots and of the batch, and XLA inserts the collectives.
+    """One program over all ranks, which hold parts of weights, slots and batch.
 
-    Every rank gathers the weights for its part of the batch; the gradients come averaged, each rank
-    its parts, so that the update needs nothing from the others. What the program computes does not
-    depend on the number of ranks, but for the rounding of sums. Dropout draws its mask from one
-    random key for the whole batch, and batch norm takes the statistics of the whole batch: both are
-    replicated, and nothing is a rank's own.
+    XLA inserts the collectives. Every rank gathers the weights for its part of the batch, and gets
+    its parts of the averaged gradients, so that the update needs nothing from other ranks. The
+    number of ranks changes the rounding of sums alone. Dropout draws the mask of the whole batch
+    from one random key, and batch norm takes the statistics of the whole batch. Both are
+    replicated, so no array differs from rank to rank.
     """
 
     layout: Layout
     local = ()
 
     def __init__(self, place: Place, devices: Sequence[jax.Device]) -> None:
-        """Take the place and the devices of all ranks, in the order of the ranks."""
         super().__init__(place, devices)
         self.layout = Layout(mesh_of(devices))
 
     @property
     def stream(self) -> int:
-        """Which of a seed's streams of random numbers all ranks draw from."""
+        """The number of the stream from which all ranks draw a seed's random numbers."""
         return 0
 
     def put(self, part: str, values: NDArray[Any]) -> Array:
-        """Return an array with these values: weights in parts, the others replicated."""
+        """Return an array with these values, in parts if they are weights, or else replicated."""
         sharding = self.layout.replicated if part in LOCAL else self.layout.of(values.shape)
         return jax.make_array_from_callback(
             values.shape, sharding, lambda index: values[index].copy()
@@ -206,15 +220,16 @@ STRATEGIES: dict[str, type[OneRank]] = {"replicated": Replicated, "sharded": Sha
 
 
 def strategy_for(place: Place) -> type[OneRank]:
-    """Return the place's strategy.
+    """Return the strategy of a place.
 
-    Raises ValueError where several ranks are to train in a way that there is not.
+    Raises ValueError if several ranks have no known strategy.
     """
     if place.world == 1:
         return OneRank
     if place.strategy not in STRATEGIES:
         raise ValueError(
-            f"{place.world} ranks of JAX train by one of {', '.join(STRATEGIES)}, not by {place.strategy!r}"
+            f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, "
+            f"not {place.strategy!r}"
         )
     return STRATEGIES[place.strategy]
 

@@ -1,4 +1,4 @@
-"""A training step as compiled pure functions."""
+"""A training step as compiled functions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from workloads import Workload
 class Training:
     """The functions of one workload.
 
-    Every one returns new arrays; see `update` for those that it takes over.
+    Each returns new arrays. `update` deletes the arrays that it replaces.
 
-    With a layout they are programs over all ranks: weights, slots and gradients lie as it says,
-    everything else is replicated. The layout of the results is part of the programs, so that a
-    step's results are the next one's arguments.
+    With a layout, the functions are programs over all ranks. Weights, slots and gradients have the
+    shardings of the layout, and everything else is replicated. The shardings of the results are
+    fixed, so that the results of a step can be the arguments of the next.
     """
 
     def __init__(self, workload: Workload, layout: Layout | None) -> None:
@@ -36,12 +36,12 @@ class Training:
         weights = layout and layout.tree_of(shapes)
         slots = layout and layout.tree_of(jax.eval_shape(self.optimizer.init, shapes))
         master = weights if workload.master_weights else None
-        # one program, instead of one for every shape
+        # One program makes all slots, instead of one for every shape.
         self.first_slots = jax.jit(self.optimizer.init, out_shardings=slots)
         self.gradients = jax.jit(
             self._gradients, out_shardings=(replicated, weights, replicated, replicated)
         )
-        # In place, as training scripts have it.
+        # The new arrays get the memory of the old ones, as in training scripts.
         self.update = jax.jit(
             self._update, donate_argnums=(0, 1, 2), out_shardings=(weights, master, slots)
         )
@@ -49,13 +49,12 @@ class Training:
     def _gradients(
         self, weights: Tree, buffers: Tree, rng: Array, inputs: Array, targets: Array
     ) -> tuple[Array, Tree, Tree, Array]:
-        """Return the loss, the gradients in float32, and the buffers and the random key after the batch."""
+        """Return the loss, float32 gradients, and the buffers and random key after the batch."""
         rng, dropout = jax.random.split(jax.random.wrap_key_data(rng))
 
         def loss(weights: Tree) -> tuple[Array, Tree]:
-            outputs, changed = forward(
-                self.workload.model, self._whole(weights), buffers, inputs, dropout
-            )
+            whole = self._whole(weights)
+            outputs, changed = forward(self.workload.model, whole, buffers, inputs, dropout)
             return _loss(self.workload, outputs, targets), changed
 
         (value, changed), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
@@ -67,7 +66,7 @@ class Training:
     ) -> tuple[Tree, Tree, optax.OptState]:
         """Return weights, master weights and slots after the step.
 
-        `master` is empty where the weights are trained themselves.
+        `master` is empty if the optimizer changes the weights themselves.
         """
         trained = master or weights
         updates, slots = self.optimizer.update(gradients, slots, trained)
@@ -77,7 +76,10 @@ class Training:
         return rounded(trained), trained, slots
 
     def _whole(self, weights: Tree) -> Tree:
-        """Have every rank gather the weights, and compute with its part of the batch: else XLA would choose what crosses ranks."""
+        """Return weights that every rank gathers, so that it computes with its part of the batch.
+
+        Otherwise XLA would choose what the ranks exchange.
+        """
         if self.layout is None:
             return weights
         gathered: Tree = lax.with_sharding_constraint(weights, self.layout.replicated)
@@ -86,17 +88,20 @@ class Training:
 
 @functools.cache
 def training(workload: Workload, layout: Layout | None) -> Training:
-    """Return the workload's functions, the same for every state of a layout: they are compiled once."""
+    """Return the functions of a workload.
+
+    All states of a layout share them, so that each function is compiled once.
+    """
     return Training(workload, layout)
 
 
 def rounded(master: Tree) -> Tree:
-    """Return float32 weights in the precision that the model computes with."""
+    """Return float32 weights in the precision of the model."""
     return jax.tree.map(lambda weight: weight.astype(jnp.bfloat16), master)
 
 
 def _weight_shapes(workload: Workload) -> Tree:
-    """Return what stands for the weights where only their shapes count."""
+    """Return the shapes and types of the weights."""
     flat = {
         variable.name: jax.ShapeDtypeStruct(variable.shape, jnp.float32)
         for variable in workload.parameters

@@ -446,7 +446,7 @@ def test_several_ranks_need_a_strategy(tmp_path: Path) -> None:
     place = Place(
         0, 2, "cpu", tmp_path, DirectIo(False, 0, 0), ("127.0.0.1", 1), strategy="pipelined"
     )
-    with pytest.raises(ValueError, match="replicated, sharded, not by 'pipelined'"):
+    with pytest.raises(ValueError, match="replicated, sharded, not 'pipelined'"):
         Jax().start(place)
 
 
