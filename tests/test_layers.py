@@ -137,8 +137,10 @@ EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that 
     "scale_figure.py": "figure.py",
     "durability_figure.py": "figure.py",
     "asynchrony_figure.py": "figure.py",
+    "causes.py": "worker.py",
     "file_comparison.py": "worker.py",
     "payload.py": "worker.py",
+    "reference.py": "worker.py",
 }
 
 
