@@ -12,16 +12,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.experiments.sizes import causes as explanations
 from harness.experiments.sizes import file_comparison as compare
-from harness.experiments.sizes.file_comparison import (
+from harness.experiments.sizes.causes import (
     CHECKSUM,
     IDENTIFIER,
     NUMBER,
     ORDER,
     TIME_STAMP,
     UNEXPLAINED,
-    Comparison,
+    Window,
 )
+from harness.experiments.sizes.file_comparison import Comparison
 
 
 def folders(tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes]) -> Comparison:
@@ -142,7 +144,7 @@ def test_another_order_of_the_same_bytes_is_recognized(tmp_path: Path) -> None:
 def test_random_content_is_no_order_of_other_random_content(tmp_path: Path) -> None:
     """Of so many bytes, each value is about as frequent in one as in the other."""
     first, second = (np.random.default_rng(seed).bytes(1 << 20) for seed in range(2))
-    assert compare._same_bytes(first, second, 1 << 20)
+    assert explanations._same_bytes(first, second, 1 << 20)
     assert causes(tmp_path, first, second) == (UNEXPLAINED,)
 
 
@@ -187,7 +189,7 @@ def test_the_dates_of_a_zip_archive_are_time_stamps(tmp_path: Path) -> None:
     archive(tmp_path / "x", MEMBERS, (2026, 11, 21, 10, 0, 0))
     archive(tmp_path / "y", MEMBERS, (2026, 11, 21, 10, 0, 4))
     (tmp_path / "x").rename(tmp_path / "first.zip")
-    found = compare._difference("a", tmp_path / "first.zip", tmp_path / "y", (0.0, 1.0))
+    found = compare._difference("a", tmp_path / "first.zip", tmp_path / "y", Window(0.0, 1.0))
     assert found is not None
     assert found.causes == (TIME_STAMP,)
     assert found.range_count == 4, (
@@ -198,7 +200,7 @@ def test_the_dates_of_a_zip_archive_are_time_stamps(tmp_path: Path) -> None:
 def test_a_changed_member_also_changes_its_checksum(tmp_path: Path) -> None:
     archive(tmp_path / "x", {"note": b"saved %d" % NOW, **MEMBERS}, (2026, 1, 1, 0, 0, 0))
     archive(tmp_path / "y", {"note": b"saved %d" % (NOW + 9), **MEMBERS}, (2026, 1, 1, 0, 0, 0))
-    found = compare._difference("a", tmp_path / "x", tmp_path / "y", (NOW - 60.0, NOW + 60.0))
+    found = compare._difference("a", tmp_path / "x", tmp_path / "y", Window(NOW - 60.0, NOW + 60.0))
     assert found is not None
     assert found.causes == (CHECKSUM, TIME_STAMP)
 
@@ -209,7 +211,7 @@ def test_another_order_of_a_zip_archives_members_is_recognized(
 ) -> None:
     archive(tmp_path / "x", MEMBERS, (2026, 1, 1, 0, 0, 0), compressed)
     archive(tmp_path / "y", dict(reversed(MEMBERS.items())), (2026, 1, 1, 0, 0, 0), compressed)
-    found = compare._difference("a", tmp_path / "x", tmp_path / "y", (0.0, 1.0))
+    found = compare._difference("a", tmp_path / "x", tmp_path / "y", Window(0.0, 1.0))
     assert found is not None
     assert ORDER in found.causes
     assert UNEXPLAINED not in found.causes

@@ -13,7 +13,7 @@ from harness.analysis import summary, tables
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.experiments.sizes import worker as inspect
-from harness.experiments.sizes.file_comparison import IDENTIFIER, TIME_STAMP
+from harness.experiments.sizes.causes import IDENTIFIER, TIME_STAMP
 from harness.experiments.sizes.rows import HASH_ORDER, SizesRow
 from harness.run.plan import PlannedCase
 from harness.wire.records import Record

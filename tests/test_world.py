@@ -32,7 +32,7 @@ def test_loopback_is_for_ranks_of_one_host_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", unresolvable)
     assert world._reachable_address(on_one_host=True) == "127.0.0.1"
     with pytest.raises(
-        RuntimeError, match="does not resolve: ranks on other hosts cannot reach it"
+        RuntimeError, match="does not resolve, so ranks on other hosts cannot reach it"
     ):
         world._reachable_address(on_one_host=False)
 

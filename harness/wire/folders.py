@@ -1,6 +1,6 @@
-"""Where a run writes, all of it below its scratch directory.
+"""The folders that a run writes to, all of them below its scratch directory.
 
-The driver looks here too, to see what a worker has left.
+The driver looks there too, to see what a worker has left.
 """
 
 from __future__ import annotations
@@ -13,38 +13,41 @@ from harness.wire.case import Case
 
 @dataclass(frozen=True)
 class Folders:
-    """Where a job writes, all of it below the run's scratch directory."""
+    """The folders of a job, all of them below the run's scratch directory."""
 
     scratch: Path
 
     @property
     def trial(self) -> Path:
-        """Parent of the checkpoint under test; empty before each sample."""
+        """Return the parent of the checkpoint under test, which is empty before each sample."""
         return self.scratch / "trial"
 
     @property
     def ceilings(self) -> Path:
-        """Where the ceilings' files lie: the same file system as the checkpoints."""
+        """Return the folder of the ceilings' files, on the file system of the checkpoints."""
         return self.scratch / "ceilings"
 
     @property
     def temporary(self) -> Path:
-        """What methods may use for sockets and the like."""
+        """Return the folder that methods may use for sockets and the like."""
         return self.scratch / "tmp"
 
     def kept(self, case: Case) -> Path:
-        """Parent of the checkpoint that a later process loads."""
+        """Return the parent of the checkpoint that a later process loads."""
         return self.scratch / "kept" / case.id
 
     def digests(self, case: Case, rank: int) -> Path:
-        """What that checkpoint must restore on a rank."""
+        """Return the file with the digests that this checkpoint must restore on a rank."""
         return self.scratch / "expected" / f"{case.id}-{rank}.json"
 
     def reference(self, case: Case, rank: int) -> Path:
-        """A rank's list of what it has kept of the uninterrupted run, beside the values themselves."""
+        """Return the index of the states that a rank stored of the uninterrupted run.
+
+        The states lie beside it.
+        """
         return self.scratch / "reference" / _state_key(case) / f"rank-{rank}.json"
 
 
 def _state_key(case: Case) -> str:
-    """What cases with the same training have in common."""
+    """Return a name that cases with the same training share."""
     return f"{case.workload}-{case.preset}-{case.precision}-{case.dropout}-{case.scale}"

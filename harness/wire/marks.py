@@ -1,7 +1,7 @@
-"""Marks the instants of a traced save by a harmless system call, so that a trace shows them between the calls they separate.
+"""Marks of a traced save's instants, by a harmless system call.
 
-The worker marks and the driver reads: both sides of the process border import this, so it is
-standard library only.
+A trace shows them between the calls that they separate. The worker marks and the driver reads. Both
+sides of the process border import this module, so it needs the standard library only.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import os
 from typing import Literal, cast, get_args
 
-# watched: no late work is looked for any more
+# After "watched", nobody looks for late work any more.
 Instant = Literal["begin", "returned", "staged", "finished", "watched"]
 
 _PREFIX = "/ckptbench/mark/"
 
 
 def mark(case_id: str, instant: Instant) -> None:
-    """Ask whether a path exists that names the case and the instant.
+    """Mark an instant of a case: ask whether a path exists that names both.
 
-    It never does; asking is visible in a trace.
+    It never exists, but a trace shows the call.
     """
     os.access(f"{_PREFIX}{case_id}/{instant}", os.F_OK)
 
 
 def parse(path: str) -> tuple[str, Instant] | None:
-    """The case id and the instant that `path` marks; None for every other path."""
+    """Return the case's id and the instant that `path` marks, or None for every other path."""
     case_id, slash, instant = path.removeprefix(_PREFIX).rpartition("/")
     if not path.startswith(_PREFIX) or not slash or instant not in get_args(Instant):
         return None

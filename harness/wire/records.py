@@ -1,10 +1,9 @@
-"""What was measured: the records that workers write, one JSON object a line.
+"""The records that workers write, one JSON object a line.
 
-Standard library only: they cross the border.
-
-Durations are nanoseconds of the worker's monotonic clock (`_ns`), sizes are bytes (`_bytes`),
-instants of the day are seconds since the epoch (`_at_s`). A record states facts; every rate, ratio
-and verdict is derived on reading.
+They cross the process border, so this module needs the standard library only. Durations are
+nanoseconds of the worker's monotonic clock (`_ns`), sizes are bytes (`_bytes`), and instants of the
+day are seconds since the epoch (`_at_s`). A record states facts. Every rate, ratio and verdict is
+derived on reading.
 """
 
 from __future__ import annotations
@@ -15,11 +14,20 @@ from typing import Any, Literal
 
 SCHEMA = 7
 SCHEMA_HISTORY = {
-    1: "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls and failure records",
+    1: (
+        "first schema: worker, calibration, overhead, state, save, kept, load, verified, syscalls "
+        "and failure records"
+    ),
     2: "payload, inventory, repeat and trajectory records; the others as before",
-    3: "training, straight, interrupt, resume and reshard records; a worker's node; one record may speak for many ranks",
+    3: (
+        "training, straight, interrupt, resume and reshard records; a worker's node; one record "
+        "may speak for many ranks"
+    ),
     4: "a load may be from memory",
-    5: "resume and reshard records may speak for many ranks; the largest distance of all leaves that differ first",
+    5: (
+        "resume and reshard records may speak for many ranks; the largest distance of all leaves "
+        "that differ first"
+    ),
     6: "a save has the copies in memory beside it",
     7: "opened records; ceilings are taken as samples are, after memory has been backed",
 }
@@ -32,9 +40,10 @@ Status = Literal["failed", "unsupported", "skipped"]
 
 @dataclass(frozen=True)
 class Backing:
-    """Evidence that the kernel could hand out memory at once: how fast a helper process first touched it just before.
+    """Evidence that the kernel could hand out memory at once.
 
-    `physical` means that no hypervisor is there to take pages back.
+    It is the rate at which a helper process touched the memory just before. `physical` means that
+    there is no hypervisor, which could take pages back.
     """
 
     state: BackingState
@@ -47,10 +56,8 @@ class Backing:
 class Ceilings:
     """The raw transfers of the same bytes just before and after a sample.
 
-    `direct` is false where the page cache took part.
-
-    They are `settled` where memory was backed before each of them, as it is before samples; in
-    records before schema 7 it was not.
+    `direct` is false where the page cache took part. They are `settled` where memory was backed
+    before each of them, as it is before samples. Before schema 7 it was not.
     """
 
     bytes: int
@@ -61,15 +68,19 @@ class Ceilings:
 
     @property
     def spread(self) -> float:
-        """The difference of the two as a fraction of their mean."""
+        """Return the difference of the two as a fraction of their mean."""
         return abs(self.before_ns - self.after_ns) / (0.5 * (self.before_ns + self.after_ns))
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the sample cost besides time.
+    """The cost of a sample besides time.
 
-    Peaks are resident bytes above the start; processor time is the process's own.
+    `rss_before_bytes` is the resident memory of the process at the start, and `peak_rss_bytes` its
+    peak above that. `children_before_bytes` is the resident memory of the child processes at the
+    start, and `children_peak_bytes` the sum of the whole peaks of those that are alive at the end.
+    A page that several processes share counts for each of them. Processor time is that of the
+    process alone. Bytes through the device include those of the children.
     """
 
     rss_before_bytes: int
@@ -80,6 +91,7 @@ class Usage:
     minor_faults: int
     read_bytes: int
     written_bytes: int
+    children_before_bytes: int = 0  # 0 in older records
 
 
 PERCENTILES = (0, 10, 50, 90, 99, 100)
@@ -87,7 +99,7 @@ PERCENTILES = (0, 10, 50, 90, 99, 100)
 
 @dataclass(frozen=True)
 class Spread:
-    """Values of all ranks in six numbers: their `PERCENTILES`."""
+    """The values of all ranks in six numbers, which are their `PERCENTILES`."""
 
     percentiles: tuple[float, ...]
     slowest_rank: int
@@ -95,7 +107,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class RankSpread:
-    """What a record says of ranks that wrote none of their own: how long each took, and how many bytes each wrote."""
+    """The durations and bytes of ranks that wrote no record of their own.
+
+    The bytes are those that a rank wrote to the device, or those that it read if it loaded.
+    """
 
     ranks: int
     duration_ns: Spread
@@ -103,16 +118,16 @@ class RankSpread:
 
 
 class Record:
-    """One line of a run's records. `kind` names the class in JSON, and is the same in all versions."""
+    """One line of a run's records.
+
+    `kind` names the class in JSON, and is the same in all versions.
+    """
 
     kind: str
 
 
 class StageRecord(Record):
-    """A record by which ranks say that they have come to the end of a stage, for one case.
-
-    `stage` names it. `case`, `process` and `rank` say whose end it is.
-    """
+    """A record that a rank writes at the end of a stage, for one case."""
 
     case: str
     process: int
@@ -126,7 +141,7 @@ class StageRecord(Record):
 
     @property
     def reporting_ranks(self) -> range:
-        """Return the ranks that the record speaks for, because one may speak for many."""
+        """Return the ranks that the record speaks for. It may speak for many."""
         return range(self.rank, self.rank + self.ranks)
 
 
@@ -148,9 +163,9 @@ class SampleRecord(StageRecord):
 
 @dataclass(frozen=True)
 class WorkerRecord(Record):
-    """The process that measured: one a job and rank.
+    """The process that measured. There is one for each job and rank.
 
-    `node` is Slurm's name of its node, else the host's; "" in older records.
+    `node` is Slurm's name of its node, else the host's name; "" in older records.
     """
 
     kind: Literal["worker"]
@@ -172,7 +187,7 @@ class WorkerRecord(Record):
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """One block size and depth of the calibration sweep; the median of its tries."""
+    """One block size and depth of the calibration sweep, and the median rate of its tries."""
 
     operation: Literal["write", "read"]
     block_bytes: int
@@ -182,7 +197,7 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class CalibrationRecord(Record):
-    """How the scratch directory takes direct I/O. `reason` says why `direct` is false."""
+    """The way the scratch directory takes direct I/O. `reason` says why `direct` is false."""
 
     kind: Literal["calibration"]
     direct: bool
@@ -194,12 +209,12 @@ class CalibrationRecord(Record):
     read_depth: int
     counts_device_reads: bool
     points: tuple[SweepPoint, ...]
-    rounds: int = 0  # in which all settings took turns; 0 in records of before they did
+    rounds: int = 0  # in which all settings took turns; 0 in older records
 
 
 @dataclass(frozen=True)
 class OverheadRecord(Record):
-    """The harness's own cost: an empty method through the same measured sequence, and the memory the harness holds."""
+    """The harness's own cost: saves of an empty method, timed like all others, and its memory."""
 
     kind: Literal["overhead"]
     job: str
@@ -207,12 +222,12 @@ class OverheadRecord(Record):
     rank: int
     empty_save_ns: tuple[int, ...]
     harness_peak_bytes: int
-    ranks: int = 1  # for how many it speaks: rank 0 writes it for all where they are many
+    ranks: int = 1  # the number of ranks it speaks for: rank 0 may write for all
 
 
 @dataclass(frozen=True)
 class StateRecord(Record):
-    """The state a case saves: uncompressed bytes by role, what the method covers of it, and how long copies of it take."""
+    """The state that a case saves: uncompressed bytes by role, the covered part, copies of it."""
 
     kind: Literal["state"]
     case: str
@@ -223,7 +238,7 @@ class StateRecord(Record):
     state_bytes: int
     covered_bytes: int
     bytes_by_role: dict[str, int]
-    memory_copy_ns: int  # one single-threaded copy of the state in memory, median of the tries
+    memory_copy_ns: int  # one single-threaded copy in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
     ranks: int = 1
 
@@ -238,7 +253,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class LoadRecord(SampleRecord):
-    """One timed load of one rank, in a process that did not save, verified leaf by leaf afterwards."""
+    """One timed load of one rank, in a process that did not save. It was verified afterwards."""
 
     kind: Literal["load"]
     case: str
@@ -252,13 +267,14 @@ class LoadRecord(SampleRecord):
     covered_bytes: int
     file_bytes: int
     cache: CacheState
-    # of the checkpoint's pages just before the load; -1 where the kernel does not say
+    # the share of the checkpoint's pages in memory just before; -1 where the kernel does not say
     resident_fraction: float
     backing: Backing
-    quiet: bool | None  # whether the device stood still before; None where it does not tell
+    quiet: bool | None  # true if the device stood still before; None where there is none that tells
     usage: Usage
     started_at_s: float
-    spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
+    # not None where rank 0 speaks for all: the durations are then the slowest rank's
+    spread: RankSpread | None = None
 
     @property
     def stage(self) -> str:
@@ -268,7 +284,7 @@ class LoadRecord(SampleRecord):
 
 @dataclass(frozen=True)
 class KeptRecord(StageRecord):
-    """A save that overlapped a training step came to its end, and its checkpoint waits for the process that loads it."""
+    """The end of a save across a training step. Its checkpoint waits for the loading process."""
 
     kind: Literal["kept"]
     case: str
@@ -285,7 +301,7 @@ class KeptRecord(StageRecord):
 
 @dataclass(frozen=True)
 class VerifiedRecord(Record):
-    """The consistency pass held: the file of a save that overlapped a training step restored exactly the saved step."""
+    """The proof that a save across a training step restored exactly the step that was saved."""
 
     kind: Literal["verified"]
     case: str
@@ -298,12 +314,12 @@ class VerifiedRecord(Record):
 
 @dataclass(frozen=True)
 class SyscallsRecord(Record):
-    """What one save did at the system calls, and so when its checkpoint is safe against a power loss."""
+    """The system calls of one save, and so when its checkpoint is safe against a power loss."""
 
     kind: Literal["syscalls"]
     case: str
     durability: Durability
-    # over file contents alone: what holds where names survive by themselves
+    # of file contents alone, for file systems where names survive by themselves
     data_durability: Durability
     reason: str
     writes: int
@@ -322,7 +338,7 @@ class SyscallsRecord(Record):
 
 @dataclass(frozen=True)
 class FailureRecord(Record):
-    """A case that gave no number, where it stood and why."""
+    """A case that gave no number: its phase, and the reason."""
 
     kind: Literal["failure"]
     case: str

@@ -1,10 +1,10 @@
 """Memory that the kernel can hand out at once.
 
-A hypervisor with free page reporting or ballooning takes free pages back, and the first touch of
-one afterwards is up to ten times slower: a page-cache write of 1 GiB ran at 0.45 GB/s instead of
-4.7 by this alone. So a helper process touches as much memory as the sample is going to need and
-frees it again: the pages are then the kernel's, backed. How fast it touched them is the evidence:
-where that was slow they were not backed before, so it touches them once more.
+A hypervisor with free page reporting or ballooning takes free pages back. The first touch of such a
+page is up to ten times slower: a write of 1 GiB into the page cache ran at 0.45 GB/s instead of 4.7
+by this alone. So a helper process touches as much memory as the sample will need, and frees it
+again. The kernel then owns these pages, backed. The rate at which the helper touched them is the
+evidence. If it was slow, the pages had not been backed, so the helper touches them once more.
 """
 
 from __future__ import annotations
@@ -19,31 +19,34 @@ from pathlib import Path
 from harness.wire.records import Backing
 
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
-# no machine of today touches backed memory slower, or unbacked memory faster
+# No machine of today touches backed memory slower, or unbacked memory faster.
 _BACKED_BYTES_PER_S = 2e9
 _TRIES = 3
 
 
 class Backer:
-    """The helper process and what it has found so far."""
+    """The helper process, and the best rate that it has reached."""
 
     def __init__(self) -> None:
-        self._virtual = _is_virtual()
+        self._is_virtual = _is_virtual()
         self._helper: subprocess.Popen[str] | None = None
         self._best_bytes_per_s = _BACKED_BYTES_PER_S
 
     def back(self, size_bytes: int) -> Backing:
-        """Make the kernel own `size_bytes` of backed free memory, as far as there is so much, and return the evidence."""
-        if not self._virtual:
-            return Backing("physical", 0, 0.0, 0)
-        size_bytes = min(size_bytes, _available_bytes() * 6 // 10)
+        """Make the kernel own `size_bytes` of backed free memory, and return the evidence.
+
+        Where less memory is available, most of it is backed.
+        """
+        if not self._is_virtual:
+            return Backing("physical", touched_bytes=0, bytes_per_s=0.0, tries=0)
+        touched_bytes = min(size_bytes, _available_bytes() * 6 // 10)
         rate = 0.0
         for attempt in range(1, _TRIES + 1):
-            rate = self._touch(size_bytes)
+            rate = self._touch(touched_bytes)
             if rate >= 0.5 * self._best_bytes_per_s and rate >= _BACKED_BYTES_PER_S:
                 self._best_bytes_per_s = max(self._best_bytes_per_s, rate)
-                return Backing("backed", size_bytes, rate, attempt)
-        return Backing("unknown", size_bytes, rate, _TRIES)
+                return Backing("backed", touched_bytes, bytes_per_s=rate, tries=attempt)
+        return Backing("unknown", touched_bytes, bytes_per_s=rate, tries=_TRIES)
 
     def close(self) -> None:
         """End the helper."""
@@ -52,7 +55,7 @@ class Backer:
             self._helper = None
 
     def _touch(self, size_bytes: int) -> float:
-        """Ask the helper for one round; returns its rate in bytes a second, 0 where it failed."""
+        """Have the helper touch memory once. Return its rate in bytes a second, 0 if it failed."""
         if self._helper is None:
             command = [sys.executable, "-m", "harness.worker.backing"]
             self._helper = subprocess.Popen(
@@ -64,10 +67,8 @@ class Backer:
             self._helper.stdin.write(f"{size_bytes}\n")
             self._helper.stdin.flush()
             return float(json.loads(self._helper.stdout.readline()))
-        except (
-            OSError,
-            ValueError,
-        ):  # the helper is gone: without evidence the sample is tagged, not lost
+        except (OSError, ValueError):
+            # The helper is gone. A sample without evidence is tagged, and not lost.
             return 0.0
 
 
@@ -83,14 +84,15 @@ def _available_bytes() -> int:
 
 
 def _touch_once(size_bytes: int) -> float:
-    """Allocate, touch and free; returns seconds."""
+    """Allocate memory, touch it and free it. Return the seconds that this took."""
     begin = time.perf_counter()
     with mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as mapping:
         mapping.madvise(mmap.MADV_HUGEPAGE)
         try:
             mapping.madvise(_POPULATE_WRITE)
-        except OSError:
-            memoryview(mapping)[:: mmap.PAGESIZE] = bytes(-(-size_bytes // mmap.PAGESIZE))
+        except OSError:  # an older kernel
+            page_count = -(-size_bytes // mmap.PAGESIZE)
+            memoryview(mapping)[:: mmap.PAGESIZE] = bytes(page_count)
         return time.perf_counter() - begin
 
 

@@ -1,8 +1,9 @@
-"""How fast this machine moves the same bytes, here and now: what every sample is compared with.
+"""Ceilings: how fast this machine moves the same bytes, in the same place and at the same time.
 
-A ceiling writes from a ring of private huge-page memory no larger than `RING_BYTES`, and copies in
-memory have another, so that the harness stays small beside the largest state. What it writes is
-random: a device or file system that compresses gets no gift.
+Every sample is compared with them. A ceiling writes from a ring of private memory in huge pages, no
+larger than `RING_BYTES`, and copies in memory have another ring. So the harness stays small beside
+the largest state. The ring holds random bytes, because a device or file system that compresses
+would be faster on others.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ _SWEEP_BLOCKS_BYTES = (1 * _MIB, 4 * _MIB, 16 * _MIB)
 _SWEEP_DEPTHS = (1, 2, 4)
 _SWEEP_ROUNDS = 7
 _SETTINGS = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))  # (block_bytes, depth)
-# of the fastest setting's speed: medians of the rounds differ by as much for nothing
+# A setting is good from this share of the fastest one's speed. The medians of equal settings differ
+# by as much.
 _GOOD_SHARE = 0.95
 
 
 class Ceiling:
-    """Raw transfers of a given number of bytes, with all ranks of the world moving their share together."""
+    """Raw transfers of a given number of bytes, of which all ranks move their shares together."""
 
     def __init__(self, storage: Storage, folder: Path, world: World) -> None:
         self.storage = storage
@@ -57,9 +59,9 @@ class Ceiling:
         self.peak_bytes = usage.since(before).peak_rss_bytes
 
     def write_ns(self, total_bytes: int) -> int:
-        """Time to make `total_bytes` durable in new files: write, fsync of file and directory.
+        """Write `total_bytes` into new files and flush files and directory.
 
-        The last rank's time.
+        Return the time of the last rank.
         """
         path = self._path("write")
         try:
@@ -72,21 +74,26 @@ class Ceiling:
             remove_tree(path)
 
     def read_ns(self, total_bytes: int) -> int:
-        """Time to read `total_bytes` that are not in the page cache. The last rank's time."""
-        path = self._path(f"read-{self._share(total_bytes)}")
-        # shorter where the disk was full the last time
-        if not path.exists() or path.stat().st_size < self._share(total_bytes):
-            write_file(path, self._ring, self._share(total_bytes), self.storage)
+        """Read `total_bytes` that are not in the page cache. Return the time of the last rank."""
+        share_bytes = self._share(total_bytes)
+        path = self._path(f"read-{share_bytes}")
+        # The file is too short where the disk was full the last time.
+        if not path.exists() or path.stat().st_size < share_bytes:
+            write_file(path, self._ring, share_bytes, self.storage)
         drop_from_cache(path)
         self._world.barrier()
         begin = now_ns()
-        read_file(path, self._ring, self._share(total_bytes), self.storage)
+        read_file(path, self._ring, share_bytes, self.storage)
         return self._world.maximum(now_ns() - begin)
 
     def memory_copy_ns(self, leaves: Iterable[memoryview]) -> int:
-        """Time of one single-threaded copy of the leaves' bytes into the ring, each part of it used round and round."""
+        """Return the time of one single-threaded copy of the leaves' bytes into the ring.
+
+        The copy goes on at the ring's beginning when it has come to its end.
+        """
         ring = np.frombuffer(self._ring, dtype=np.uint8)
-        elapsed_ns = position = 0
+        elapsed_ns = 0
+        position = 0
         for leaf in leaves:
             source = np.frombuffer(leaf, dtype=np.uint8)
             for start in range(0, len(source), len(ring)):
@@ -100,26 +107,26 @@ class Ceiling:
         return elapsed_ns
 
     def copy_ns(self, size_bytes: int) -> int:
-        """Time of one single-threaded copy of so many bytes in memory, in parts as large as large leaves are.
+        """Return the time of one single-threaded copy of so many bytes in memory.
 
-        Round and round from the ring to another one: to ask a framework for its leaves may take
-        longer than the sample.
+        The copy is between two rings, because listing a framework's leaves can take longer than the
+        sample. Its parts are as large as large leaves are.
         """
-        source, target = (
-            np.frombuffer(ring, dtype=np.uint8) for ring in (self._ring, self._copied)
-        )
+        source = np.frombuffer(self._ring, dtype=np.uint8)
+        target = np.frombuffer(self._copied, dtype=np.uint8)
         begin = now_ns()
         for start in range(0, size_bytes, _COPY_BYTES):
-            place = start % RING_BYTES
-            part = slice(place, place + min(_COPY_BYTES, size_bytes - start))
+            position = start % RING_BYTES
+            part = slice(position, position + min(_COPY_BYTES, size_bytes - start))
             np.copyto(target[part], source[part])
         return now_ns() - begin
 
     @cached_property
     def _copied(self) -> memoryview:
-        """What the ring is copied to: only in processes that ask for it."""
+        """The ring that is copied to. Only processes that copy have it."""
         ring = aligned_buffer(RING_BYTES)
-        np.frombuffer(ring, dtype=np.uint8)[::ALIGNMENT] = 0  # the first touch of a page is slow
+        # The first touch of a page is slow, and must not be inside the clock.
+        np.frombuffer(ring, dtype=np.uint8)[::ALIGNMENT] = 0
         return ring
 
     def close(self) -> None:
@@ -128,6 +135,7 @@ class Ceiling:
             remove_tree(path)
 
     def _share(self, total_bytes: int) -> int:
+        """Return the bytes that this rank moves: whole blocks, the same number on every rank."""
         return round_up(-(-total_bytes // self._world.size))
 
     def _path(self, purpose: str) -> Path:
@@ -137,9 +145,9 @@ class Ceiling:
 def random_ring() -> memoryview:
     """Return aligned memory of `RING_BYTES` full of random bytes."""
     ring = aligned_buffer(RING_BYTES)
-    np.frombuffer(ring, dtype=np.uint64)[:] = np.random.default_rng(0).integers(
-        0, np.iinfo(np.uint64).max, RING_BYTES // 8, dtype=np.uint64
-    )
+    largest = np.iinfo(np.uint64).max
+    words = np.random.default_rng(0).integers(0, largest, RING_BYTES // 8, dtype=np.uint64)
+    np.frombuffer(ring, dtype=np.uint64)[:] = words
     return ring
 
 
@@ -163,11 +171,11 @@ def read_file(path: Path, ring: memoryview, total_bytes: int, storage: Storage) 
 
 @dataclass(frozen=True)
 class _Sweep:
-    """All settings, tried in one directory with so many bytes.
+    """All settings, tried in one directory with the same number of bytes.
 
-    They take turns, so that what neighbours do on the device meanwhile hits them alike, and each is
-    judged by its median: single tries scatter by more than the settings differ, and of many
-    settings the luckiest try is no measure.
+    The settings take turns, so that other load on the device hits all of them alike. Each is judged
+    by its median. Single tries scatter by more than the settings differ, so the fastest try of all
+    would belong to a lucky setting and not to a good one.
     """
 
     folder: Path
@@ -175,11 +183,11 @@ class _Sweep:
     total_bytes: int
 
     def writes(self) -> list[SweepPoint]:
-        """Each setting writes a new file and flushes it."""
+        """Have each setting write a new file and flush it."""
         return self._in_turns("write", self._write_ns)
 
     def reads(self, path: Path) -> list[SweepPoint]:
-        """Each setting reads a file that is there already."""
+        """Have each setting read a file that exists already."""
         return self._in_turns("read", partial(self._read_ns, path))
 
     def _in_turns(
@@ -190,10 +198,11 @@ class _Sweep:
             wait_until_quiet(self.folder)
             for setting in _SETTINGS:
                 times_ns[setting].append(try_ns(_storage(*setting)))
-        return [
-            SweepPoint(operation, *setting, bytes_per_s=self.total_bytes * 1e9 / median_ns(found))
-            for setting, found in times_ns.items()
-        ]
+        points = []
+        for (block_bytes, depth), tries_ns in times_ns.items():
+            bytes_per_s = self.total_bytes * 1e9 / median_ns(tries_ns)
+            points.append(SweepPoint(operation, block_bytes, depth, bytes_per_s))
+        return points
 
     def _write_ns(self, storage: Storage) -> int:
         path = self.folder / "sweep-write"
@@ -211,24 +220,26 @@ class _Sweep:
 
 
 def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> CalibrationRecord:
-    """Find the block size and depth at which `folder` takes direct writes and reads of `total_bytes` fastest.
+    """Return the block size and depth at which `folder` takes direct I/O of `total_bytes` fastest.
 
-    `not_direct` says why direct I/O is not to be had here; then nothing is swept and every ceiling
+    `not_direct` says why `folder` takes no direct I/O. Then nothing is tried, and every ceiling
     goes through the page cache.
     """
     total_bytes = round_up(total_bytes, ALIGNMENT)
     if not_direct:
         return _uncalibrated(total_bytes, not_direct)
     sweep = _Sweep(folder, random_ring(), total_bytes)
-    writes = sweep.writes()
+    write_points = sweep.writes()
     path = folder / "sweep-read"
     write_file(path, sweep.ring, total_bytes, _storage(_MIB, 1))
     sync_tree(path)
     before_bytes, _ = usage.transferred_bytes()
-    reads = sweep.reads(path)
+    read_points = sweep.reads(path)
     after_bytes, _ = usage.transferred_bytes()
     remove_tree(path)
-    write, read = _fastest(writes), _fastest(reads)
+    bytes_of_all_reads = total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS
+    write = _fastest(write_points)
+    read = _fastest(read_points)
     return CalibrationRecord(
         kind="calibration",
         direct=True,
@@ -238,20 +249,26 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
         write_depth=write.depth,
         read_block_bytes=read.block_bytes,
         read_depth=read.depth,
-        counts_device_reads=after_bytes - before_bytes
-        >= total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS,
-        points=(*writes, *reads),
+        counts_device_reads=after_bytes - before_bytes >= bytes_of_all_reads,
+        points=(*write_points, *read_points),
         rounds=_SWEEP_ROUNDS,
     )
 
 
 def median_ns(times_ns: Iterable[int]) -> int:
-    """The median of durations, as whole nanoseconds."""
+    """Return the median of durations, as whole nanoseconds."""
     return int(statistics.median(times_ns))
 
 
 def _storage(block_bytes: int, depth: int) -> Storage:
-    return Storage(True, block_bytes, depth, block_bytes, depth, counts_device_reads=True)
+    return Storage(
+        direct=True,
+        write_block_bytes=block_bytes,
+        write_depth=depth,
+        read_block_bytes=block_bytes,
+        read_depth=depth,
+        counts_device_reads=True,
+    )
 
 
 def _uncalibrated(total_bytes: int, reason: str) -> CalibrationRecord:
@@ -270,7 +287,10 @@ def _uncalibrated(total_bytes: int, reason: str) -> CalibrationRecord:
 
 
 def _fastest(points: list[SweepPoint]) -> SweepPoint:
-    """The simplest setting not far from the best: a deeper queue must earn its threads, and small requests their number."""
+    """Return the simplest setting that is not far from the best.
+
+    A deeper queue must earn its threads, and smaller requests their number.
+    """
     best = max(point.bytes_per_s for point in points)
     good = [point for point in points if point.bytes_per_s >= _GOOD_SHARE * best]
     return min(good, key=lambda point: (point.depth, -point.block_bytes))

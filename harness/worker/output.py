@@ -1,4 +1,4 @@
-"""What a worker tells its driver: records in a file, and a mark in shared memory that says where it stands.
+"""Records for the driver in a file, and a mark in shared memory that says where the worker stands.
 
 The mark is what remains when the worker is killed. Setting it costs well under a microsecond, so it
 may stand next to the clock.
@@ -19,7 +19,7 @@ class Output:
     def __init__(self, folder: Path, rank: int, process: int, on_nodes: bool = False) -> None:
         """Open a rank's files in `folder`.
 
-        `on_nodes` says that ranks are on several nodes, and the driver is on one of them.
+        `on_nodes` says that the ranks are on several nodes, while the driver is on one of them.
         """
         self._on_nodes = on_nodes
         self.rank = rank
@@ -36,35 +36,26 @@ class Output:
         self.task(-1)
 
     def task(self, index: int) -> None:
-        """Say which task the following phases belong to; -1 for none.
+        """Mark the task that the following phases belong to; -1 for none.
 
-        No clock runs here: a driver on another node is told too.
+        No clock runs here, so a driver on another node is informed as well.
         """
         self._task = index
         if self._on_nodes:
-            self._tell()
+            self._show_on_all_nodes()
 
     def enter(self, phase: str) -> None:
-        """Say which phase begins now."""
+        """Mark the phase that begins now."""
         self.phase = phase
         self._changes += 1
         if not self._on_nodes:
             self._reached = self._changes
-        self._put()
+        self._set_mark()
 
     def finish(self) -> None:
-        """Say that all work is done, to a driver on another node too."""
+        """Mark that all work is done, also for a driver on another node."""
         self.enter(DONE)
-        self._tell()
-
-    def _put(self) -> None:
-        MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
-
-    def _tell(self) -> None:
-        """Show the mark to all nodes: a network file system shows a mapped page once it is flushed, which takes a while."""
-        self._reached = self._changes
-        self._put()
-        self._mark.flush()
+        self._show_on_all_nodes()
 
     def write(self, record: Record) -> None:
         """Append one record."""
@@ -72,6 +63,22 @@ class Output:
 
     def fail(self, case: str, reason: str, status: Status = "failed") -> None:
         """Append the failure of a case in the present phase."""
-        self.write(
-            FailureRecord("failure", case, self.process, self.rank, status, self.phase, reason)
+        record = FailureRecord(
+            kind="failure",
+            case=case,
+            process=self.process,
+            rank=self.rank,
+            status=status,
+            phase=self.phase,
+            reason=reason,
         )
+        self.write(record)
+
+    def _set_mark(self) -> None:
+        MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
+
+    def _show_on_all_nodes(self) -> None:
+        """Flush the mark. A network file system shows a mapped page only then, after a while."""
+        self._reached = self._changes
+        self._set_mark()
+        self._mark.flush()

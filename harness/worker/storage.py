@@ -1,4 +1,4 @@
-"""What the worker does to files around a sample: list, flush, drop from the cache and prove it, wait for a quiet disk."""
+"""Work on files around a sample: list, flush, drop from the cache and prove it, wait for quiet."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ import mmap
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from adapters.shared.directio import sync_directory
 from harness.wire.records import FileEntry
 
 _PAGE_BYTES = mmap.PAGESIZE
-_SECTORS_WRITTEN, _SECTOR_BYTES = 6, 512  # the kernel counts in these sectors on every device
+_SECTOR_BYTES = 512  # the kernel counts in these sectors on every device
+# Positions of the numbers in a device's `stat` file; see the kernel's Documentation/block/stat.rst.
+_READS = 0
+_WRITES = 4
+_SECTORS_WRITTEN = 6
+_IN_FLIGHT = 8
+_DISCARDS = 11
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
@@ -31,10 +39,19 @@ _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 Fingerprint = dict[str, tuple[int, int]]  # file name -> (bytes, modification time in nanoseconds)
 
 
-def files_under(path: Path) -> list[Path]:
-    """Every regular file of a checkpoint, which is a file or a directory, in name order.
+class _DeviceActivity(NamedTuple):
+    """The requests that a block device has completed, and those in flight."""
 
-    A link is no file of its own.
+    reads: int
+    writes: int
+    discards: int
+    in_flight: int
+
+
+def files_under(path: Path) -> list[Path]:
+    """Return every regular file of a checkpoint, in name order.
+
+    A checkpoint is a file or a directory. A symbolic link is not a file of its own.
     """
     if path.is_file():
         return [path]
@@ -42,25 +59,33 @@ def files_under(path: Path) -> list[Path]:
 
 
 def name_inside(file: Path, root: Path) -> str:
-    """A file's path inside the checkpoint `root`; of a checkpoint that is a single file, its name."""
+    """Return a file's path inside the checkpoint `root`, or its name if it is the checkpoint."""
     return file.name if file == root else str(file.relative_to(root))
 
 
 def inventory(path: Path) -> tuple[FileEntry, ...]:
-    """The files of a checkpoint with their sizes."""
+    """Return the files of a checkpoint with their sizes."""
     return tuple(
         FileEntry(name_inside(file, path), file.stat().st_size) for file in files_under(path)
     )
 
 
+def total_bytes(files: Iterable[FileEntry]) -> int:
+    """Return the bytes of all files together."""
+    return sum(file.bytes for file in files)
+
+
 def fingerprint(path: Path) -> Fingerprint:
-    """What changes in a checkpoint when something still writes to it."""
+    """Return the size and modification time of each file, which change with every write."""
     stats = {name_inside(file, path): file.stat() for file in files_under(path)}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def sync_tree(path: Path) -> None:
-    """Flush every file of a checkpoint, its directories and their parent, so that all of it survives a power loss."""
+    """Flush every file of a checkpoint, its directories and their parent.
+
+    After this, all of the checkpoint survives a power loss.
+    """
     if path.is_dir():
         for folder, _, names in os.walk(path):
             for name in names:
@@ -74,7 +99,7 @@ def sync_tree(path: Path) -> None:
 def drop_from_cache(path: Path) -> None:
     """Flush a checkpoint and ask the kernel to forget its pages.
 
-    Dirty or mapped pages would stay: hence the flush.
+    Without the flush, dirty pages would stay. Mapped pages stay in any case.
     """
     sync_tree(path)
     for file in files_under(path):
@@ -86,8 +111,12 @@ def drop_from_cache(path: Path) -> None:
 
 
 def resident_fraction(path: Path) -> float:
-    """The share of a checkpoint's pages that the kernel holds in memory now (mincore); -1 where it does not say."""
-    resident = pages = 0
+    """Return the share of a checkpoint's pages that are in memory now, by mincore.
+
+    Return -1 where the kernel does not say.
+    """
+    resident = 0
+    pages = 0
     for file in files_under(path):
         size_bytes = file.stat().st_size
         if size_bytes == 0:
@@ -103,34 +132,38 @@ def resident_fraction(path: Path) -> float:
 def wait_until_quiet(path: Path, limit_s: float = 2.0, still_s: float = 0.02) -> bool | None:
     """Flush the file system of `path` and wait until its device has been still for a moment.
 
-    Returns whether it became still in time; None where the device does not tell (network file
-    systems, overlays).
+    Return whether it became still in time. Return None where there is no device that tells, as for
+    network file systems and overlays.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         _libc.syncfs(descriptor)
     finally:
         os.close(descriptor)
-    counters = _device_counters(path)
-    if counters is None:
+    activity = _device_activity(path)
+    if activity is None:
         return None
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         time.sleep(still_s)
-        before, counters = counters, _device_counters(path)
-        if counters == before and counters is not None and counters[-1] == 0:
+        before = activity
+        activity = _device_activity(path)
+        if activity is not None and activity == before and activity.in_flight == 0:
             return True
     return False
 
 
 def device_written_bytes(path: Path) -> int | None:
-    """How many bytes the block device below `path` has taken since it started; None where it does not tell."""
-    fields = _device_statistics(path)
-    return None if fields is None else fields[_SECTORS_WRITTEN] * _SECTOR_BYTES
+    """Return the bytes that the block device below `path` has taken since it started.
+
+    Return None where there is no device that tells.
+    """
+    numbers = _device_statistics(path)
+    return None if numbers is None else numbers[_SECTORS_WRITTEN] * _SECTOR_BYTES
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a checkpoint, file or directory, if it is there."""
+    """Remove a checkpoint, file or directory, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -138,40 +171,43 @@ def remove_tree(path: Path) -> None:
 
 
 def mapped_files(path: Path) -> list[str]:
-    """The files of a checkpoint that this process still has mapped."""
-    prefix = str(path.resolve())
+    """Return the files of a checkpoint that this process still has mapped."""
+    names = set()
     with open("/proc/self/maps") as maps:
-        names = {
-            line.split(maxsplit=5)[5].rstrip("\n")
-            for line in maps
-            if len(line.split(maxsplit=5)) == 6
-        }
-    return sorted(name for name in names if name == prefix or name.startswith(prefix + "/"))
+        for line in maps:
+            fields = line.split(maxsplit=5)
+            if len(fields) == 6:
+                names.add(fields[5].rstrip("\n"))
+    root = str(path.resolve())
+    return sorted(name for name in names if _is_inside(name, root))
 
 
 def open_writers(path: Path, processes: list[int]) -> list[str]:
-    """The files of a checkpoint that one of the processes has open for writing."""
-    prefix = str(path.resolve())
-    found = set()
+    """Return the files of a checkpoint that one of the processes has open for writing."""
+    root = str(path.resolve())
+    written = set()
     for process in processes:
         for descriptor, target in _descriptors(process):
-            if (target == prefix or target.startswith(prefix + "/")) and _is_writable(
-                process, descriptor
-            ):
-                found.add(target)
-    return sorted(found)
+            if _is_inside(target, root) and _is_writable(process, descriptor):
+                written.add(target)
+    return sorted(written)
+
+
+def _is_inside(name: str, root: str) -> bool:
+    return name == root or name.startswith(root + "/")
 
 
 def _descriptors(process: int) -> Iterator[tuple[str, str]]:
+    """Yield the open descriptors of a process, each with the name of its file."""
     folder = f"/proc/{process}/fd"
     try:
         names = os.listdir(folder)
-    except OSError:  # it ended meanwhile
+    except OSError:  # it has ended meanwhile
         return
     for name in names:
         try:
             yield name, os.readlink(f"{folder}/{name}")
-        except OSError:
+        except OSError:  # it was closed meanwhile
             continue
 
 
@@ -185,7 +221,7 @@ def _is_writable(process: int, descriptor: str) -> bool:
 
 
 def _sync_file(path: Path) -> None:
-    # a link to nowhere, a socket, a pipe (whose opening would wait for ever), or nothing at all
+    # Skip a link to nowhere, a socket, and a pipe, whose opening would wait for ever.
     if not path.is_file():
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -196,7 +232,10 @@ def _sync_file(path: Path) -> None:
 
 
 def _resident_pages(file: Path, size_bytes: int) -> int | None:
-    """Map the file without touching it and ask mincore; mapping does not bring pages in."""
+    """Return how many pages of a file are in memory, or None where the kernel does not say.
+
+    The file is mapped for that and not touched, because mapping brings no page in.
+    """
     descriptor = os.open(file, os.O_RDONLY)
     try:
         address = _libc.mmap(None, size_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
@@ -213,21 +252,24 @@ def _resident_pages(file: Path, size_bytes: int) -> int | None:
         _libc.munmap(address, size_bytes)
 
 
-def _device_counters(path: Path) -> tuple[int, ...] | None:
-    """(reads, writes, discards, requests in flight) of the block device below `path`."""
-    fields = _device_statistics(path)
-    return (
-        None
-        if fields is None
-        else (fields[0], fields[4], fields[11] if len(fields) > 11 else 0, fields[8])
+def _device_activity(path: Path) -> _DeviceActivity | None:
+    numbers = _device_statistics(path)
+    if numbers is None:
+        return None
+    return _DeviceActivity(
+        reads=numbers[_READS],
+        writes=numbers[_WRITES],
+        # Linux counts discards since 4.18.
+        discards=numbers[_DISCARDS] if len(numbers) > _DISCARDS else 0,
+        in_flight=numbers[_IN_FLIGHT],
     )
 
 
 def _device_statistics(path: Path) -> list[int] | None:
-    """The numbers of the block device below `path`, in the order of the kernel's Documentation/block/stat.rst."""
+    """Return the numbers of the block device below `path`, or None where there is none."""
     device = os.stat(path).st_dev
     try:
         with open(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat") as stat:
-            return [int(field) for field in stat.read().split()]
+            return [int(number) for number in stat.read().split()]
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""What a sample cost besides time: peak memory, processor time, page faults, bytes through the device."""
+"""What a sample costs besides time: memory, processor time, page faults, bytes on the device."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from harness.wire.records import Usage
 
 @dataclass(frozen=True)
 class Reading:
-    """The process's counters at one instant; `rss_bytes` is the peak since the last reset."""
+    """The counters of this process and its children at one instant.
 
-    rss_bytes: int
+    `peak_bytes` and `children_peak_bytes` are peaks of resident memory since the last reset.
+    """
+
+    peak_bytes: int
+    children_peak_bytes: int
     user_ns: int
     system_ns: int
     minor_faults: int
@@ -23,53 +27,59 @@ class Reading:
 
 
 def begin() -> Reading:
-    """Reset the peak of resident memory, here and in the children, and read the counters."""
+    """Reset the peaks of resident memory, here and in the children, and read the counters.
+
+    A peak that has just been reset is the memory that is resident now.
+    """
     for process in [os.getpid(), *descendants()]:
         _reset_peak(process)
     return _read()
 
 
 def since(start: Reading) -> Usage:
-    """What has been used since `start`.
+    """Return what was used since `start`.
 
-    Children that are still alive count with their own peak and their own transfers.
+    Children that are still alive count with their own peaks and transfers. The memory of children
+    that have ended is not known. Their transfers are, because the kernel adds them to the parent's.
     """
     now = _read()
     return Usage(
-        rss_before_bytes=start.rss_bytes,
-        peak_rss_bytes=max(0, now.rss_bytes - start.rss_bytes),
-        children_peak_bytes=sum(_peak_bytes(process) for process in descendants()),
+        rss_before_bytes=start.peak_bytes,
+        peak_rss_bytes=max(0, now.peak_bytes - start.peak_bytes),
+        children_peak_bytes=now.children_peak_bytes,
         cpu_user_ns=now.user_ns - start.user_ns,
         cpu_system_ns=now.system_ns - start.system_ns,
         minor_faults=now.minor_faults - start.minor_faults,
         read_bytes=now.read_bytes - start.read_bytes,
         written_bytes=now.written_bytes - start.written_bytes,
+        children_before_bytes=start.children_peak_bytes,
     )
 
 
 def transferred_bytes() -> tuple[int, int]:
-    """(read, written) bytes that this process and its living descendants moved through block devices so far."""
-    totals = [_io_bytes(process) for process in [os.getpid(), *descendants()]]
-    return sum(read for read, _ in totals), sum(written for _, written in totals)
+    """Return the bytes that this process and its living descendants read from devices and wrote."""
+    return _transferred_by([os.getpid(), *descendants()])
 
 
 def descendants() -> list[int]:
-    """Every living process below this one, but for the worker's own helper, which measures and is not measured."""
-    found: list[int] = []
+    """Return every living process below this one, except the worker's helper that backs memory."""
+    below: list[int] = []
     frontier = [os.getpid()]
     while frontier:
         for child in _children(frontier.pop()):
             if not _is_helper(child):
-                found.append(child)
+                below.append(child)
                 frontier.append(child)
-    return found
+    return below
 
 
 def _read() -> Reading:
+    children = descendants()
     used = resource.getrusage(resource.RUSAGE_SELF)
-    read_bytes, written_bytes = transferred_bytes()
+    read_bytes, written_bytes = _transferred_by([os.getpid(), *children])
     return Reading(
-        rss_bytes=_peak_bytes(os.getpid()),
+        peak_bytes=_peak_bytes(os.getpid()),
+        children_peak_bytes=sum(_peak_bytes(child) for child in children),
         user_ns=int(used.ru_utime * 1e9),
         system_ns=int(used.ru_stime * 1e9),
         minor_faults=used.ru_minflt,
@@ -79,20 +89,18 @@ def _read() -> Reading:
 
 
 def _children(process: int) -> list[int]:
-    found: list[int] = []
+    children: list[int] = []
     try:
         threads = os.listdir(f"/proc/{process}/task")
-    except OSError:  # it ended meanwhile
-        return found
+    except OSError:  # it has ended meanwhile
+        return children
     for thread in threads:
         try:
-            found += [
-                int(child)
-                for child in Path(f"/proc/{process}/task/{thread}/children").read_text().split()
-            ]
-        except OSError:
+            listed = Path(f"/proc/{process}/task/{thread}/children").read_text()
+        except OSError:  # the thread has ended meanwhile
             continue
-    return found
+        children.extend(int(child) for child in listed.split())
+    return children
 
 
 def _is_helper(process: int) -> bool:
@@ -105,9 +113,8 @@ def _is_helper(process: int) -> bool:
 def _reset_peak(process: int) -> None:
     try:
         Path(f"/proc/{process}/clear_refs").write_text("5")
-    except (
-        OSError
-    ):  # ended meanwhile, or a kernel without the file: the peak is then one of the whole life
+    except OSError:
+        # The process has ended, or the kernel lacks the file. The peak is then that of its life.
         return
 
 
@@ -116,7 +123,17 @@ def _peak_bytes(process: int) -> int:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
         return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _transferred_by(processes: list[int]) -> tuple[int, int]:
+    totals = [_io_bytes(process) for process in processes]
+    read_bytes = sum(read for read, _ in totals)
+    written_bytes = sum(written for _, written in totals)
+    return read_bytes, written_bytes
 
 
 def _io_bytes(process: int) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The ranks of one job, as the worker needs them: a barrier, an agreement, a way to end together."""
+"""The ranks of one job as the worker needs them: a barrier, an agreement, a common end."""
 
 from __future__ import annotations
 
@@ -33,6 +33,10 @@ class World:
         """Return the largest of the ranks' values, on every rank."""
         return value
 
+    def any(self, value: bool) -> bool:
+        """Return whether the value is true on any rank, on every rank."""
+        return bool(self.maximum(int(value)))
+
     def total(self, value: int) -> int:
         """Return the sum of the ranks' values, on every rank."""
         return value
@@ -46,14 +50,17 @@ class World:
         return value
 
     def rendezvous(self) -> tuple[str, int] | None:
-        """Return a host and free port of rank 0 for a framework's own process group; None in a world of one."""
+        """Return a host and a free port of rank 0 for a framework's own process group.
+
+        Return None in a world of one.
+        """
         return None
 
     def require_shared(self, folder: Path) -> None:
-        """Raise NotShared, on every rank, unless all of them see in `folder` what rank 0 puts there."""
+        """Raise NotShared on every rank unless all of them see what rank 0 puts in `folder`."""
 
     def fail(self) -> None:
-        """End the other ranks after a failure on this one: they wait in a barrier that it will not reach."""
+        """End the other ranks after a failure on this one, because a barrier holds them."""
 
     def leave(self) -> None:
         """End this process once every rank is done."""
@@ -72,10 +79,11 @@ class MpiWorld(World):
         self._world = MPI.COMM_WORLD
         self.rank = self._world.Get_rank()
         self.size = self._world.Get_size()
-        # Open MPI splits by its daemons, one a node, so two Slurm nodes stay two even where they
+        # Open MPI splits by its daemons, one a node. So two Slurm nodes stay two even where they
         # are one machine.
-        node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
-        self.local_rank, self.ranks_here = node.Get_rank(), node.Get_size()
+        ranks_of_node = self._world.Split_type(MPI.COMM_TYPE_SHARED)
+        self.local_rank = ranks_of_node.Get_rank()
+        self.ranks_here = ranks_of_node.Get_size()
 
     def barrier(self) -> None:
         self._world.Barrier()
@@ -87,35 +95,38 @@ class MpiWorld(World):
         return int(self._world.allreduce(value, op=self._mpi.SUM))
 
     def gather(self, value: T) -> list[T] | None:
-        found: list[T] | None = self._world.gather(value)
-        return found
+        values: list[T] | None = self._world.gather(value)
+        return values
 
     def agreed(self, value: T) -> T:
-        found: T = self._world.bcast(value)
-        return found
+        value_of_rank_0: T = self._world.bcast(value)
+        return value_of_rank_0
 
     def rendezvous(self) -> tuple[str, int] | None:
-        on_one_host = len(set(self._world.allgather(socket.gethostname()))) == 1
-        address = (_reachable_address(on_one_host), _free_port()) if self.rank == 0 else None
-        found: tuple[str, int] = self._world.bcast(address)
-        return found
+        hosts = set(self._world.allgather(socket.gethostname()))
+        address = None
+        if self.rank == 0:
+            address = (_reachable_address(on_one_host=len(hosts) == 1), _free_port())
+        agreed: tuple[str, int] = self._world.bcast(address)
+        return agreed
 
     def require_shared(self, folder: Path) -> None:
-        # A new name for every look: a network file system remembers for a while which names it did
-        # not find.
-        probe = folder / self._world.bcast(f"shared-{uuid.uuid4().hex}" if self.rank == 0 else None)
+        # Each call needs a new name, because a network file system remembers for a while which
+        # names it did not find.
+        name = self.agreed(f"shared-{uuid.uuid4().hex}")
+        probe = folder / name
         if self.rank == 0:
             probe.touch()
         self._world.Barrier()
-        blind = sorted(
-            {node for node in self._world.allgather(None if probe.exists() else self.node) if node}
-        )
+        nodes = self._world.allgather("" if probe.exists() else self.node)
+        blind_nodes = sorted({node for node in nodes if node})
         if self.rank == 0:
             probe.unlink()
-        if blind:
-            named = ", ".join(blind[:4])
+        if blind_nodes:
+            named = ", ".join(blind_nodes[:4])
             raise NotShared(
-                f"{named} does not see scratch directory {folder}: ranks on several nodes need one that all share"
+                f"{named} does not see scratch directory {folder}; "
+                "ranks on several nodes need a directory that all of them share"
             )
 
     def fail(self) -> None:
@@ -124,28 +135,37 @@ class MpiWorld(World):
     def leave(self) -> None:
         self._world.Barrier()
         self._mpi.Finalize()
-        # Communication threads of a framework that are still joinable abort a normal exit now and
-        # then.
+        # A normal exit can be aborted by communication threads of a framework that are still
+        # joinable.
         os._exit(0)
 
 
 def join(size: int) -> World:
-    """Return the world that the job asks for; RuntimeError when the launcher started another number of ranks."""
+    """Return the world that the job asks for.
+
+    Raise RuntimeError when the launcher started another number of ranks.
+    """
     if size == 1:
         return World()
     world = MpiWorld()
     if world.size != size:
-        raise RuntimeError(f"the job is for {size} ranks and the launcher started {world.size}")
+        raise RuntimeError(f"the job is for {size} ranks, but the launcher started {world.size}")
     return world
 
 
 def node_name() -> str:
-    """Slurm's name of this node, else the host's own: daemons of several Slurm nodes can share a host."""
+    """Return Slurm's name of this node, else the host's name.
+
+    The daemons of several Slurm nodes can share a host.
+    """
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _reachable_address(on_one_host: bool) -> str:
-    """This host's name where it resolves, else loopback, which other hosts cannot reach."""
+    """Return this host's name where it resolves.
+
+    Else return the loopback address, or raise RuntimeError where ranks are on other hosts.
+    """
     name = socket.gethostname()
     try:
         socket.getaddrinfo(name, None)
@@ -153,7 +173,8 @@ def _reachable_address(on_one_host: bool) -> str:
         if on_one_host:
             return "127.0.0.1"
         raise RuntimeError(
-            f"the name of rank 0's host, {name}, does not resolve: ranks on other hosts cannot reach it"
+            f"the name of rank 0's host, {name}, does not resolve, so ranks on other hosts cannot "
+            "reach it; add it to DNS or to /etc/hosts"
         ) from error
     return name
 

@@ -18,9 +18,10 @@ from harness.wire.records import (
 
 @dataclass(frozen=True)
 class OpenedRecord(Record):
-    """A process that saves has made its method and opened it on the state, once for all saves: no other time has that in it.
+    """The time of making a method and opening it on the state.
 
-    `open_ns` is the slowest rank's; of a process that was begun anew, the last record counts.
+    A process that saves does this once, and no other time contains it. `open_ns` is that of the
+    slowest rank. If a process was started again, its last record counts.
     """
 
     kind: Literal["opened"]
@@ -33,11 +34,11 @@ class OpenedRecord(Record):
 
 @dataclass(frozen=True)
 class SaveRecord(SampleRecord):
-    """One timed save of one rank. Stall = `save_ns` + `staged_ns`; durable = all four phases.
+    """One timed save of one rank.
 
-    `memory_copy_ns` is what the stall is held against: the mean of two single-threaded copies in
-    memory of as many bytes as this rank's state has, one before and one behind the save; 0 in older
-    records.
+    The stall is `save_ns` + `staged_ns`. The durable time is the sum of all four phases. The stall
+    is compared with `memory_copy_ns`: the mean of two single-threaded copies in memory of as many
+    bytes as this rank's state has, one before and one after the save; 0 in older records.
     """
 
     kind: Literal["save"]
@@ -56,11 +57,12 @@ class SaveRecord(SampleRecord):
     file_bytes: int
     files: tuple[FileEntry, ...]
     backing: Backing
-    quiet: bool | None  # whether the device stood still before; None where it does not tell
+    quiet: bool | None  # true if the device stood still before; None where there is none that tells
     usage: Usage
     started_at_s: float
-    spread: RankSpread | None = None  # rank 0 speaks for all: durations are the last rank's
-    file_count: int = 0  # where `files` lists the largest alone; 0 where it lists all
+    # not None where rank 0 speaks for all: the durations are then the slowest rank's
+    spread: RankSpread | None = None
+    file_count: int = 0  # of all files, where `files` has only the largest; else 0
     memory_copy_ns: int = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The record of a few training steps that frameworks are compared by."""
+"""The record of a few training steps, by which frameworks are compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.wire.records import StageRecord
 
 @dataclass(frozen=True)
 class ExtraLeaf:
-    """A leaf that the framework has beyond those that every framework has: a counter, a random generator, the position."""
+    """A leaf that only this framework has: a counter, a random generator, the position."""
 
     name: str
     role: str
@@ -20,7 +20,10 @@ class ExtraLeaf:
 
 @dataclass(frozen=True)
 class LeafSample:
-    """A leaf in a few numbers: its root mean square, and elements evenly spaced over its canonical layout, both ends included."""
+    """A leaf in a few numbers: its root mean square, and some of its elements.
+
+    The elements are evenly spaced over the canonical layout, the first and the last included.
+    """
 
     name: str
     rms: float
@@ -31,15 +34,16 @@ class LeafSample:
 class TrajectoryRecord(StageRecord):
     """A few steps of training without dropout, from the workload's own first weights and data.
 
-    `losses` has the loss of every step's forward pass. `forward` samples the buffers after the
-    first forward and backward pass, `updated` every weight and optimizer slot after the first step.
+    `losses` has the loss of every step's forward pass. `forward` has samples of the buffers after
+    the first forward and backward pass, and `updated` of every weight and optimizer slot after the
+    first step.
     """
 
     kind: Literal["trajectory"]
     case: str
     process: int
     rank: int
-    leaves: int  # those that every framework has
+    leaves: int  # that every framework has
     extra: tuple[ExtraLeaf, ...]
     losses: tuple[float, ...]
     forward: tuple[LeafSample, ...]

@@ -10,9 +10,9 @@ from harness.wire.records import StageRecord
 
 @dataclass(frozen=True)
 class ReshardRecord(StageRecord):
-    """A checkpoint of one number of ranks, loaded by another and compared whole.
+    """A checkpoint that another number of ranks loaded. The ranks' leaves were compared together.
 
-    `left_out` counts leaves of a rank's own.
+    `left_out` counts the leaves that belong to a single rank.
     """
 
     kind: Literal["reshard"]

@@ -1,4 +1,4 @@
-"""The records of a run that is killed and goes on."""
+"""The records of a run that is killed and continues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness.wire.records import StageRecord
 
 @dataclass(frozen=True)
 class StraightRecord(StageRecord):
-    """A training run without interruption, against which others are held."""
+    """A training run without interruption, with which others are compared."""
 
     kind: Literal["straight"]
     case: str
     process: int
     rank: int
     losses: tuple[float, ...]
-    ranks: int = 1  # for how many it speaks; the losses are those of its own part of the batch
+    ranks: int = 1  # the number it speaks for; the losses are of this rank's part of the batch
 
     @property
     def stage(self) -> str:
@@ -46,9 +46,10 @@ class InterruptRecord(StageRecord):
 
 @dataclass(frozen=True)
 class Divergence:
-    """How far a leaf is from that of the straight run.
+    """The distance of a leaf from that of the straight run.
 
-    `max_ulp` counts representable numbers between; None for other types.
+    `max_ulp` counts the representable numbers between them; None if the type is not a floating
+    point.
     """
 
     name: str
@@ -59,13 +60,14 @@ class Divergence:
 
 @dataclass(frozen=True)
 class ResumeRecord(StageRecord):
-    """A run that went on from a checkpoint in another process (or, from step 0, ran again), held against the straight run.
+    """A run that continued from a checkpoint in another process, compared with the straight run.
 
-    `losses` are those of the steps after `at_step`. `diverged_at` is the first step after which a
-    leaf differs: `at_step` itself where the load did not restore it, or where the interrupted run
-    had not been like the straight one: `restored` says whether the load brought back what that had
-    saved. `first` has the leaves that differ there, the farthest first, `first_count` of them in
-    all; `final_count` and `final_max_ulp` tell of the last step.
+    A run from step 0 has no checkpoint, and trains again from the beginning. `losses` are those of
+    the steps after `at_step`. `diverged_at` is the first step after which a leaf differs. It is
+    `at_step` itself if the load did not restore the leaf, or if the interrupted run had differed
+    from the straight one before it saved. `restored` tells these apart: it says whether the load
+    brought back the saved values. `first` has some of the `first_count` leaves that differ there,
+    the farthest first. `final_count` and `final_max_ulp` are of the last step.
     """
 
     kind: Literal["resume"]
@@ -84,7 +86,7 @@ class ResumeRecord(StageRecord):
     final_max_ulp: int
     restored: bool | None = None  # None in records that do not tell
     first_roles: tuple[str, ...] = ()
-    # over all leaves that differ there; None where none is a floating point, or in older records
+    # over all leaves that differ first; None if none is a floating point, and in older records
     first_max_ulp: int | None = None
     ranks: int = 1
 

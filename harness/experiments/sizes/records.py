@@ -1,4 +1,4 @@
-"""The records of what checkpoint files hold and whether they repeat."""
+"""The records of the content of checkpoint files, and of whether they repeat."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Literal
 
 from harness.wire.records import Record, StageRecord
 
+Pair = Literal["one process", "two processes"]
+
 
 @dataclass(frozen=True)
 class RolePayload:
-    """How far a sample of the bytes of one role can be compressed: by deflate, and by deflate after a byte shuffle.
+    """The size of a sample of one role's bytes after deflate, and after a byte shuffle and deflate.
 
     The shuffle puts the first bytes of all elements together, then the second ones, as HDF5's and
     Blosc's filters do.
@@ -25,7 +27,7 @@ class RolePayload:
 
 @dataclass(frozen=True)
 class PayloadRecord(Record):
-    """What the state itself is like after some steps of training, before any format has it."""
+    """The bytes of the state itself after some steps of training, before any format has them."""
 
     kind: Literal["payload"]
     case: str
@@ -37,7 +39,10 @@ class PayloadRecord(Record):
 
 @dataclass(frozen=True)
 class FileContent:
-    """One file of a checkpoint, and what its format says is in it, by role: bytes as stored and without compression."""
+    """One file of a checkpoint, and the bytes of each role that its format lists.
+
+    They are counted as stored, and without compression.
+    """
 
     name: str
     bytes: int
@@ -50,8 +55,9 @@ class FileContent:
 class InventoryRecord(Record):
     """A checkpoint of the state after some steps of training, file by file.
 
-    `device_written_bytes` counts everything that reached the block device while it was written and
-    flushed, the file system's own journal included; None where the device does not tell.
+    `device_written_bytes` counts everything that reached the block device while the checkpoint was
+    written and flushed, including the file system's own journal. It is None where there is no
+    device that tells.
     """
 
     kind: Literal["inventory"]
@@ -68,7 +74,11 @@ class InventoryRecord(Record):
 
 @dataclass(frozen=True)
 class FileDifference:
-    """How two files of one name differ: bytes at their places, the first ranges [start, stop), and what was found in them."""
+    """The difference of two files of one name.
+
+    It has the count of differing bytes, the first ranges [start, stop), and the causes that their
+    bytes show.
+    """
 
     name: str
     first_bytes: int
@@ -81,19 +91,18 @@ class FileDifference:
 
 @dataclass(frozen=True)
 class RepeatRecord(StageRecord):
-    """Whether two checkpoints of one state are the same files.
+    """The comparison of two checkpoints of one state, file by file.
 
-    `only_first` and `only_second` are names that the other lacks.
-
-    `renamed` counts files whose content the other checkpoint has under another name. `hashing` says
-    whether Python's hashes of text were those of every process or differed from process to process.
+    `only_first` and `only_second` are names that the other checkpoint lacks. `renamed` counts files
+    whose content the other checkpoint has under another name. `hashing` is "fixed" if Python's
+    hashes of text were the same in every process, and "random" if they differed.
     """
 
     kind: Literal["repeat"]
     case: str
     process: int
     rank: int
-    pair: Literal["one process", "two processes"]
+    pair: Pair
     hashing: Literal["random", "fixed"]
     identical: bool
     files: int

@@ -10,13 +10,13 @@ from harness.wire.records import RankSpread, SampleRecord, Usage
 
 @dataclass(frozen=True)
 class TrainingRecord(SampleRecord):
-    """A block of training with checkpoints on one rank, between two blocks of the same steps without any.
+    """A block of training with checkpoints on one rank, between two blocks without any.
 
-    At the start of every `every` steps the state is saved; the save's `finished` is waited for
-    before the next one, and at the block's end. `save_ns`, `staged_ns` and `finished_ns` have one
-    value a checkpoint; `finished_ns` is what the loop waits there: back-pressure. `step_ns` and
-    `plain_step_ns` have one value a step, without what the loop waits for a save. `sync_ns` is what
-    making the checkpoints durable still takes after the block: nothing, for methods that flush.
+    The state is saved at the start of each `every` steps. The loop waits for the save's `finished`
+    before the next save, and at the end of the block. `save_ns`, `staged_ns` and `finished_ns` have
+    one value a checkpoint, and `finished_ns` is the back-pressure. `step_ns` and `plain_step_ns`
+    have one value a step, without the waits for a save. `sync_ns` is the time that making the
+    checkpoints durable takes after the block, which is almost nothing for methods that flush.
     """
 
     kind: Literal["training"]
