@@ -384,7 +384,7 @@ def test_options_of_slurm_are_refused_for_another_launcher(
     done = ckptbench("run", "smoke", "--framework", "raw", *option, "--results", str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2,
-        f"ckptbench: {option[0]} is for --launcher slurm\n",
+        f"ckptbench: {option[0]} needs --launcher slurm\n",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether one of two environments, interpreters, checkouts or options is slower: in turn, process by process, within one run."""
+"""The command `ab`: measure two sides in turn, process by process, within one run."""
 
 from __future__ import annotations
 

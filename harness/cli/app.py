@@ -1,4 +1,4 @@
-"""The application that commands join, and what they share."""
+"""The application that commands join, and the options that they share."""
 
 from __future__ import annotations
 

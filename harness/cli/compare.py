@@ -1,4 +1,4 @@
-"""Two runs, or the two arms of one, held against each other; and a run against this machine's baseline."""
+"""The commands `compare` and `regress`: two runs, two arms, or a run and its baseline."""
 
 from __future__ import annotations
 

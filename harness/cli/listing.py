@@ -1,4 +1,4 @@
-"""What there is: this machine, environments, frameworks, methods, strategies, workloads and suites."""
+"""The commands that list this machine, environments, frameworks, methods and suites."""
 
 from __future__ import annotations
 

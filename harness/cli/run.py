@@ -1,9 +1,10 @@
-"""Measuring a suite: here, or as a Slurm job."""
+"""The command `run`: measure a suite here, or as a Slurm job."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
 from harness.driver import catalog, launch, planning, progress, slurm, slurm_jobs, suite
 from harness.driver.arms import Arm
+from harness.driver.environments import Environments
 from harness.driver.progress import samples_wanted
 from harness.run import store
 from harness.run.errors import UsageError
@@ -79,91 +81,147 @@ def run_command(
         int | None,
         typer.Option(
             min=1,
-            help="In a world of more ranks, store their spread instead of every rank's samples [default: 64].",
+            help="In a world of more ranks, store their spread instead of every rank's samples "
+            "[default: 64].",
         ),
     ] = None,
     mpirun: MpirunOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Measure a suite, and show its table."""
-    run = store.Run(store.find(results, resume)) if resume else None
-    if run is not None:
-        directory = directory or (
-            Path(run.header["directory"]) if run.header["directory"] else None
-        )
-        python = python or run.header["python"]
-    scratch = scratch_directory(directory)
-    environments = environments_of(python)
-    known = catalog.frameworks()
-    frameworks = measuring.chosen_frameworks(framework, known)
-    wishes: dict[str, Any] = {
-        "workloads": workload,
-        "methods": method,
-        "worlds": measuring.worlds(world),
-        "strategies": strategy,
-        "device": device,
-        "launcher": launcher,
-        "options": planning.parse_options(option or ()),
-    }
-    if run is not None:
-        plan = run.plan
+    asked = _Asked(directory, python, nodes, site, dry_run, timeout, mpirun, results)
+    if resume is not None:
+        new_only = {
+            "--nodes": nodes,
+            "--precision": precision,
+            "--summary-above": summary_above,
+            "--mpirun": mpirun,
+        }
+        run = _gone_on(asked, resume, new_only)
     else:
-        plan = slurm.spread(
-            planning.plan(suite.load(suite_name), catalog.select(known, frameworks), **wishes),
-            nodes or 1,
-        )
-    _refuse_stray_options(
-        plan, {"--nodes": nodes, "--site": site, "--dry-run": dry_run or None}, resume
-    )
-    goal = measuring.goal_of(precision, budget)
-    if run is not None:
-        _refuse_what_is_settled(
-            {"--precision": precision, "--summary-above": summary_above, "--mpirun": mpirun}
-        )
-        site = site or (Path(run.settings.site) if run.settings.site else None)
-        timeout = timeout if timeout is not None else run.settings.timeout_s
-    settings = measuring.settings_of(mpirun, timeout, summary_above, site)
-    request = (
-        slurm.Request(plan, slurm.read_site(site), timeout)
-        if dry_run or slurm.is_outside(plan)
-        else None
-    )
-    if request is not None and dry_run:
-        print(
-            request.script(run.folder if run else store.new_folder(results, suite_name, plan)),
-            end="",
-        )
-        return
+        goal = measuring.goal_of(precision, budget)
+        settings = measuring.settings_of(mpirun, timeout, summary_above, site)
+        wishes: dict[str, Any] = {
+            "workloads": workload,
+            "methods": method,
+            "worlds": measuring.worlds(world),
+            "strategies": strategy,
+            "device": device,
+            "launcher": launcher,
+            "options": planning.parse_options(option or ()),
+        }
+        run = _newly_measured(asked, suite_name, framework, wishes, goal, settings)
+    rows = show(run, "table")
+    raise typer.Exit(measuring.exit_code(run, rows))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The options of the command line that say where and how to measure."""
+
+    directory: Path | None
+    python: list[str] | None
+    nodes: int | None
+    site: Path | None
+    dry_run: bool
+    timeout_s: float | None
+    mpirun: Path | None
+    results: Path
+
+
+def _newly_measured(
+    asked: _Asked,
+    suite_name: str,
+    framework: list[str] | None,
+    wishes: Mapping[str, Any],
+    goal: Mapping[str, float],
+    settings: store.Settings,
+) -> store.Run:
+    """Make a new run, and measure it here or in a Slurm job. Everything is refused before that."""
+    scratch = scratch_directory(asked.directory)
+    environments = environments_of(asked.python)
+    known = catalog.frameworks()
+    names = measuring.chosen_frameworks(framework, known)
+    planned = planning.plan(suite.load(suite_name), catalog.select(known, names), **wishes)
+    plan = slurm.spread(planned, asked.nodes or 1)
+    _refuse_stray_options(asked, plan)
+    request = _request(asked, plan, asked.site, asked.timeout_s)
+    if request is not None and asked.dry_run:
+        _print_script(request, store.new_folder(asked.results, suite_name, plan))
     if request is not None:
         slurm.require_commands()
-    elif run is None or not run.begun:
-        measuring.refuse_what_does_not_fit(plan, scratch)
-    if mpirun is not None and request is None:
-        # refused before anything is stored; of a job, only its nodes can say
-        launch.open_mpi(mpirun.absolute())
-    if run is None:
-        measuring.make_environments({"": Arm(environments)}, plan)
-        selection = Selection.of(frameworks, nodes=nodes, **wishes)
-        run = measuring.new_run(
-            plan,
-            suite_name,
-            results,
-            selection,
-            directory,
-            python or (),
-            goal=goal,
-            settings=settings,
-        )
-    if request is not None:
-        run = _measured_by_slurm(run, request)
     else:
-        measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout)
-    found = show(run, "table")
-    raise typer.Exit(measuring.exit_code(run, found))
+        measuring.refuse_what_does_not_fit(plan, scratch)
+        if asked.mpirun is not None:
+            # Of a Slurm job, only its nodes can say whether this is an Open MPI.
+            launch.open_mpi(asked.mpirun.absolute())
+    measuring.make_environments({"": Arm(environments)}, plan)
+    run = measuring.new_run(
+        plan,
+        suite_name,
+        asked.results,
+        Selection.of(names, nodes=asked.nodes, **wishes),
+        asked.directory,
+        asked.python or (),
+        goal=goal,
+        settings=settings,
+    )
+    return _measured(run, request, environments, scratch, asked.timeout_s)
+
+
+def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.Run:
+    """Measure what an interrupted run still lacks, with what it was told when it began."""
+    run = store.Run(store.find(asked.results, name))
+    for option, value in new_only.items():
+        if value is not None:
+            raise UsageError(f"leave {option} out: a run that goes on keeps what it was asked for")
+    stored_directory = run.header["directory"]
+    directory = asked.directory or (Path(stored_directory) if stored_directory else None)
+    scratch = scratch_directory(directory)
+    environments = environments_of(asked.python or run.header["python"])
+    _refuse_stray_options(asked, run.plan)
+    site = asked.site or (Path(run.settings.site) if run.settings.site else None)
+    timeout_s = run.settings.timeout_s if asked.timeout_s is None else asked.timeout_s
+    request = _request(asked, run.plan, site, timeout_s)
+    if request is not None and asked.dry_run:
+        _print_script(request, run.folder)
+    if request is not None:
+        slurm.require_commands()
+    elif not run.begun:
+        measuring.refuse_what_does_not_fit(run.plan, scratch)
+    return _measured(run, request, environments, scratch, timeout_s)
+
+
+def _request(
+    asked: _Asked, plan: Sequence[PlannedCase], site: Path | None, timeout_s: float | None
+) -> slurm.Request | None:
+    """Return what is asked of Slurm; None where the run is measured by this process."""
+    if asked.dry_run or slurm.is_outside(plan):
+        return slurm.Request(plan, slurm.read_site(site), timeout_s)
+    return None
+
+
+def _print_script(request: slurm.Request, folder: Path) -> None:
+    """Print the script of a Slurm job, and end the command."""
+    print(request.script(folder), end="")
+    raise typer.Exit(0)
+
+
+def _measured(
+    run: store.Run,
+    request: slurm.Request | None,
+    environments: Environments,
+    scratch: Path,
+    timeout_s: float | None,
+) -> store.Run:
+    if request is not None:
+        return _measured_by_slurm(run, request)
+    measuring.measure_here(run, measuring.arms_of(run, environments), scratch, timeout_s)
+    return run
 
 
 def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
-    """Submit a job that measures the run, wait for its end, and return the run with what it holds then."""
+    """Submit a job that measures the run, wait for its end, and return the run as it is then."""
     run.lock()  # refuses a run that a job is measuring now
     run.close()
     script = run.folder / slurm.SCRIPT
@@ -208,21 +266,9 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     return run
 
 
-def _refuse_what_is_settled(given: Mapping[str, object]) -> None:
-    """Refuse to say anew what a run was told when it began."""
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(
-                f"{name} is for a new run: one that goes on keeps what it was asked for"
-            )
-
-
-def _refuse_stray_options(
-    plan: Sequence[PlannedCase], given: Mapping[str, object], resume: str | None
-) -> None:
-    """Refuse what has no meaning: options of Slurm for another launcher, other nodes for a run that has some already."""
+def _refuse_stray_options(asked: _Asked, plan: Sequence[PlannedCase]) -> None:
+    """Refuse options of Slurm for another launcher."""
+    given = {"--nodes": asked.nodes, "--site": asked.site, "--dry-run": asked.dry_run or None}
     named = [name for name, value in given.items() if value is not None]
     if named and not slurm.is_launcher(plan):
-        raise UsageError(f"{named[0]} is for --launcher slurm")
-    if resume is not None and "--nodes" in named:
-        raise UsageError("--nodes is for a new run: one that goes on keeps the nodes of its plan")
+        raise UsageError(f"{named[0]} needs --launcher slurm")

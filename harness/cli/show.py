@@ -1,4 +1,4 @@
-"""A stored run as tables, or for other programs."""
+"""The command `show`: a stored run as tables, or for other programs."""
 
 from __future__ import annotations
 
