@@ -1,7 +1,7 @@
-"""A Slurm of two nodes on this machine, from Debian's packages and without systemd: munged, slurmctld and two slurmd.
+"""A Slurm cluster of two nodes on this machine: munged, slurmctld and two slurmd.
 
-Everything it needs lies in one folder, it listens on ports of its own, and stopping it ends every
-process that it started.
+It needs Debian's packages and no systemd. All its files lie in one folder, and it listens on ports
+of its own. Stopping it ends every process that it started.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DAEMONS = ("munged", "slurmctld", "slurmd")
 COMMANDS = ("sbatch", "scontrol", "scancel", "sinfo", "squeue", "srun")
 PARTITION = "bench"
 NODES = ("ckptn1", "ckptn2")
-_SYSTEM_PATH = "/usr/sbin:/sbin"  # where the daemons are, and where a user's PATH need not lead
+# The folders of the daemons, which a user's PATH need not have.
+_SYSTEM_PATH = "/usr/sbin:/sbin"
 _READY_S = 30.0
 _STOP_S = 10.0
 
@@ -59,7 +60,7 @@ PartitionName={partition} Nodes=ALL Default=YES MaxTime=60 State=UP
 
 
 def missing() -> str | None:
-    """Say why there can be no cluster here, or None where there can."""
+    """Return why there can be no cluster here, or None where there can."""
     absent = [name for name in (*DAEMONS, *COMMANDS) if _which(name) is None]
     if absent:
         return f"Slurm is not installed ({', '.join(absent)}): apt-get install slurm-wlm munge"
@@ -76,7 +77,7 @@ class Cluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment in which Slurm's commands mean this cluster."""
+        """Return the variables with which Slurm's commands mean this cluster."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def run(self, *argv: str) -> str:
@@ -92,12 +93,12 @@ class Cluster:
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """The jobs that have not ended."""
+        """Return the jobs that have not ended."""
         return self.run("squeue", "--noheader", "--format=%i %T").splitlines()
 
 
 def no_private_mounts() -> str | None:
-    """Say why a process here cannot have a mount of its own, or None where it can."""
+    """Return why a process here cannot have a mount of its own, or None where it can."""
     argv = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     return f"no private mounts: {done.stderr.strip()}" if done.returncode else None
@@ -105,7 +106,7 @@ def no_private_mounts() -> str | None:
 
 @contextlib.contextmanager
 def cluster(folder: Path, private: Path | None = None) -> Iterator[Cluster]:
-    """Bring the cluster up in `folder`, which must be short: a socket's path has at most 107 characters.
+    """Bring the cluster up in `folder`, whose path must be short, because sockets lie in it.
 
     The last node has an empty file system of its own at `private`.
     """
@@ -148,11 +149,12 @@ def _make_key(path: Path) -> None:
 
 
 def _daemons(folder: Path, private: Path | None) -> dict[str, list[str]]:
-    """Every daemon's command line, in the foreground: it is ended by its own process."""
+    """Return each daemon's command line. It runs in the foreground, so that it can be ended."""
     munged = [
         _program("munged"),
         "--foreground",
-        "--force",  # it distrusts folders that others may write to, and /tmp is one
+        # Without it, munged refuses a folder below /tmp, where others may write.
+        "--force",
         f"--socket={folder}/munge.socket",
         f"--key-file={folder}/munge.key",
         f"--pid-file={folder}/munged.pid",
@@ -212,13 +214,13 @@ def _wait_until_idle(made: Cluster, started: list[subprocess.Popen[bytes]]) -> N
                 f"the cluster did not come up ({states!r}): the logs are in {made.folder}"
             )
         time.sleep(0.1)
-        # the controller may not listen yet
+        # The controller may not listen yet.
         with contextlib.suppress(subprocess.CalledProcessError):
             states = made.run("sinfo", "--noheader", "--Node", "--format=%t")
 
 
 def _cancel_everything(made: Cluster) -> None:
-    # a cluster that did not come up has no jobs either
+    # A cluster that did not come up has no jobs either.
     with contextlib.suppress(subprocess.SubprocessError):
         made.run("scancel", f"--user={getpass.getuser()}")
         deadline = time.monotonic() + _STOP_S
@@ -235,10 +237,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _end_users_of(folder: Path) -> None:
-    """End what a daemon left behind.
-
-    The supervisors of a job's steps have no parent any more, but they hold the log open.
-    """
+    """End the supervisors of a job's steps. Their parent has ended, but they hold the log open."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.pid != os.getpid() and any(

@@ -1,4 +1,4 @@
-"""Two sides in one run: what they may be, that each is what it says, and that a slowdown is found and survives an interruption."""
+"""Runs with two arms: what an arm may be, which checkouts can be driven, and what is found."""
 
 from __future__ import annotations
 
@@ -52,8 +52,7 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# --- what a side may be
-# -------------------------------------------------------------------------------------------------------
+# The description of an arm
 
 
 @pytest.mark.parametrize(
@@ -133,15 +132,14 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
     assert not list(tmp_path.iterdir())
 
 
-# --- pins
-# ---------------------------------------------------------------------------------------------------------------------
+# Pins
 
 REQUIREMENTS = (
     "# all of it\nnumpy==2.4.0  # arrays\ntorch==2.13.0\nTyping_extensions==4.16.0\n--no-deps\n"
 )
 
 
-def test_a_pin_takes_the_place_of_its_line_alone() -> None:
+def test_a_pin_replaces_its_own_line_alone() -> None:
     changed = pins.replaced(
         REQUIREMENTS, dict([pins.parse("torch==2.12.*"), pins.parse("typing-extensions==4.15.0")])
     )
@@ -172,8 +170,7 @@ def test_other_pins_have_an_environment_of_their_own_beside_the_usual_one(tmp_pa
     assert "numpy==2.3.*" in other.requirements("raw")
 
 
-# --- the plan of a run with two sides
-# -----------------------------------------------------------------------------------------
+# The plan of a run with two arms
 
 
 def planned(tmp_path: Path, text: str = SUITE) -> list:
@@ -206,8 +203,7 @@ def test_the_sides_processes_of_the_same_cases_follow_one_another() -> None:
         ]
 
 
-# --- runs
-# ---------------------------------------------------------------------------------------------------------------------
+# Runs
 
 
 Command = Callable[..., list[str]]
@@ -215,14 +211,20 @@ Command = Callable[..., list[str]]
 
 @pytest.fixture
 def command(tmp_path: Path, scratch: Path) -> Command:
-    """The command line of ckptbench with suites of its own."""
+    """Return a function that makes command lines of ckptbench with suites of the test's own."""
     suites, where = tmp_path / "suites", scratch / tmp_path.name
     suites.mkdir()
     (suites / "quick.toml").write_text(SUITE)
     (suites / "long.toml").write_text(SUITE.replace("processes = 2", "processes = 6"))
     where.mkdir()
-    code = "from harness.driver import suite; import pathlib, sys; suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)"
-    driver = [sys.executable, "-c", f"{code}\nfrom harness.cli import main; main()", str(suites)]
+    lines = [
+        "from harness.driver import suite",
+        "import pathlib, sys",
+        "suite.load.__defaults__ = (pathlib.Path(sys.argv.pop(1)),)",
+        "from harness.cli import main",
+        "main()",
+    ]
+    driver = [sys.executable, "-c", "\n".join(lines), str(suites)]
     return lambda *words: [
         *driver,
         *words,
@@ -237,7 +239,7 @@ def command(tmp_path: Path, scratch: Path) -> Command:
 
 @pytest.fixture
 def ab(command: Command) -> Command:
-    """The command line of an A/B run of a suite, both sides in the interpreter of the tests."""
+    """Return a function that makes command lines of `ab`. Both arms have this interpreter."""
     return lambda *words: command("ab", *words, "--a", sys.executable, "--b", sys.executable)
 
 
@@ -309,8 +311,8 @@ def test_a_first_run_in_which_a_row_failed_is_no_baseline(
 
 @pytest.mark.slow
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
-    # A save of a millisecond takes three seconds more: six pairs tell that apart also while other
-    # tests flush to the same disk.
+    # A save of a millisecond takes three seconds more. Six pairs show that also while other tests
+    # flush to the same disk.
     out = tmp_path / "out"
     done = subprocess.run(
         ab("long", "--b", "delay_s=3.0", "--out", str(out)),
@@ -390,7 +392,7 @@ def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: P
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what a worker needs."""
+    """Return a copy of the folders that a worker needs."""
     folder = tmp_path / "checkout"
     for name in ("harness", "adapters", "workloads"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -550,7 +552,7 @@ def test_a_shell_beside_the_nodes_of_its_job_measures_nothing(
     assert (done.returncode, "is on none of its nodes" in done.stderr) == (2, True), done.stderr
 
 
-def test_a_checkout_that_moved_on_is_not_gone_on_with(checkout: Path) -> None:
+def test_a_run_does_not_go_on_with_a_checkout_that_moved_on(checkout: Path) -> None:
     git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@b.c"]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "one"], check=True)

@@ -1,4 +1,4 @@
-"""Runs of one results folder share the requests that their ceilings are made of; others find out anew."""
+"""Runs of one results folder share the sweep for their ceilings, where they are alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ Make = Callable[..., store.Run]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """A run in the results folder; with `begun`, of this machine, with these fields changed."""
+    """Return a function that makes a run in the results folder, with sweeps.
+
+    A run that has begun has the manifest of this machine, with changes.
+    """
 
     def made(*sweeps: CalibrationRecord, begun: bool = True, **changes: object) -> store.Run:
         here = replace(machine.capture(tmp_path), **changes) if begun else None
@@ -36,7 +39,7 @@ def make(tmp_path: Path) -> Make:
     return made
 
 
-def test_the_first_alike_is_taken(make: Make) -> None:
+def test_the_first_sweep_of_an_alike_run_is_taken(make: Make) -> None:
     make(replace(SWEEP, bytes=2 * SIZE_BYTES))
     first, _, run = make(replace(SWEEP, write_depth=4)), make(replace(SWEEP, write_depth=1)), make()
     assert calibrations.of_an_earlier_run(run, SIZE_BYTES) == (
@@ -68,12 +71,12 @@ def test_the_first_alike_is_taken(make: Make) -> None:
         "damaged record",
     ],
 )
-def test_of_another_kind_none_is(make: Make, unlike: Callable[[Make], object]) -> None:
+def test_no_sweep_of_an_unlike_run_is_taken(make: Make, unlike: Callable[[Make], object]) -> None:
     unlike(make)
     assert calibrations.of_an_earlier_run(make(), SIZE_BYTES) is None
 
 
-def test_the_second_run_of_a_folder_sweeps_no_more(measure: Measure, tmp_path: Path) -> None:
+def test_the_second_run_of_a_folder_does_not_sweep(measure: Measure, tmp_path: Path) -> None:
     first, second = (
         measure([planned("buffered", samples=1, warmups=0)], results=tmp_path) for _ in range(2)
     )

@@ -1,4 +1,4 @@
-"""The doctor finds what is there, what is not, and does not raise on either."""
+"""The doctor reports what this machine has and lacks, and never raises an error."""
 
 from __future__ import annotations
 

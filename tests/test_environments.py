@@ -1,4 +1,4 @@
-"""Managed environments are made once, anew when they must be, and never half."""
+"""Managed environments are made once, made again when they must be, and never half."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def managed(tmp_path: Path, adapters: Path) -> Environments:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Make the environments that a test makes empty, which takes no time, and return the list of how often that happened."""
+    """Return the list of the environments that a test makes. They stay empty, to save time."""
     calls: list[str] = []
 
     def run(
@@ -95,7 +95,9 @@ def test_a_ready_environment_is_left_alone(managed: Environments, made: list[str
     assert lines == ["ran for toy", "ran for toy"]  # venv and pip
 
 
-def test_changed_pins_make_it_anew(managed: Environments, adapters: Path, made: list[str]) -> None:
+def test_an_environment_is_made_again_after_its_pins_changed(
+    managed: Environments, adapters: Path, made: list[str]
+) -> None:
     managed.create("toy", _ignore)
     leftover = managed.root / "toy" / "leftover"
     leftover.touch()
@@ -106,7 +108,7 @@ def test_changed_pins_make_it_anew(managed: Environments, adapters: Path, made: 
     assert not leftover.exists()
 
 
-def test_another_python_makes_it_anew(
+def test_an_environment_is_made_again_for_another_python(
     managed: Environments, made: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     managed.create("toy", _ignore)
@@ -154,7 +156,7 @@ def _create(managed: Environments) -> None:
 
 
 @pytest.mark.usefixtures("made")
-def test_the_pins_hold_for_what_pip_builds_with_too(
+def test_the_pins_hold_for_build_requirements_too(
     managed: Environments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, str | None]] = []
@@ -186,7 +188,7 @@ def test_several_processes_make_it_once(
         with trace.open("a") as file:
             file.write(argv[2] + "\n")
         run(framework, argv, log, on_line, lock, variables)
-        time.sleep(0.05)  # so that the others come meanwhile
+        time.sleep(0.05)  # meanwhile the other processes arrive
 
     monkeypatch.setattr(environments, "_run", traced)
     fork = multiprocessing.get_context("fork")

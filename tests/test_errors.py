@@ -1,4 +1,4 @@
-"""Errors name what was meant."""
+"""An error about a name gives the nearest valid one."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from harness.run.errors import nearest
 
 def test_the_nearest_name_and_all_known_ones_are_given() -> None:
     error = nearest("method", "torch-sav", ["torch-save", "dcp"], "in framework pytorch")
-    assert (
-        str(error)
-        == "unknown method 'torch-sav' in framework pytorch; did you mean 'torch-save'? (known: dcp, torch-save)"
+    assert str(error) == (
+        "unknown method 'torch-sav' in framework pytorch; did you mean 'torch-save'? "
+        "(known: dcp, torch-save)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The command lines of ranks, for each launcher, and what their processes find around them."""
+"""The command lines of ranks for each launcher, and the environment of their processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.run.errors import UsageError
 
 @pytest.fixture
 def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder on the path; a command in it is found."""
+    """Return the only folder on the path."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -74,7 +74,7 @@ def test_the_mpirun_that_the_user_names_comes_before_all_others(
     assert "MPI4PY_LIBMPI" not in launch.environment(tmp_path, {})
 
 
-def test_what_is_no_open_mpi_is_refused(tmp_path: Path) -> None:
+def test_an_mpirun_of_no_open_mpi_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=f"^{tmp_path}/mpirun is no mpirun of an Open MPI, which has an ompi_info beside it$",
@@ -195,7 +195,9 @@ def test_the_superuser_may_start_mpi(tmp_path: Path) -> None:
     assert allowed == ("1" if os.geteuid() == 0 else None)
 
 
-def test_a_process_started_so_finds_the_worker_and_its_temporary_directory(tmp_path: Path) -> None:
+def test_a_process_in_this_environment_finds_the_worker_and_its_temporary_directory(
+    tmp_path: Path,
+) -> None:
     program = "import harness.worker, tempfile; print(tempfile.gettempdir())"
     variables = launch.environment(tmp_path)
     done = subprocess.run(

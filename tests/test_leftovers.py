@@ -1,4 +1,4 @@
-"""Nothing outlives a job of several ranks, however it ends: no process, no shared memory, no socket, no temporary file."""
+"""A job of several ranks leaves no process, shared memory, socket or temporary file at any end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextmanager
 def nothing_left(where: Path) -> Iterator[Watched]:
-    """Fail where a job in `where` has left anything: what runs is known by its temporary directory, and what lies by its owner."""
+    """Fail where a job in `where` has left anything after the block."""
     watched = Watched(where)
     watched.start()
     yield watched
@@ -43,7 +43,7 @@ def nothing_left(where: Path) -> Iterator[Watched]:
 
 
 class Watched(threading.Thread):
-    """What the processes of a job open while they are there: listening ports, and files in shared memory."""
+    """A watcher of the ports and the shared memory that a job's processes open."""
 
     def __init__(self, where: Path) -> None:
         super().__init__(daemon=True)
@@ -65,7 +65,7 @@ class Watched(threading.Thread):
         self.join()
 
     def listening(self) -> list[int]:
-        """The ports on which the processes seen still listen, whatever has become of their parents."""
+        """Return the ports on which processes that were seen still listen."""
         opened = psutil.net_connections("tcp")
         return [
             connection.laddr.port
@@ -87,7 +87,7 @@ class Watched(threading.Thread):
 
 @pytest.fixture
 def where(scratch: Path, request: pytest.FixtureRequest) -> Path:
-    """A scratch directory of the test's own."""
+    """Return a scratch directory of the test's own."""
     folder = scratch / request.node.name.replace("[", "-").rstrip("]")
     folder.mkdir()
     return folder
@@ -108,7 +108,7 @@ def test_two_ranks_leave_nothing(measure: Measure, where: Path, fault: str) -> N
 def test_ranks_of_one_node_share_memory_in_the_runs_own_folder(
     measure: Measure, where: Path, launched: dict[str, object]
 ) -> None:
-    """What they leave there the run clears away itself, also when nothing of mpirun has lived long enough to do it."""
+    """The run clears their files away itself, also when all of mpirun has been killed."""
     item = faulty("killed", world=2)
     with nothing_left(where) as watched:
         found = measure([replace(item, case=replace(item.case, **launched))], where=where)
@@ -141,7 +141,8 @@ def test_a_driver_that_is_ended_takes_its_ranks_along(
             time.sleep(0.05)
         driver.send_signal(sent)
         driver.communicate(timeout=30)
-        if sent == signal.SIGKILL:  # what a killed driver cannot clear away, the next one does
+        # A killed driver cannot clear up, and the next one does.
+        if sent == signal.SIGKILL:
             again = start(command(tmp_path, where, "--resume", "latest"))
             _, errors = again.communicate(timeout=120)
             assert again.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""Of every other framework too, nothing outlives a job of two ranks, and the rank that broke is named, however the job ends."""
+"""A job of two ranks of any framework leaves nothing, and the rank that broke is named."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from test_leftovers import nothing_left
 from test_leftovers_pytorch import only_row_of
 from test_session import CKPTBENCH, processes_in, start
 
-# until ranks that import and compile save, and until a job that has come to a halt is ended
+# The time until ranks that import and compile have saved, or until a job that hangs is ended.
 WAIT_S = 120
 HUNG_S = 30
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def where(scratch: Path, tmp_path: Path) -> Path:
-    """A scratch directory of the test's own."""
+    """Return a scratch directory of the test's own."""
     folder = scratch / tmp_path.name
     folder.mkdir()
     return folder
@@ -50,7 +50,7 @@ def job(
 
 
 def second_rank(driver: subprocess.Popen[str], where: Path) -> psutil.Process:
-    """The process of rank 1, once the ranks have begun to save."""
+    """Return the process of rank 1, once the ranks have begun to save."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and driver.poll() is None:
         if any(where.glob("*/trial/*")):

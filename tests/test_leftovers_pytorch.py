@@ -1,4 +1,4 @@
-"""Nothing outlives PyTorch's dcp-async-tuned, which writes from a daemon process of its own, however its job ends."""
+"""A job of PyTorch's dcp-async-tuned leaves nothing. The method writes from a daemon process."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from test_leftovers import nothing_left
 from test_session import CKPTBENCH, processes_in, start
 
 PYTHON = ROOT / ".venvs" / "pytorch" / "bin" / "python"
-# until ranks that import PyTorch have a daemon each, and until a job has come to a halt
+# The time until ranks that import PyTorch have a daemon each, or until a job hangs.
 WAIT_S = 120
-END_S = 150  # until it has ended
+END_S = 150  # the time until a job has ended
 HUNG_S = 40  # longer than such ranks need to start beside other tests
 
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture
 def where(scratch: Path) -> Iterator[Path]:
-    """A scratch directory of a short name: the daemons' sockets lie below, and a socket's path has 107 characters at most."""
+    """Yield a scratch directory with a short name, because the daemons' sockets lie below it."""
     folder = Path(tempfile.mkdtemp(prefix="d-", dir=scratch))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -68,14 +68,15 @@ def job(results: Path, where: Path, timeout_s: int = WAIT_S) -> subprocess.Popen
 
 
 def daemons_in(where: Path) -> list[psutil.Process]:
-    """The daemons of a job: multiprocessing's children that are not its trackers of resources."""
+    """Return a job's daemons: multiprocessing's children but for its trackers of resources."""
     return [process for process in processes_in(where) if _is_daemon(process)]
 
 
 def _is_daemon(process: psutil.Process) -> bool:
     try:
         return "--multiprocessing-fork" in process.cmdline() and process.is_running()
-    except psutil.Error:  # it has ended since
+    except psutil.Error:
+        # It has ended in the meantime.
         return False
 
 
@@ -108,7 +109,7 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stop", "reason"),
-    # Where both stand at the same place, nobody knows which of them the other waits for.
+    # Where both hang at the same place, nobody knows which of them the other waits for.
     [
         (psutil.Process.kill, "rank {rank}: killed by SIGKILL"),
         (psutil.Process.suspend, f"rank [01]: no progress for {HUNG_S} s"),

@@ -1,4 +1,4 @@
-"""Records come back as they were written, and a line that is none is named and costs no other."""
+"""Records come back as they were written. A damaged line is named, and the others are read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EACH = {record.kind: record for record in records.one_of_each()}
 
 
 def changed(record: Record, **changes: Any) -> str:
-    """The record's line with fields of it set to something else; None removes one."""
+    """Return the record's line with changes to its fields. None removes a field."""
     fields = json.loads(to_line(record)) | changes
     return json.dumps({name: value for name, value in fields.items() if value is not None})
 
@@ -30,7 +30,7 @@ def test_a_record_comes_back_from_its_line(kind: str) -> None:
     assert parse(line) == EACH[kind]
 
 
-def test_every_type_of_record_is_among_them() -> None:
+def test_every_type_of_record_is_tested() -> None:
     assert {type(record) for record in EACH.values()} == set(record_types())
 
 

@@ -1,4 +1,4 @@
-"""Slurm: what a site file may say, what the job's script holds, and runs on a cluster of two nodes that is brought up here."""
+"""Slurm: site files, the script of a job, and runs on a cluster of two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ SMOKE = (
 )
 
 
-# As on a site whose jobs begin with an empty environment: srun hands on only what the cluster here
-# needs to be found.
+# Some sites let jobs begin with an empty environment. Here srun hands on the one variable by which
+# its commands find the cluster.
 NO_EXPORT = {"SLURM_EXPORT_ENV": "SLURM_CONF"}
 
 
@@ -76,9 +76,16 @@ def on_nodes(nodes: int, *worlds: int, device: str = "cpu") -> list:
 # The site file
 
 
-def test_a_site_file_says_what_slurm_is_told(tmp_path: Path) -> None:
-    text = 'account = "lab"\npartition = "gpu"\ntime = "01:00:00"\ngpus_per_node = 4\nmodules = ["gcc"]\nextra_sbatch = ["-q high"]'
-    assert slurm.read_site(site_file(tmp_path, text)) == Site(
+def test_a_site_file_holds_the_options_for_slurm(tmp_path: Path) -> None:
+    lines = [
+        'account = "lab"',
+        'partition = "gpu"',
+        'time = "01:00:00"',
+        "gpus_per_node = 4",
+        'modules = ["gcc"]',
+        'extra_sbatch = ["-q high"]',
+    ]
+    assert slurm.read_site(site_file(tmp_path, "\n".join(lines))) == Site(
         account="lab",
         partition="gpu",
         time="01:00:00",
@@ -249,7 +256,10 @@ CANCELLED = "echo JobId=17 JobState=CANCELLED Reason=None NodeList=n1 ExitCode=0
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Puts commands of Slurm's names first on the path, and has nobody wait long for them."""
+    """Return a function that puts commands with Slurm's names first on the path.
+
+    Nobody waits long for them.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -298,7 +308,10 @@ def test_a_cancellation_that_fails_at_first_is_tried_again(
     assert done.exists()
 
 
-TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
+TIMED_OUT = (
+    "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2"
+    "; exit 1"
+)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +385,8 @@ def test_a_dry_run_prints_the_script_and_needs_no_slurm(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "#!/bin/bash\n#SBATCH --job-name=ckptbench\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n"
+        "#!/bin/bash\n#SBATCH --job-name=ckptbench\n#SBATCH --nodes=2\n"
+        "#SBATCH --ntasks-per-node=2\n"
     )
     assert not (tmp_path / "results").exists()
 
@@ -391,8 +405,8 @@ def test_options_of_slurm_are_refused_for_another_launcher(
 def test_without_slurm_the_message_names_its_commands(tmp_path: Path) -> None:
     done = ckptbench("run", *SMOKE, "--results", str(tmp_path), environment={"PATH": "/nowhere"})
     assert (
-        "launcher slurm needs Slurm's commands, and on the path there is no sbatch, scontrol, scancel"
-        in done.stderr
+        "launcher slurm needs Slurm's commands, "
+        "and on the path there is no sbatch, scontrol, scancel" in done.stderr
     )
     assert done.returncode == 2
 
@@ -402,7 +416,7 @@ def test_without_slurm_the_message_names_its_commands(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def short_folder() -> Iterator[Path]:
-    """A folder whose name leaves room in the 107 characters of a socket's path."""
+    """Yield a folder whose name leaves room in the 107 bytes of a socket's path."""
     folder = Path(tempfile.mkdtemp(prefix="ckptbench-slurm-", dir="/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -438,20 +452,20 @@ class Submitted:
             time.sleep(0.1)
 
     def has_saved(self) -> bool:
-        """Whether the job measures."""
+        """Return whether the job measures."""
         return bool(store.folders(self.results)) and any(
             isinstance(record, SaveRecord) for record in self.run.records
         )
 
     def end(self, timeout_s: float = 90) -> tuple[int, str]:
-        """(exit status, what it said) once the driver has ended."""
+        """Return the driver's exit status and its messages, once it has ended."""
         _, text = self.driver.communicate(timeout=timeout_s)
         return self.driver.returncode, text
 
 
 @pytest.fixture
 def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable[..., Submitted]]:
-    """Start a driver that submits a run of two ranks on two nodes."""
+    """Yield a function that starts a driver, which submits a run of two ranks on two nodes."""
     place = Path(tempfile.mkdtemp(dir=scratch))
     drivers = []
 
@@ -482,13 +496,14 @@ def submit(cluster: Cluster, tmp_path: Path, scratch: Path) -> Iterator[Callable
     watched.start()
     yield start
     for driver in drivers:
-        driver.terminate()  # it cancels its job
+        # It cancels its job.
+        driver.terminate()
         driver.communicate()
     watched.end()
 
 
 def left_behind(submitted: Submitted, cluster: Cluster) -> list[str]:
-    """Jobs in the queue, files in the scratch directory and in shared memory, processes that have to do with the run."""
+    """Return the jobs, scratch files, shared memory and processes that a run has left."""
     processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -628,8 +643,8 @@ def test_in_an_allocation_ranks_are_on_as_many_of_its_nodes_as_were_named(
     beside = in_cluster(cluster, *held, *command("run", *options))
     assert (beside.returncode, store.folders(tmp_path)) == (2, [])
     assert (
-        "this shell holds a Slurm job and is on none of its nodes: start the run with `srun --overlap -N1 -n1`"
-        in beside.stderr
+        "this shell holds a Slurm job and is on none of its nodes: "
+        "start the run with `srun --overlap -N1 -n1`" in beside.stderr
     )
     on_it = in_cluster(cluster, *held, "srun", "--overlap", "-N1", "-n1", *command("run", *options))
     assert on_it.returncode == 0, on_it.stderr
@@ -652,7 +667,7 @@ def test_doctor_names_the_partitions(cluster: Cluster) -> None:
 def test_ranks_that_do_not_share_the_scratch_directory_are_refused(
     short_folder: Path, tmp_path: Path
 ) -> None:
-    """The second node sees a file system of its own where the scratch directory is."""
+    """On the second node, another file system lies over the scratch directory."""
     reason = slurm_cluster.missing() or slurm_cluster.no_private_mounts()
     if reason:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""A run's folder: nothing that was written is ever lost or doubled, whatever ended the one who wrote."""
+"""A run's folder: no record is lost or doubled, however its writer ended."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Make = Callable[..., Run]
 
 @pytest.fixture
 def make(tmp_path: Path, here: Manifest) -> Make:
-    """Creates a run with some records."""
+    """Return a function that creates a run with records."""
 
     def create(*found: Record, results: Path = tmp_path / "results") -> Run:
         run = store.create(results, "smoke", ["ckptbench", "run"], [planned()], here)
@@ -66,7 +66,7 @@ def line(record: Record) -> str:
 # Appending
 
 
-def test_records_are_there_again_when_the_run_is_opened_again(make: Make) -> None:
+def test_records_are_there_when_the_run_is_opened_again(make: Make) -> None:
     run = make(FIRST)
     assert run.absorb(line(SECOND)) == SECOND
     assert run.records == [FIRST, SECOND]
@@ -163,7 +163,7 @@ def test_looking_at_a_run_changes_nothing(make: Make) -> None:
 
 @contextmanager
 def files_at_most(size_bytes: int) -> Iterator[None]:
-    """A file system that is full at this size, as far as a process can make one."""
+    """Limit the size of files within the block, because a full disk cuts a line like this."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -187,7 +187,7 @@ def test_a_full_disk_is_an_error_and_the_next_record_begins_a_line_of_its_own(
     assert [damage.line for damage in run.damages] == [2]
 
 
-# What workers had written
+# Records of workers whose driver was killed
 
 
 def job(run: Run, name: str, rank: int, text: str) -> None:
@@ -331,7 +331,10 @@ def test_a_second_driver_is_kept_out_until_the_first_has_gone(make: Make) -> Non
 def test_a_second_driver_in_another_process_is_kept_out(make: Make) -> None:
     run = make(FIRST)
     run.lock()
-    program = "import sys; from pathlib import Path; from harness.run.store import Run; Run(Path(sys.argv[1])).lock()"
+    program = (
+        "import sys; from pathlib import Path; from harness.run.store import Run; "
+        "Run(Path(sys.argv[1])).lock()"
+    )
     argv = [sys.executable, "-c", program, str(run.folder)]
     kept_out = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert kept_out.stderr.splitlines()[-1].endswith(
@@ -368,9 +371,7 @@ def test_plan_and_manifest_come_back_as_they_were(tmp_path: Path, here: Manifest
     assert (run.header["suite"], run.header["command"]) == ("smoke", ["ckptbench", "run", "smoke"])
 
 
-def test_what_was_said_for_a_whole_run_comes_back_and_older_runs_have_the_defaults(
-    make: Make, here: Manifest
-) -> None:
+def test_settings_come_back_and_older_runs_have_the_defaults(make: Make, here: Manifest) -> None:
     said = store.Settings(
         summary_above=8, mpirun="/opt/mpi/bin/mpirun", timeout_s=60.0, site="/etc/site.toml"
     )
@@ -394,7 +395,7 @@ def test_a_run_of_a_later_version_that_added_fields_opens(make: Make, here: Mani
     header["selection"]["compression"] = ["zstd"]
     header["cases"][0]["priority"] = 1
     header["cases"][0]["case"]["compression"] = "zstd"
-    # The later version counts its new field in the identifier, by which its records name the case.
+    # The later version counts its new field in the identifier that its records name the case by.
     header["cases"][0]["id"] = "fedcba987654"
     (run.folder / store.PLAN).write_text(json.dumps(header))
     manifest = json.loads((run.folder / store.MANIFEST).read_text())
