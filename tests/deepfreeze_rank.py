@@ -1,4 +1,8 @@
-"""One of two ranks that save together, to be killed: `deepfreeze_rank.py FOLDER RANK NUMBER`, before its NUMBERth change there."""
+"""One of two ranks that save together, which a test kills.
+
+Its arguments are the folder, the rank, and the number of the change in the folder before which the
+process is killed.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ CHANGES = ("os.mkdir", "os.rename", "os.remove", "shutil.rmtree", "open")
 
 def engine(rank: int) -> Engine:
     """Return a rank's engine, ready to save."""
-    made = Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [Arena()])
-    made.prepare(SPECS)
-    return made
+    ready = Engine(Ranks(rank, 2, "session"), DirectIo(True, 1 << 16, 1), {}, [Arena()])
+    ready.prepare(SPECS)
+    return ready
 
 
 def state(rank: int) -> dict[str, Bytes]:
-    """Return what a rank has: the weights of all, and bytes of its own."""
+    """Return the state of a rank: the weights of all ranks, and bytes of its own."""
     return {
         spec.name: np.full(spec.size_bytes, rank + 1 if spec.local else 7, np.uint8)
         for spec in SPECS
@@ -37,7 +41,7 @@ def state(rank: int) -> dict[str, Bytes]:
 
 
 def die_before(folder: Path, number: int) -> None:
-    """Have this process killed before the given one of its changes in the folder."""
+    """Kill this process before its change of that number in the folder."""
     changes = 0
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
@@ -51,11 +55,11 @@ def die_before(folder: Path, number: int) -> None:
 
 
 def main(folder: Path, rank: int, number: int) -> None:
-    """Save, and say when that begins."""
-    own = engine(rank)
+    """Print that this process is ready, and save."""
+    ready = engine(rank)
     print("ready", flush=True)
     die_before(folder, number)
-    own.save(state(rank), folder / "checkpoint", 1).finished()
+    ready.save(state(rank), folder / "checkpoint", 1).finished()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""A process that saves through a store, for a test to disturb: `deepfreeze_victim.py FOLDER [MEMORY]`. Says what went wrong."""
+"""A process that saves through a store, for a test to disturb. It prints the error of the save.
+
+Its arguments are the store's folder, and the folder of the level in memory if there is one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SEED = 1
 def opened(
     folder: Path, steps: int, seed: int = SEED, options: Mapping[str, Any] | None = None
 ) -> tuple[Raw, DeepFreeze, State]:
-    """Return a framework, an open method and a state that has taken some steps."""
+    """Return a framework, an open method, and a state that has taken some steps."""
     framework = Raw()
     framework.start(Place(0, 1, "cpu", folder, DirectIo(True, 1 << 17, 1)))
     state = framework.build(workloads.load("candle-mlp", "small"), seed)
@@ -37,8 +40,9 @@ def advance(framework: Raw, state: State) -> None:
 
 
 def main(folder: Path, memory: list[str]) -> None:
-    """Come to the second step and save it."""
-    _, method, state = opened(folder, 2, options={"memory": memory[0]} if memory else {})
+    """Take two steps and save the second one."""
+    options = {"memory": memory[0]} if memory else {}
+    _, method, state = opened(folder, 2, options=options)
     try:
         Store(method, folder, keep=1).save(state).finished()
     except OSError as error:

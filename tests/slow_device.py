@@ -1,4 +1,7 @@
-"""A device for tests of the engine: its memory is the host's, and its copies are done late, in order, by a thread of its own."""
+"""A device for tests of the engine.
+
+Its memory is that of the host. A thread of its own does its copies, late and in order.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ class OnDevice:
 
 
 class SlowDevice(Device):
-    """Like a GPU, it copies what is there when the copy's turn comes, and only from and to memory that is pinned.
+    """A device that copies, as a GPU does, what is there when the copy's turn comes.
 
-    With `fails_at`, that copy, counted from 0, and all after it fail.
+    It copies only from and to memory that is pinned. With `fails_at`, the copy of that number,
+    counted from 0, and all after it fail.
     """
 
     def __init__(self, delay_s: float = 0.002, fails_at: int | None = None) -> None:
@@ -44,7 +48,7 @@ class SlowDevice(Device):
         self._delay_s = delay_s
         self._copying = ThreadPoolExecutor(1)
         self._computing = ThreadPoolExecutor(1)
-        self._begun: list[Future[None]] = []
+        self._started: list[Future[None]] = []
         self._computed: Future[None] | None = None
 
     def tensors(self, state: Mapping[str, Bytes]) -> dict[str, Remote]:
@@ -52,7 +56,7 @@ class SlowDevice(Device):
         return {name: Remote(self, OnDevice(data)) for name, data in state.items()}
 
     def compute(self, what: Callable[[], None]) -> None:
-        """Begin to compute, beside the copies, which does not end before several of them would have."""
+        """Start to compute, in parallel with the copies. It takes as long as several of them."""
 
         def compute() -> None:
             time.sleep(_COMPUTING_S)
@@ -68,59 +72,64 @@ class SlowDevice(Device):
 
     @property
     def is_idle(self) -> bool:
-        """Whether all copies that have begun have ended."""
-        return all(copy.done() for copy in self._begun)
+        """True if all copies that were started have ended."""
+        return all(copy.done() for copy in self._started)
 
     def pin(self, memory: memoryview) -> Unpin:
-        place = bytes_of(memory).ctypes.data, len(memory)
-        self.pinned.add(place)
-        return partial(self.pinned.remove, place)
+        pinned = (bytes_of(memory).ctypes.data, len(memory))
+        self.pinned.add(pinned)
+        return partial(self.pinned.remove, pinned)
 
     def follow(self) -> None:
         if self._computed is not None:
             self._copying.submit(wait, [self._computed])
 
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
-        places = [_Place(tensor.data) for tensor in tensors]
-        self._begin(
-            lambda: np.concatenate([place.memory() for place in places], out=destination),
-            destination,
-        )
+        references = [_WeakMemory(tensor.data) for tensor in tensors]
+
+        def copy() -> None:
+            np.concatenate([reference.memory() for reference in references], out=destination)
+
+        self._start(copy, destination)
 
     def put(self, source: Bytes, tensor: Any) -> None:
         assert len(source) == len(tensor)
-        place = _Place(tensor.data)
-        self._begin(lambda: np.copyto(place.memory(), source), source)
+        reference = _WeakMemory(tensor.data)
+        self._start(lambda: np.copyto(reference.memory(), source), source)
 
     def mark(self) -> Wait:
-        begun = list(self._begun)
+        started = list(self._started)
 
         def wait_for_all() -> None:
-            wait(begun)
-            for copy in begun:
+            wait(started)
+            for copy in started:
                 copy.result()
 
         return wait_for_all
 
-    def _begin(self, copy: Callable[[], Any], on_host: Bytes) -> None:
-        start = on_host.ctypes.data
-        assert any(
-            place <= start and start + len(on_host) <= place + size for place, size in self.pinned
-        ), "not pinned"
+    def _start(self, copy: Callable[[], Any], on_host: Bytes) -> None:
+        assert self._is_pinned(on_host), "not pinned"
         does_fail = self.fails_at is not None and self.copies >= self.fails_at
         self.copies += 1
-        self._begun.append(self._copying.submit(self._late, _fail if does_fail else copy))
-        self.most_under_way = max(
-            self.most_under_way, sum(not begun.done() for begun in self._begun)
-        )
+        self._started.append(self._copying.submit(self._late, _fail if does_fail else copy))
+        under_way = sum(not started.done() for started in self._started)
+        self.most_under_way = max(self.most_under_way, under_way)
+
+    def _is_pinned(self, on_host: Bytes) -> bool:
+        first = on_host.ctypes.data
+        end = first + len(on_host)
+        return any(start <= first and end <= start + size for start, size in self.pinned)
 
     def _late(self, do: Callable[[], Any]) -> None:
         time.sleep(self._delay_s)
         do()
 
 
-class _Place:
-    """Where a tensor's memory is: the device does not keep it, which is up to who asks for a copy."""
+class _WeakMemory:
+    """The address of a tensor's memory.
+
+    It does not keep the memory alive. Whoever asks for a copy must do that.
+    """
 
     def __init__(self, data: Bytes) -> None:
         self._owner = weakref.ref(data if data.base is None else data.base)

@@ -294,7 +294,7 @@ def test_a_rank_that_has_left_is_not_waited_for(folder: Path) -> None:
 def test_a_rank_that_cannot_see_the_others_any_more_tears_no_checkpoint(
     folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rank 1 gives up when rank 0 knows that all shares are durable, before it takes them or after."""
+    """Rank 1 gives up when rank 0 knows that all shares are durable, and has taken them or not."""
     reached = threading.Event()
     ended = threading.Event()
     original = getattr(CommonCommit, step)

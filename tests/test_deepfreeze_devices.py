@@ -267,7 +267,7 @@ def test_a_child_process_gets_none_of_the_pinned_memory() -> None:
 
 
 def flags_of(address: int) -> list[str]:
-    """Return the kernel's flags of the mapping at an address. A child does not get one with `dc`."""
+    """Return the kernel's flags of the mapping at an address. A child gets none that has `dc`."""
     is_within = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):

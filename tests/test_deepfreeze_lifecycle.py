@@ -1,4 +1,4 @@
-"""The states of a DeepFreeze save: which transitions are legal, and which ones each outcome takes."""
+"""The states of a DeepFreeze save: the legal transitions, and those that each outcome takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of a file from several threads: every byte in its place, and every error out in the open."""
+"""Direct I/O: every byte is in its place, and an error of any thread is raised."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = directio.ALIGNMENT
 
 @pytest.fixture
 def direct(scratch: Path) -> None:
-    """Skips where files are in memory: there O_DIRECT is refused, or taken and ignored."""
+    """Skip on a file system in memory, which refuses O_DIRECT or ignores it."""
     reason = preflight.direct_io(scratch)
     if reason is not None:
         pytest.skip(reason)
@@ -35,9 +35,9 @@ def path(scratch: Path) -> Iterator[Path]:
 
 def filled(size_bytes: int, seed: int = 1) -> memoryview:
     buffer = directio.aligned_buffer(size_bytes)
-    np.frombuffer(buffer, dtype=np.uint8)[:] = np.random.default_rng(seed).integers(
-        0, 256, size_bytes, dtype=np.uint8
-    )
+    random = np.random.default_rng(seed)
+    content = np.frombuffer(buffer, dtype=np.uint8)
+    content[:] = random.integers(0, 256, size_bytes, dtype=np.uint8)
     return buffer
 
 
@@ -63,7 +63,7 @@ def read(path: Path, buffer: memoryview, total: int, block: int, depth: int, dir
     [(MIB, 64 << 10), (MIB, MIB), (MIB + BLOCK, 64 << 10), (BLOCK, MIB), (3 * BLOCK, BLOCK)],
 )
 @pytest.mark.usefixtures("direct")
-def test_direct_bytes_come_back_as_they_went(
+def test_direct_reads_return_what_direct_writes_wrote(
     path: Path, total: int, block: int, depth: int
 ) -> None:
     source, target = filled(total), directio.aligned_buffer(total)
@@ -84,14 +84,14 @@ def test_odd_sizes_go_through_the_page_cache(path: Path, total: int, depth: int)
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_a_small_buffer_is_written_round_and_round(path: Path, depth: int) -> None:
+def test_a_small_buffer_is_written_again_and_again(path: Path, depth: int) -> None:
     ring = filled(4 * BLOCK)
     write(path, ring, 10 * BLOCK, BLOCK, depth, direct=False)
     assert path.read_bytes() == (bytes(ring) * 3)[: 10 * BLOCK]
 
 
 @pytest.mark.parametrize("depth", [1, 4])
-def test_a_small_buffer_holds_the_last_round_that_was_read(path: Path, depth: int) -> None:
+def test_a_small_buffer_holds_what_was_read_last(path: Path, depth: int) -> None:
     content = bytes(filled(8 * BLOCK))
     path.write_bytes(content)
     ring = directio.aligned_buffer(4 * BLOCK)
@@ -102,12 +102,12 @@ def test_a_small_buffer_holds_the_last_round_that_was_read(path: Path, depth: in
 
 
 @pytest.mark.parametrize("operation", ["write", "read"])
-def test_a_ring_that_is_no_whole_number_of_blocks_is_refused(path: Path, operation: str) -> None:
-    """A block across its end would be cut short, and the file would have holes."""
+def test_a_ring_that_is_not_a_whole_number_of_blocks_is_refused(path: Path, operation: str) -> None:
+    """A block that crosses its end would be cut short, and the file would have holes."""
     path.write_bytes(bytes(4 * BLOCK))
     ring = directio.aligned_buffer(3 * BLOCK)
     move = {"write": write, "read": read}[operation]
-    with pytest.raises(ValueError, match="whole number of blocks"):
+    with pytest.raises(ValueError, match="it is not a whole number of blocks of 8192 bytes"):
         move(path, ring, 4 * BLOCK, 2 * BLOCK, 1, False)
 
 

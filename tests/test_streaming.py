@@ -1,4 +1,4 @@
-"""Copies past the caches are copies, and large tensors of snapshots and loads are copied so."""
+"""Copies past the caches: they are exact, and snapshots and loads use them for large tensors."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ WEIGHTS_BYTES = 5 << 20
 
 
 @pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many bytes each call of the compiled loop copies."""
-    sizes: list[int] = []
+def looped(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of bytes that each call of the compiled loop copies."""
+    sizes_bytes: list[int] = []
 
     def stream_copy(destination: int, source: int, size_bytes: int) -> None:
-        sizes.append(size_bytes)
+        sizes_bytes.append(size_bytes)
         ctypes.memmove(destination, source, size_bytes)
 
     monkeypatch.setattr(streaming, "compiled", lambda: stream_copy)
-    return sizes
+    return sizes_bytes
 
 
 @pytest.fixture
-def anew() -> Iterator[None]:
-    """What is compiled is compiled anew, here and after here."""
+def recompiled() -> Iterator[None]:
+    """The loop is compiled again, in this test and after it."""
     streaming.compiled.cache_clear()
     yield
     streaming.compiled.cache_clear()
@@ -47,6 +47,9 @@ def anew() -> Iterator[None]:
 
 def random(size_bytes: int) -> Bytes:
     return np.random.default_rng(size_bytes).integers(0, 256, size_bytes, np.uint8)
+
+
+# Copies
 
 
 @pytest.mark.parametrize(
@@ -66,13 +69,13 @@ def test_a_copy_has_all_bytes_and_touches_none_beside_them(
     assert not memory[end:].any()
 
 
-def test_the_loop_is_for_large_copies(used: list[int]) -> None:
+def test_the_loop_is_for_large_copies(looped: list[int]) -> None:
     for size_bytes in (LARGE_BYTES - 1, LARGE_BYTES):
         streaming.copy(np.zeros(size_bytes, np.uint8), random(size_bytes))
-    assert used == [LARGE_BYTES]
+    assert looped == [LARGE_BYTES]
 
 
-def test_what_must_not_be_written_to_is_not() -> None:
+def test_read_only_memory_is_not_written_to() -> None:
     target = np.zeros(LARGE_BYTES, np.uint8)
     target.flags.writeable = False
     with pytest.raises(ValueError, match="read-only"):
@@ -80,14 +83,14 @@ def test_what_must_not_be_written_to_is_not() -> None:
     assert not target.any()
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_a_source_of_another_length_is_refused() -> None:
     target = np.zeros(LARGE_BYTES + 1, np.uint8)
     with pytest.raises(ValueError, match="broadcast"):
         streaming.copy(target[:LARGE_BYTES], random(LARGE_BYTES + 1))
     assert not target.any()
 
 
-def test_what_does_not_lie_in_one_piece_is_copied() -> None:
+def test_memory_with_gaps_is_copied() -> None:
     source = random(2 * LARGE_BYTES)[::2]
     target = np.zeros(2 * LARGE_BYTES, np.uint8)
     streaming.copy(target[::2], source)
@@ -95,60 +98,71 @@ def test_what_does_not_lie_in_one_piece_is_copied() -> None:
     assert not target[1::2].any()
 
 
+# Compiling
+
+
+@pytest.mark.usefixtures("recompiled")
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_where_nothing_can_be_compiled_copies_are_ordinary_ones(
-    compiler: str, anew: None, monkeypatch: pytest.MonkeyPatch
+def test_copies_are_ordinary_ones_if_nothing_can_be_compiled(
+    compiler: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(streaming, "_COMPILER", compiler)
     assert streaming.compiled() is None
-    source, target = random(LARGE_BYTES), np.zeros(LARGE_BYTES, np.uint8)
+    source = random(LARGE_BYTES)
+    target = np.zeros(LARGE_BYTES, np.uint8)
     streaming.copy(target, source)
     assert np.array_equal(target, source)
+    assert f"install a C compiler as '{compiler}'" in caplog.text
 
 
-def test_where_there_can_be_no_file_in_memory_copies_are_ordinary_ones(
-    anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.usefixtures("recompiled")
+def test_copies_are_ordinary_ones_if_there_can_be_no_file_in_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(
-        ctypes, "CDLL", lambda *_, **__: SimpleNamespace(memfd_create=lambda *_: -1)
-    )
+    library = SimpleNamespace(memfd_create=lambda *_: -1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
     assert streaming.compiled() is None
-    assert "memfd_create" in caplog.text
+    assert "memfd_create failed" in caplog.text
 
 
 @pytest.mark.skipif(
     not shutil.which("cc") or platform.machine() != "x86_64", reason="nothing can be compiled here"
 )
-def test_the_loop_is_compiled(anew: None) -> None:
+@pytest.mark.usefixtures("recompiled")
+def test_the_loop_is_compiled() -> None:
     assert streaming.compiled() is not None
 
 
-def test_snapshots_and_loads_copy_large_tensors_so_and_what_goes_through_a_ring_not(
-    scratch: Path, used: list[int]
+def test_an_engine_compiles_before_its_first_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(streaming, "compiled", lambda: calls.append(True))
+    Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()])
+    assert calls == [True]
+
+
+# Saves and loads
+
+
+@pytest.mark.parametrize(
+    ("ring_bytes", "saved_bytes"), [(None, WEIGHTS_BYTES), (1 << 20, 0)], ids=["arena", "ring"]
+)
+def test_snapshots_and_loads_use_the_loop_for_large_tensors_and_a_ring_does_not(
+    scratch: Path, ring_bytes: int | None, saved_bytes: int, looped: list[int]
 ) -> None:
     specs = [
         Spec("weights/large", "uint8", (WEIGHTS_BYTES,)),
         Spec("weights/small", "uint8", (100,)),
     ]
     state = {spec.name: random(spec.size_bytes) for spec in specs}
-    for name, ring_bytes, expected in (("arena", None, WEIGHTS_BYTES), ("ring", 1 << 20, 0)):
-        engine = Engine(
-            Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()], ring_bytes
-        )
-        engine.prepare(specs)
-        used.clear()
-        engine.save(state, scratch / f"streaming-{name}", 1).finished()
-        assert sum(used) == expected
-        used.clear()
-        loaded = {spec.name: np.zeros(spec.size_bytes, np.uint8) for spec in specs}
-        engine.load(scratch / f"streaming-{name}", specs, loaded)
-        assert sum(used) == WEIGHTS_BYTES
-        assert all(np.array_equal(loaded[name], state[name]) for name in state)
-        engine.close()
-
-
-def test_an_engine_compiles_before_its_first_save(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(streaming, "compiled", lambda: asked.append(True))
-    Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()])
-    assert asked == [True]
+    path = scratch / f"streaming-{ring_bytes}"
+    engine = Engine(Ranks(0, 1, "session"), DirectIo(True, 1 << 20, 1), {}, [Arena()], ring_bytes)
+    engine.prepare(specs)
+    looped.clear()
+    engine.save(state, path, 1).finished()
+    assert sum(looped) == saved_bytes
+    looped.clear()
+    loaded = {spec.name: np.zeros(spec.size_bytes, np.uint8) for spec in specs}
+    engine.load(path, specs, loaded)
+    assert sum(looped) == WEIGHTS_BYTES
+    assert all(np.array_equal(loaded[name], state[name]) for name in state)
+    engine.close()
