@@ -90,9 +90,12 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "workloads",
         None,
     ),
+    # One file of the worker finds the experiments, so that no other depends on any of them.
+    "harness/worker/__main__.py": rule(
+        "harness.wire harness.worker harness.experiments workloads adapters.base"
+    ),
     "harness/worker": rule(
-        "harness.wire harness.worker harness.experiments workloads adapters.base "
-        "adapters.shared.directio",
+        "harness.wire harness.worker workloads adapters.base adapters.shared.directio",
         "numpy mpi4py",
     ),
     "harness/analysis": rule(
@@ -207,12 +210,39 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
     assert [text for file in sources(folder) for text in violations(file)] == []
 
 
+def runs_in_a_worker(file: Path) -> bool:
+    relative = file.relative_to(ROOT)
+    is_helped = EXPERIMENT_HELPERS.get(relative.name, relative.name) == "worker.py"
+    return relative.parts[1] == "worker" or (relative.parts[1] == "experiments" and is_helped)
+
+
+def test_only_a_worker_imports_the_worker() -> None:
+    """The table above implies it. This test holds when somebody changes the table.
+
+    The driver may run a worker of another checkout, so the two meet in harness/wire alone.
+    """
+    assert [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in sources("harness")
+        if not runs_in_a_worker(file)
+        for line, name in imported(file)
+        if f"{name}.".startswith("harness.worker.")
+    ] == []
+
+
 @pytest.mark.parametrize(
     ("place", "code"),
     [
         ("harness/driver/x.py", "import torch"),
         ("harness/worker/x.py", "import psutil"),
         ("harness/worker/x.py", "import adapters.raw.files"),
+        ("harness/worker/x.py", "from harness.experiments.cost.records import SaveRecord"),
+        ("harness/driver/x.py", "from harness.worker import bench"),
+        ("harness/run/x.py", "from harness.worker import bench"),
+        ("harness/cli/x.py", "from harness.worker import bench"),
+        ("harness/analysis/x.py", "from harness.worker import bench"),
+        ("harness/durability/x.py", "from harness.worker import bench"),
+        ("harness/experiments/cost/driver.py", "from harness.worker import bench"),
         ("harness/analysis/x.py", "from harness.driver import store"),
         ("harness/wire/case.py", "import numpy"),
         ("workloads/x.py", "from harness.wire import case"),

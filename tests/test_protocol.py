@@ -14,7 +14,7 @@ from conftest import Measure, Measured, planned
 from harness.driver import preflight
 from harness.run.plan import PlannedCase
 from harness.worker import storage
-from harness.worker.bench import Fence
+from harness.worker.fence import Fence
 
 
 def spied(spy: str, **changes: object) -> PlannedCase:

@@ -11,14 +11,14 @@ from conftest import Measure, faulty, planned
 
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.experiments.cost.records import SaveRecord
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.worker import sum_up_saves
 from harness.experiments.reshard.rows import ReshardRow
 from harness.experiments.resume.rows import ResumeRow
 from harness.run.plan import PlannedCase
 from harness.run.store import Settings
-from harness.wire.records import FileEntry, LoadRecord
-from harness.worker.bench import summed_up
+from harness.wire.records import FileEntry
+from harness.worker.loading import sum_up_loads
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +47,7 @@ def test_one_record_speaks_for_all_ranks() -> None:
         records.save(rank=rank, finished_ns=100_000_000 * (1 + rank), disturbed=rank == 1)
         for rank in range(5)
     ]
-    record = summed_up(saves)
-    assert isinstance(record, SaveRecord)
+    record = sum_up_saves(saves)
     assert (record.rank, record.finished_ns, record.disturbed) == (0, 500_000_000, True), (
         "the last rank's times"
     )
@@ -57,13 +56,11 @@ def test_one_record_speaks_for_all_ranks() -> None:
     assert record.spread.duration_ns.percentiles[0] == 300_000_000
     assert record.spread.duration_ns.percentiles[-1] == 700_000_000
     many = tuple(FileEntry(str(number), number) for number in range(100))
-    sharded = summed_up([records.save(files=many), records.save(rank=1)])
-    assert isinstance(sharded, SaveRecord)
+    sharded = sum_up_saves([records.save(files=many), records.save(rank=1)])
     assert (len(sharded.files), sharded.files[0].bytes, sharded.file_count) == (16, 99, 100), (
         "the largest, and how many"
     )
-    loaded = summed_up([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
-    assert isinstance(loaded, LoadRecord)
+    loaded = sum_up_loads([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
     assert loaded.load_ns == 1000
 
 
@@ -79,7 +76,7 @@ def test_a_table_reads_the_one_record_as_all_ranks() -> None:
     loads = [records.load(case.id, rank=rank) for rank in range(5)]
     verified = [records.verified(case.id, rank=rank) for rank in range(5)]
     (every,) = rows([Wanted(case, 1, 1)], [*saves, *loads, *verified])
-    (summary,) = rows([Wanted(case, 1, 1)], [summed_up(saves), summed_up(loads), *verified])
+    (summary,) = rows([Wanted(case, 1, 1)], [sum_up_saves(saves), sum_up_loads(loads), *verified])
     assert isinstance(every, CostRow)
     assert isinstance(summary, CostRow)
     assert every.durable_s == summary.durable_s

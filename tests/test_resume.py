@@ -11,9 +11,10 @@ from conftest import Measure, faulty, planned
 
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.experiments.resume import worker as resume
 from harness.experiments.resume.records import Divergence
+from harness.experiments.resume.reference import divergence
 from harness.experiments.resume.rows import ResumeRow
+from harness.experiments.resume.worker import sum_up_resumed
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case
 from harness.wire.records import Record
@@ -47,23 +48,23 @@ def test_the_distance_is_counted_in_representable_numbers(
     dtype: str, first: float, second: float, ulp: int | None
 ) -> None:
     values = [np.array([7, value, 7], dtype=dtype).view(np.uint8) for value in (first, second)]
-    assert resume.divergence("leaf", "weight", dtype, *values).max_ulp == ulp
+    assert divergence("leaf", "weight", dtype, *values).max_ulp == ulp
 
 
 def test_bfloat16_is_counted_in_its_own_numbers() -> None:
     values = [np.array([bits], dtype="<u2").view(np.uint8) for bits in (0x3F80, 0x3F82)]
-    found = resume.divergence("leaf", "weight", "bfloat16", *values)
+    found = divergence("leaf", "weight", "bfloat16", *values)
     assert (found.max_ulp, found.max_difference) == (2, 2 * 2**-7)
 
 
 def test_what_both_have_is_no_difference_whatever_it_is() -> None:
     values = [np.array([np.inf, value], dtype="float32").view(np.uint8) for value in (1.0, 2.0)]
-    assert resume.divergence("leaf", "weight", "float32", *values).max_difference == 1.0
+    assert divergence("leaf", "weight", "float32", *values).max_difference == 1.0
 
 
 def test_what_is_no_number_is_infinitely_far() -> None:
     values = [np.array([value], dtype="float32").view(np.uint8) for value in (1.0, float("nan"))]
-    assert resume.divergence("leaf", "weight", "float32", *values).max_difference == float("inf")
+    assert divergence("leaf", "weight", "float32", *values).max_difference == float("inf")
 
 
 def test_runs_are_killed_and_go_on_bit_by_bit(measure: Measure) -> None:
@@ -152,7 +153,7 @@ def test_of_many_ranks_two_records_are_left() -> None:
             final_count=rank,
         )
     ranks[90] = replace(ranks[90], restored=False)
-    first, for_all = resume.summed_up(ranks)
+    first, for_all = sum_up_resumed(ranks)
     assert (first, for_all.rank, for_all.ranks) == (ranks[70], 0, 100)
     case = replace(CASE, world=100, launcher="mpirun")
     assert row([records.straight(ranks=100), for_all], case).status == "skipped", (
@@ -166,7 +167,7 @@ def test_of_many_ranks_two_records_are_left() -> None:
         found.restored,
         found.final_count,
     ) == (False, 6, 70, False, 80)
-    assert resume.summed_up(ranks[:5]) == [replace(ranks[0], ranks=5)]
+    assert sum_up_resumed(ranks[:5]) == [replace(ranks[0], ranks=5)]
 
 
 def test_a_rank_that_says_nothing_leaves_the_case_unmeasured() -> None:

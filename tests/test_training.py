@@ -12,10 +12,10 @@ from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.driver.units import group
 from harness.experiments.train.rows import TrainRow
+from harness.experiments.train.worker import sum_up_blocks
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case
 from harness.wire.records import Record
-from harness.worker.bench import summed_up
 
 CASE = replace(planned().case, experiment="train", every=2)
 
@@ -96,7 +96,7 @@ def test_the_parts_are_of_one_rank_and_add_up() -> None:
         found.unflushed_s,
     ]
     assert [part.value for part in parts if part] == pytest.approx([0.05, 0.05, 0.0, 0.0, 0.025])
-    summary = row([summed_up([writer, waiter]), records.verified(ranks=2)], two)
+    summary = row([sum_up_blocks([writer, waiter]), records.verified(ranks=2)], two)
     assert (summary.overhead_s, summary.stall_s, summary.unflushed_s) == (
         found.overhead_s,
         found.stall_s,

@@ -123,7 +123,9 @@ def test_minus_zero_and_nan_are_compared_by_their_bits() -> None:
 
 
 def test_two_leaves_of_one_name_are_refused() -> None:
-    with pytest.raises(Mismatch, match="^two leaves are called weights/a$"):
+    with pytest.raises(
+        Mismatch, match="^two leaves are called weights/a; each leaf needs a name of its own$"
+    ):
         verify.digests([leaf("weights/a", 1), leaf("weights/b", 1), leaf("weights/a", 2)])
 
 
@@ -265,7 +267,7 @@ def test_a_method_that_saves_every_ranks_leaves_gives_each_its_own_back() -> Non
 def test_of_one_view_a_rank_may_get_its_own_leaves_back_or_not(own: list[str]) -> None:
     loaded = mixed(SAVED, OTHER, [*SHARED, *own])
     assert complaint(SAVED, loaded, ONE_VIEW) == ""
-    assert verify.own_views(SAVED, loaded, ONE_VIEW) == dict.fromkeys(OWN, bool(own))
+    assert verify.rank_views(SAVED, loaded, ONE_VIEW) == dict.fromkeys(OWN, bool(own))
 
 
 def test_of_one_view_every_rank_gets_back_what_all_have() -> None:
@@ -275,13 +277,13 @@ def test_of_one_view_every_rank_gets_back_what_all_have() -> None:
 
 def test_views_of_two_ranks_may_be_mixed() -> None:
     loaded = mixed(SAVED, OTHER, [*SHARED, "rng/a"])
-    assert verify.own_views(SAVED, loaded, ONE_VIEW) == {"buffers/a": False, "rng/a": True}
+    assert verify.rank_views(SAVED, loaded, ONE_VIEW) == {"buffers/a": False, "rng/a": True}
 
 
 def test_only_covered_leaves_have_a_view() -> None:
     weights = Scope(WEIGHTS, rank_local=False, world=2)
     loaded = mixed(SAVED, OTHER, ["weights/a", "weights/b", "buffers/a"])
-    assert verify.own_views(SAVED, loaded, weights) == {"buffers/a": True}
+    assert verify.rank_views(SAVED, loaded, weights) == {"buffers/a": True}
     said = "the method declares 'weights' but restored more: rng/a"
     assert (
         complaint(SAVED, mixed(SAVED, OTHER, ["weights/a", "weights/b", "rng/a"]), weights) == said
@@ -290,7 +292,7 @@ def test_only_covered_leaves_have_a_view() -> None:
 
 @pytest.mark.parametrize("scope", [EVERY_RANKS, ALONE, Scope(FULL, rank_local=False, world=1)])
 def test_where_every_ranks_leaves_are_covered_there_is_no_one_view(scope: Scope) -> None:
-    assert verify.own_views(SAVED, SAVED, scope) == {}
+    assert verify.rank_views(SAVED, SAVED, scope) == {}
 
 
 def test_alone_one_view_is_everything() -> None:

@@ -118,7 +118,10 @@ class RankSpread:
 
 
 class Record:
-    """One line of a run's records. `kind` names the class in JSON, and is the same in all versions."""
+    """One line of a run's records.
+
+    `kind` names the class in JSON, and is the same in all versions.
+    """
 
     kind: str
 

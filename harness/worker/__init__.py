@@ -1,1 +1,4 @@
-"""What runs in the framework's interpreter: standard library and numpy only (mpi4py when there is more than one rank)."""
+"""The part of the harness that runs in the framework's interpreter.
+
+It needs the standard library and numpy, and mpi4py where there is more than one rank.
+"""

@@ -20,8 +20,9 @@ from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, Task, job_fr
 from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
-from harness.worker.bench import Bench, Entries, load_class, record_failure
+from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.ceiling import Ceiling, calibrate
+from harness.worker.failures import record_failure
 from harness.worker.output import Output
 from harness.worker.tracing import run_traces
 from harness.worker.world import World, join
@@ -31,7 +32,7 @@ StageFunction = Callable[[Bench, Entries], None]
 
 
 def main(job_file: str, folder: str) -> None:
-    """Read the job, do it, and leave the mark that says it was done to the end."""
+    """Read the job, do it, and mark that it was done to the end."""
     job = job_from_json(Path(job_file).read_text())
     world = join(job.world)
     on_nodes = world.ranks_here < world.size
@@ -46,7 +47,7 @@ def main(job_file: str, folder: str) -> None:
 
 
 def run_calibration(job: Job, output: Output) -> None:
-    """Sweep the scratch directory."""
+    """Find out how the scratch directory takes I/O."""
     folders = Folders(Path(job.scratch))
     folders.ceilings.mkdir(parents=True, exist_ok=True)
     output.enter("calibrate")
@@ -54,14 +55,15 @@ def run_calibration(job: Job, output: Output) -> None:
 
 
 def run_tasks(job: Job, world: World, output: Output) -> None:
-    """Do the tasks of one state after the other. A failure costs the cases that it concerns."""
+    """Do the tasks of one state after the other. A failure costs only the cases it concerns."""
     try:
         framework = load_class(job.tasks[0].case.framework_path)()
         states = []
         for entries in _by_state(job.tasks):
             if _is_supported(framework, entries, output):
                 states.append(entries)
-        if not states:  # a framework must not be started on a device that it lacks
+        # A framework must not be started on a device that it lacks.
+        if not states:
             return
         bench = start(job, world, output, framework)
     except (Exception, SystemExit) as error:
@@ -79,7 +81,7 @@ def run_tasks(job: Job, world: World, output: Output) -> None:
 
 
 def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> Bench:
-    """Start the framework, and return what the stages work with."""
+    """Start the framework, and return the surroundings of the job's trials."""
     case = job.tasks[0].case
     assert job.storage is not None
     folders = Folders(Path(job.scratch))
@@ -97,8 +99,6 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         strategy=case.strategy if world.size > 1 else "",
     )
     framework.start(place)
-    if world.rank == 0 or world.size <= job.summary_above:
-        output.write(worker_record(job, world, case.device))
     bench = Bench(
         job=job,
         world=world,
@@ -109,7 +109,9 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         backer=Backer(),
         folders=folders,
     )
-    bench.watch_threads()
+    if world.rank == 0 or bench.every_rank_writes:
+        output.write(worker_record(job, world, case.device))
+    bench.thread_errors.watch()
     return bench
 
 
@@ -135,7 +137,7 @@ def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
 
 
 def stage_function(experiment: str, role: str) -> StageFunction:
-    """Return the function that does a stage. Raises KeyError where the experiment has none."""
+    """Return the function that does a stage. Raise KeyError where the experiment has none."""
     if role == TRACE:
         return run_traces
     function: StageFunction = experiments.part(experiment, "worker").STAGES[role]
@@ -148,8 +150,9 @@ def _run_state(bench: Bench, entries: Entries) -> None:
     role = bench.job.role
     bench.output.task(-1)
     try:
-        bench.output.enter("build")
-        bench.adopt(_workload(case), bench.job.seed + _seed_offset(case.experiment, role))
+        with bench.phase("build"):
+            seed = bench.job.seed + _seed_offset(case.experiment, role)
+            bench.build(_workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
     except (Exception, SystemExit) as error:
         # With several ranks, the others would wait for this one in a barrier.
@@ -158,7 +161,7 @@ def _run_state(bench: Bench, entries: Entries) -> None:
 
 
 def _seed_offset(experiment: str, role: str) -> int:
-    """Return what a stage adds to the seed, so that a load's target differs from what was saved."""
+    """Return the number that a stage adds to the seed, so that a load's target is another state."""
     return 0 if role == TRACE else experiments.experiment(experiment).stage(role).seed_offset
 
 
@@ -175,7 +178,7 @@ def _by_state(tasks: Sequence[Task]) -> list[Entries]:
 def _is_supported(framework: Framework[Any], entries: Entries, output: Output) -> bool:
     """Return whether the framework can hold the tasks' state on their device.
 
-    Where it cannot, it says why, and that is the record of each task.
+    Where it cannot, write its reason as the record of each task.
     """
     case = entries[0][1].case
     reason = framework.unsupported(_workload(case), case.device)
@@ -202,5 +205,6 @@ def _direct_io(settings: Storage) -> DirectIo:
 
 
 if __name__ == "__main__":
-    tempfile.tempdir = None  # the driver has pointed TMPDIR into the scratch directory
+    # Forget a folder that an import has chosen: the driver has pointed TMPDIR into scratch.
+    tempfile.tempdir = None
     main(sys.argv[1], sys.argv[2])

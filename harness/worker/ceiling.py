@@ -48,7 +48,7 @@ _GOOD_SHARE = 0.95
 
 
 class Ceiling:
-    """Raw transfers of a given number of bytes. All ranks of the world move their shares together."""
+    """Raw transfers of a given number of bytes, of which all ranks move their shares together."""
 
     def __init__(self, storage: Storage, folder: Path, world: World) -> None:
         self.storage = storage

@@ -1,4 +1,4 @@
-"""Checks of a checkpoint after it was saved or loaded, each an exception with its reason."""
+"""Checks of a checkpoint after it was saved or loaded. Each failure is an exception of its own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.wire.records import CacheState
 from harness.worker import storage, usage
+from harness.worker.verify import listed
 
 _RESIDENT_AT_MOST = 0.001
 _READ_AT_LEAST = 0.99
@@ -29,49 +30,66 @@ class NotFromMemory(Exception):
     """A load that declares to restore from memory read the files."""
 
 
-def check_finished(path: Path, written: storage.Fingerprint) -> None:
-    """Raise when a checkpoint changed after `finished`, or when files lie beside it."""
-    changed = [
-        name for name, seen in storage.fingerprint(path).items() if written.get(name) != seen
-    ]
+def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
+    """Raise LateWork if a checkpoint changed since its fingerprint was taken.
+
+    Raise StrayFiles if files lie beside it.
+    """
+    now = storage.fingerprint(path)
+    changed = [name for name, seen in now.items() if fingerprint.get(name) != seen]
     if changed:
-        raise LateWork(f"{', '.join(changed[:4])} changed after finished() had returned")
-    stray = [entry.name for entry in path.parent.iterdir() if entry != path]
+        raise LateWork(
+            f"{listed(changed)} changed after finished() had returned; "
+            "finished() must wait until nothing writes any more"
+        )
+    stray = sorted(entry.name for entry in path.parent.iterdir() if entry != path)
     if stray:
-        raise StrayFiles(f"the method left {', '.join(sorted(stray)[:4])} beside the checkpoint")
+        raise StrayFiles(
+            f"the method left {listed(stray)} beside the checkpoint; "
+            "it may write at the path that it is given, and below"
+        )
 
 
 def check_nothing_open(path: Path) -> None:
-    """Raise when a file of the checkpoint is still open for writing, here or in a child process."""
+    """Raise LateWork if this process or a child still has a file open for writing."""
     writers = storage.open_writers(path, [os.getpid(), *usage.descendants()])
     if writers:
         raise LateWork(
-            f"{Path(writers[0]).name} was still open for writing after finished() had returned"
+            f"{Path(writers[0]).name} was still open for writing after finished() had returned; "
+            "finished() must close it"
         )
 
 
 def check_nothing_mapped(path: Path) -> None:
-    """Raise when a load left a mapping of a checkpoint file: its values are then still to be read."""
+    """Raise NotRead if a load left a mapping of a file, because its values are still to be read."""
     mapped = storage.mapped_files(path)
     if mapped:
         raise NotRead(
-            f"{Path(mapped[0]).name} is still mapped after the load: values are read later, outside the clock"
+            f"{Path(mapped[0]).name} is still mapped after the load, so its values are read later, "
+            "outside the clock; load() must copy them into the state"
         )
 
 
 def check_from_memory(read_bytes: int, file_bytes: int, looks: int) -> None:
-    """Raise where a load that declares to restore from memory read its files; `looks` of them may have been at a header."""
+    """Raise NotFromMemory if a load that declares to restore from memory read its files.
+
+    The ranks may have looked at headers `looks` times, and each look may read ahead.
+    """
     if read_bytes > max(file_bytes // 2, looks * _READAHEAD_BYTES):
         raise NotFromMemory(
-            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device: not from memory"
+            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, "
+            "not from memory; a method that declares to restore from memory must not read its files"
         )
 
 
 def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool) -> CacheState:
-    """Say whether a load was cold: no page in memory before it, and every byte through the device during it.
+    """Return whether a load was cold.
 
-    `read_bytes` are the device's, of all ranks; `counted` whether this directory's device reads are
-    accounted at all. Raises NotRead where the values cannot have come from the files.
+    A cold load had no page in memory before it, and each byte came through the device. `resident`
+    is the share of the checkpoint's pages that were in memory, or -1 where the kernel does not say.
+    `read_bytes` came from the device, over all ranks. `counted` is false where reads from this
+    directory are not accounted to the process. Raise NotRead where the values cannot have come from
+    the files.
     """
     if resident < 0 or not counted:
         return "unknown"
@@ -79,7 +97,8 @@ def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool
         return "warm"
     if read_bytes < file_bytes // 2:
         raise NotRead(
-            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, and none were cached: "
-            "its values came from somewhere else"
+            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, "
+            "and none were cached, so its values came from somewhere else; "
+            "load() must read them from the files"
         )
     return "cold" if read_bytes >= _READ_AT_LEAST * file_bytes else "warm"

@@ -1,10 +1,12 @@
-"""Samples of several cases in turn, so that what disturbs the machine disturbs all alike."""
+"""Samples of several cases in turn, so that what disturbs the machine disturbs all cases alike."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-from harness.worker.bench import Bench, no_old_garbage
+from harness.worker.bench import Bench
+from harness.worker.timing import no_old_garbage
 from harness.worker.trial import Trial
 
 TrialT = TypeVar("TrialT", bound=Trial[Any])
@@ -19,12 +21,13 @@ def interleave(
     fence: Any,
     *,
     trains_between_rounds: bool = False,
-    repair: Any = None,
+    repair: Callable[[], None] | None = None,
 ) -> list[tuple[int, TrialT]]:
     """Take one sample of each trial after the other until none wants more.
 
-    Another method opens each round. With `trains_between_rounds`, the state moves on by one step
-    after each round. Returns the trials that did not fail; `repair` is called after each failure.
+    Each round begins with another trial. With `trains_between_rounds`, the state moves on by one
+    step after each round. `repair` is called after each failure. Return the trials that did not
+    fail.
     """
 
     def sample(trial: TrialT) -> TrialT:
@@ -34,8 +37,9 @@ def interleave(
 
     with no_old_garbage():
         while any(trial.wants_more for _, trial in trials):
-            trials = bench.attempt([*trials[1:], *trials[:1]], sample, repair)
+            rotated = [*trials[1:], *trials[:1]]
+            trials = bench.attempt(rotated, sample, repair)
             if trains_between_rounds:
-                bench.output.enter("train")
-                bench.train()
+                with bench.phase("train"):
+                    bench.train()
     return trials

@@ -1,4 +1,4 @@
-"""Saves: timed, across a training step, and kept for a process that loads them."""
+"""Saves: timed, or across a training step and kept for the process that loads them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import Any
 from adapters.base import Method, Pending
 from harness.wire.case import Case
 from harness.wire.records import KeptRecord
-from harness.worker import storage, verify
-from harness.worker.bench import Bench, no_collection
+from harness.worker import storage
+from harness.worker.bench import Bench
 from harness.worker.checks import check_finished, check_nothing_open
 from harness.worker.clock import now_ns
+from harness.worker.timing import no_collection
+from harness.worker.verify import Digests
 
 LATE_WORK_WAIT_S = 0.1
 
 
 @dataclass(frozen=True)
-class Phases:
-    """How long a save blocked in each phase, in nanoseconds."""
+class SaveTimes:
+    """How long a save blocked in each of its phases."""
 
     save_ns: int
     staged_ns: int
@@ -29,22 +31,29 @@ class Phases:
 
 
 def timed_open(bench: Bench, case: Case, size_bytes: int) -> tuple[Method[Any], int]:
-    """Make a method and open it on the state; returns it and nanoseconds until the last rank's device has done with that."""
+    """Make a method and open it on the state.
+
+    Return the method, and the nanoseconds until the device of the last rank was done.
+    """
     bench.settle(size_bytes)
     bench.world.barrier()
     begin = now_ns()
     with no_collection():
-        method = bench.method(case)
+        method = bench.open_method(case)
         bench.framework.synchronize(bench.state)
     open_ns = now_ns() - begin
-    bench.output.enter("prepare")  # who waits for the other ranks does not hang in `open`
-    return method, bench.world.maximum(open_ns)
+    # A rank that waits for the others here does not hang in `open`.
+    with bench.phase("prepare"):
+        return method, bench.world.maximum(open_ns)
 
 
-def timed_save(bench: Bench, method: Method[Any], path: Path) -> Phases:
-    """Save and make durable, with the clock running in each phase and nothing else in it."""
+def timed_save(bench: Bench, method: Method[Any], path: Path) -> SaveTimes:
+    """Save in the phase that the caller has entered, and make the checkpoint durable.
+
+    The instants are begin, returned, staged, finished and durable. The clock stands still between
+    two phases, while the mark for the driver is set.
+    """
     output = bench.output
-    output.enter("save")
     begin = now_ns()
     pending = method.save(bench.state, path)
     returned = now_ns()
@@ -57,25 +66,39 @@ def timed_save(bench: Bench, method: Method[Any], path: Path) -> Phases:
     pending.finished()
     finished = now_ns()
     output.enter("sync")
-    return Phases(returned - begin, staged - staging, finished - finishing, timed_sync(bench, path))
+    return SaveTimes(
+        save_ns=returned - begin,
+        staged_ns=staged - staging,
+        finished_ns=finished - finishing,
+        sync_ns=timed_sync(bench, path),
+    )
 
 
 def timed_sync(bench: Bench, path: Path) -> int:
-    """Make the checkpoint durable, whatever the method did itself: one rank a node, once all ranks have finished."""
+    """Make a checkpoint durable once all ranks have finished. Return this rank's nanoseconds.
+
+    One rank of each node flushes, whatever the method has flushed itself. The others return 0.
+    """
+    duration_ns = 0
     bench.world.barrier()
     begin = now_ns()
     if bench.world.local_rank == 0:
         storage.sync_tree(path)
         duration_ns = now_ns() - begin
-    else:
-        duration_ns = 0
     bench.world.barrier()
     return duration_ns
 
 
 def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
-    """Save with a training step in the gaps that the contract leaves for it, untimed."""
-    output, framework, state = bench.output, bench.framework, bench.state
+    """Save across a training step, untimed, and return the save when it has finished.
+
+    Forward and backward run before `staged`, the optimizer's step before `finished`. So a method
+    that aliases the live state, or copies batch-norm statistics too late, writes something else
+    than the state it was given.
+    """
+    output = bench.output
+    framework = bench.framework
+    state = bench.state
     bench.forget_digests()
     output.enter("save")
     pending = method.save(state, path)
@@ -90,35 +113,33 @@ def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
 
 
 def keep_checkpoint(bench: Bench, case: Case, method: Method[Any]) -> None:
-    """Save across a training step, untimed, and keep the checkpoint with what it must restore; the method is closed with it.
+    """Save across a training step, and keep the checkpoint and its digests. Close the method."""
+    with bench.phase("prepare"):
+        # Kept checkpoints are two steps apart. After a load of one of them, one step of training
+        # therefore never leads to the state of another.
+        bench.train()
+        expected = bench.digests()
+    save_for_loaders(bench, case, method, expected)
 
-    Forward and backward run before `staged`, the optimizer's step before `finished`: a method that
-    aliases the live state, or copies batch-norm statistics too late, writes something else than the
-    saved step.
+
+def save_for_loaders(bench: Bench, case: Case, method: Method[Any], expected: Digests) -> None:
+    """Save where the loading process looks, store what it must restore, and close the method.
+
+    Raise LateWork where something still works on the checkpoint after `finished`, and StrayFiles
+    where files lie beside it.
     """
-    bench.output.enter("prepare")
-    # two steps between kept checkpoints: one step after loading one of them is then no other's
-    bench.train()
-    saved = bench.digests()
-    save_for_another(bench, case, method)
-    expected = bench.folders.digests(case, bench.world.rank)
-    expected.parent.mkdir(exist_ok=True)
-    verify.write_digests(expected, saved)
-    bench.write_alike(KeptRecord("kept", case.id, bench.job.process, bench.world.rank, len(saved)))
-
-
-def save_for_another(bench: Bench, case: Case, method: Method[Any]) -> None:
-    """Save behind a training step where another job will look for it, and close the method; raises where it works on afterwards."""
     path = bench.fresh(bench.folders.kept(case))
     pending = overlapped_save(bench, method, path)
     bench.world.barrier()
     check_nothing_open(path)
-    written = storage.fingerprint(path)
+    fingerprint = storage.fingerprint(path)
     time.sleep(LATE_WORK_WAIT_S)
-    bench.output.enter("close")
-    method.close()
+    bench.close_method(method)
     bench.world.barrier()
-    bench.output.enter("finished")
-    del pending
-    bench.raise_thread_errors()
-    check_finished(path, written)
+    with bench.phase("finished"):
+        # Its destructor may still write, and such a write must be seen.
+        del pending
+        bench.thread_errors.raise_first()
+        check_finished(path, fingerprint)
+    bench.store_digests(case, expected)
+    bench.write_common(KeptRecord(kind="kept", **bench.identity(case), leaves=len(expected)))

@@ -14,25 +14,23 @@ from harness.worker.saving import LATE_WORK_WAIT_S
 
 
 def run_traces(bench: Bench, entries: Entries) -> None:
-    """Save once with every instant marked, for the tracer around this process.
+    """Save once by the method of each task, with every instant marked.
 
     A traced save shows which calls are made and how many bytes they take. Training does not change
     that, so the state is a fresh one.
     """
 
     def trace(task: Task) -> None:
-        method = bench.method(task.case)
+        method = bench.open_method(task.case)
         marked_save(bench, method, task.case, bench.fresh(bench.folders.trial))
-        bench.output.enter("close")
-        method.close()
+        bench.close_method(method)
         bench.clear(bench.folders.trial)
 
     bench.attempt(entries, trace)
 
 
 def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> None:
-    """Save with every instant marked for the tracer that watches this process."""
-    output = bench.output
+    """Save, and mark every instant for the tracer that watches this process."""
 
     def passed(instant: Instant) -> None:
         """Mark an instant once every rank has come to it."""
@@ -41,15 +39,16 @@ def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> No
             mark(case.id, instant)
         bench.world.barrier()
 
-    output.enter("save")
-    passed("begin")
-    pending = method.save(bench.state, path)
-    passed("returned")
-    output.enter("staged")
-    pending.staged()
-    passed("staged")
-    output.enter("finished")
-    pending.finished()
-    passed("finished")
-    time.sleep(LATE_WORK_WAIT_S)
-    passed("watched")
+    with bench.phase("save"):
+        passed("begin")
+        pending = method.save(bench.state, path)
+        passed("returned")
+    with bench.phase("staged"):
+        pending.staged()
+        passed("staged")
+    with bench.phase("finished"):
+        pending.finished()
+        passed("finished")
+        # A write after `finished` must come before this mark, so that the reader can tell it.
+        time.sleep(LATE_WORK_WAIT_S)
+        passed("watched")

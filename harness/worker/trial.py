@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from harness.wire.case import Case, Task
 from harness.worker.bench import Bench
+from harness.worker.ranks import SampleT
+from harness.worker.timing import Timed
 
 FenceT = TypeVar("FenceT")
 
@@ -15,6 +18,7 @@ class Trial(ABC, Generic[FenceT]):
     """One case in this process, and how many samples of it are still wanted."""
 
     def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
+        """`size_bytes` is the size of a checkpoint, over all ranks."""
         self.bench = bench
         self.case: Case = task.case
         self.size_bytes = size_bytes
@@ -25,15 +29,32 @@ class Trial(ABC, Generic[FenceT]):
 
     @property
     def wants_more(self) -> bool:
-        """Whether another sample is due."""
+        """Return whether another sample is due."""
         return self._samples_left > 0
 
     @abstractmethod
     def sample(self, fence: FenceT) -> None:
-        """Take one sample, between two of what it is held against."""
+        """Take one sample between two measurements of the fence."""
 
-    def count(self, warmup: bool, disturbed: bool) -> None:
-        """Book a sample: a disturbed one is taken again while repeats are left."""
+    def sample_fields(self, timed: Timed, disturbed: bool) -> dict[str, Any]:
+        """Return the fields that the records of all samples have."""
+        return {
+            **self.bench.identity(self.case),
+            "index": self._index,
+            "warmup": self._warmups_left > 0,
+            "disturbed": disturbed,
+            "covered_bytes": self.size_bytes,
+            "usage": timed.usage,
+            "started_at_s": timed.started_at_s,
+        }
+
+    def report(self, record: SampleT, sum_up: Callable[[Sequence[SampleT]], SampleT]) -> None:
+        """Write a sample and count it. All ranks take it again if it was disturbed on any."""
+        self.bench.write_sample(record, sum_up)
+        self._count(record.warmup, self.bench.world.any(record.disturbed))
+
+    def _count(self, warmup: bool, disturbed: bool) -> None:
+        """Count a sample. A disturbed one is taken again while repeats are left."""
         self._index += 1
         if warmup:
             self._warmups_left -= 1

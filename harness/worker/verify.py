@@ -1,6 +1,6 @@
-"""Whether a checkpoint holds what was saved, leaf by leaf and bit by bit.
+"""Comparison of a loaded state with the saved one, leaf by leaf and bit by bit.
 
-Never timed; written once, over the contract's leaves.
+Never timed, and written once for all frameworks, because it needs only the contract's leaves.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ _PART_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Digest:
-    """What identifies one leaf's value: its bytes, and how they are to be read."""
+    """The identity of one leaf's value: a hash of its bytes, and how they are to be read."""
 
     sha256: str
     dtype: str
@@ -33,6 +33,7 @@ class Digest:
 
 
 Digests = dict[str, Digest]
+"""The digest of each leaf by its name."""
 
 
 class Mismatch(Exception):
@@ -41,22 +42,25 @@ class Mismatch(Exception):
 
 @dataclass(frozen=True)
 class Scope:
-    """Which leaves a method covers on this rank."""
+    """The leaves that a method covers on this rank."""
 
     covers: Coverage
     rank_local: bool
     world: int
 
     def covered(self, digest: Digest) -> bool:
-        """Whether a load must restore the leaf."""
+        """Return whether a load must restore the leaf."""
         return digest.role in self.covers.roles and not self.one_view(digest)
 
     def untouched(self, digest: Digest) -> bool:
-        """Whether a load must not restore the leaf."""
+        """Return whether a load must leave the leaf as it is."""
         return digest.role not in self.covers.roles
 
     def one_view(self, digest: Digest) -> bool:
-        """Whether the checkpoint holds one rank's value of the leaf, whichever's: that rank gets it back, the others do not."""
+        """Return whether the checkpoint holds the value of only one rank, whichever that is.
+
+        That rank gets its value back, and the others do not.
+        """
         return (
             digest.role in self.covers.roles
             and self.world > 1
@@ -66,12 +70,15 @@ class Scope:
 
 
 def digests(leaves: Iterable[Leaf]) -> Digests:
-    """Digest every leaf; at most one leaf's copy is alive at a time."""
-    found: Digests = {}
+    """Return the digest of every leaf. At most one leaf's copy is alive at a time.
+
+    Raise Mismatch if two leaves have one name.
+    """
+    by_name: Digests = {}
     for leaf in leaves:
-        if leaf.name in found:
-            raise Mismatch(f"two leaves are called {leaf.name}")
-        found[leaf.name] = Digest(
+        if leaf.name in by_name:
+            raise Mismatch(f"two leaves are called {leaf.name}; each leaf needs a name of its own")
+        by_name[leaf.name] = Digest(
             sha256=sha256(leaf.data),
             dtype=leaf.dtype,
             shape=tuple(leaf.shape),
@@ -79,22 +86,25 @@ def digests(leaves: Iterable[Leaf]) -> Digests:
             bytes=leaf.data.nbytes,
             rank_local=isinstance(leaf.placement, RankLocal),
         )
-    return found
+    return by_name
 
 
 def check_all_differ(saved: Digests, target: Digests) -> None:
-    """Raise Mismatch unless the target has the same leaves and another value in each: else a load could prove nothing."""
+    """Raise Mismatch unless the target has the same leaves, each with another value.
+
+    A load into a leaf that has the saved value already proves nothing.
+    """
     _check_same_structure(saved, target)
-    same = standing(saved, target)
-    if same:
-        raise Mismatch(f"cannot be verified: {listed(same)} had the saved value before the load")
+    equal = equal_leaves(saved, target)
+    if equal:
+        raise Mismatch(f"cannot be verified: {listed(equal)} had the saved value before the load")
 
 
-def standing(saved: Digests, target: Digests) -> list[str]:
-    """Name the target's leaves that have the saved value.
+def equal_leaves(saved: Digests, target: Digests) -> list[str]:
+    """Return the target's leaves that have the saved value.
 
-    An empty leaf, as a rank has where there are more ranks than rows to shard, has only one value
-    and is none of them.
+    Empty leaves are left out, because they have only one value. A rank has some where there are
+    more ranks than rows to shard.
     """
     return [
         name
@@ -104,7 +114,7 @@ def standing(saved: Digests, target: Digests) -> list[str]:
 
 
 def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
-    """Raise Mismatch unless every covered leaf is the saved one and every leaf outside the coverage is not."""
+    """Raise Mismatch unless every covered leaf is the saved one and every other leaf is not."""
     _check_same_structure(saved, loaded)
     wrong = [
         name
@@ -115,16 +125,16 @@ def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
         raise Mismatch(
             f"{len(wrong)} of {len(saved)} leaves differ from the saved state: {listed(wrong)}"
         )
-    untouched = {
-        name: digest for name, digest in saved.items() if scope.untouched(digest) and digest.bytes
-    }
-    extra = [name for name, digest in untouched.items() if loaded[name].sha256 == digest.sha256]
+    extra = [name for name in equal_leaves(saved, loaded) if scope.untouched(saved[name])]
     if extra:
         raise Mismatch(f"the method declares '{scope.covers}' but restored more: {listed(extra)}")
 
 
-def own_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
-    """Of each leaf that the checkpoint holds one rank's view of: whether this rank got its own value back."""
+def rank_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
+    """Return the leaves of which the checkpoint holds one rank's value.
+
+    Each says whether this rank got its own value back.
+    """
     return {
         name: loaded[name].sha256 == digest.sha256
         for name, digest in saved.items()
@@ -132,17 +142,36 @@ def own_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
     }
 
 
-def write_digests(path: Path, found: Digests) -> None:
-    """Keep digests for the process that will load."""
-    path.write_text(json.dumps({name: asdict(digest) for name, digest in found.items()}))
+def write_digests(path: Path, by_name: Digests) -> None:
+    """Store digests for the process that will load."""
+    path.write_text(json.dumps({name: asdict(digest) for name, digest in by_name.items()}))
 
 
 def read_digests(path: Path) -> Digests:
-    """Return what `write_digests` kept."""
+    """Return the digests that `write_digests` stored."""
     return {
         name: Digest(**(fields | {"shape": tuple(fields["shape"])}))
         for name, fields in json.loads(path.read_text()).items()
     }
+
+
+def sha256(data: memoryview) -> str:
+    """Return a hash of the parts' hashes, which are computed on all cores.
+
+    Threads suffice for that, because hashlib releases the interpreter's lock.
+    """
+    parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
+    if len(parts) <= 1:
+        return hashlib.sha256(data).hexdigest()
+    hashes = _pool().map(lambda part: hashlib.sha256(part).digest(), parts)
+    return hashlib.sha256(b"".join(hashes)).hexdigest()
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first few names in one text, and how many more there are."""
+    shown = ", ".join(names[:_NAMED_AT_MOST])
+    more = len(names) - _NAMED_AT_MOST
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _check_same_structure(saved: Digests, other: Digests) -> None:
@@ -153,30 +182,14 @@ def _check_same_structure(saved: Digests, other: Digests) -> None:
     if added:
         raise Mismatch(f"leaves appeared: {listed(added)}")
     for name, digest in saved.items():
-        found = other[name]
-        if (found.dtype, found.shape) != (digest.dtype, digest.shape):
+        now = other[name]
+        if (now.dtype, now.shape) != (digest.dtype, digest.shape):
             raise Mismatch(
-                f"{name} is {found.dtype}{list(found.shape)} and was saved as {digest.dtype}{list(digest.shape)}"
+                f"{name} is {now.dtype}{list(now.shape)} "
+                f"and was saved as {digest.dtype}{list(digest.shape)}"
             )
-
-
-def sha256(data: memoryview) -> str:
-    """Hash the parts on all cores, then the parts' digests: hashlib lets go of the interpreter's lock."""
-    parts = [data[start : start + _PART_BYTES] for start in range(0, len(data), _PART_BYTES)]
-    if len(parts) <= 1:
-        return hashlib.sha256(data).hexdigest()
-    hashes = _pool().map(lambda part: hashlib.sha256(part).digest(), parts)
-    return hashlib.sha256(b"".join(hashes)).hexdigest()
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count())
-
-
-def listed(names: list[str]) -> str:
-    """The first few names, and how many more there are."""
-    shown = ", ".join(names[:_NAMED_AT_MOST])
-    return (
-        shown if len(names) <= _NAMED_AT_MOST else f"{shown} and {len(names) - _NAMED_AT_MOST} more"
-    )

@@ -60,7 +60,7 @@ class World:
         """Raise NotShared on every rank unless all of them see what rank 0 puts in `folder`."""
 
     def fail(self) -> None:
-        """End the other ranks after a failure on this one, because they wait for it in a barrier."""
+        """End the other ranks after a failure on this one, because a barrier holds them."""
 
     def leave(self) -> None:
         """End this process once every rank is done."""

@@ -2,55 +2,125 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from adapters.base import Method, Pending
 from harness.experiments.cost.records import OpenedRecord, SaveRecord
 from harness.wire.case import Task
-from harness.wire.records import OverheadRecord
-from harness.worker import storage, usage, verify
-from harness.worker.bench import (
-    Bench,
-    Entries,
-    Fence,
-    bytes_here,
-    is_disturbed,
-    measure_copies,
-    no_collection,
-    state_record,
-)
+from harness.wire.records import FileEntry, OverheadRecord
+from harness.worker import ranks, storage, usage, verify
+from harness.worker.bench import Bench, Entries
+from harness.worker.ceiling import median_ns
 from harness.worker.checks import check_finished
+from harness.worker.fence import Fence, is_disturbed
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
 from harness.worker.saving import keep_checkpoint, timed_open, timed_save
+from harness.worker.state import bytes_on_rank, measure_copies, state_record
 from harness.worker.trial import Trial
 
 _EMPTY_SAVES = 20
+_FILES_AT_MOST = 16  # in a record that speaks for all ranks
 
 
 def run_saves(bench: Bench, entries: Entries) -> None:
-    """Take every task's saves in turn, then leave one checkpoint of each for the loading process."""
-    bench.output.enter("train")
-    bench.train(STEPS_BEFORE_SAVING)
-    bench.output.enter("overhead")
-    bench.write_alike(measure_overhead(bench))
-    copies_ns = measure_copies(bench)
-    copied_bytes = bytes_here(bench)
+    """Take every task's saves in turn, then leave a checkpoint of each for the loading process."""
+    with bench.phase("train"):
+        bench.train(STEPS_BEFORE_SAVING)
+    with bench.phase("overhead"):
+        bench.write_common(measure_overhead(bench))
+        copies = measure_copies(bench)
+        copied_bytes = bytes_on_rank(bench)
 
-    def make(task: Task) -> SaveTrial:
-        record = state_record(bench, task.case, copies_ns)
-        bench.write_alike(record)
+    def prepare(task: Task) -> SaveTrial:
+        record = state_record(bench, task.case, copies)
+        bench.write_common(record)
         return SaveTrial(bench, task, record.covered_bytes, copied_bytes)
 
-    trials = bench.attempt(entries, make)
+    trials = bench.attempt(entries, prepare)
     trials = interleave(bench, trials, Fence(bench, "write"), trains_between_rounds=True)
     bench.attempt(trials, SaveTrial.keep)
 
 
+class SaveTrial(Trial[Fence]):
+    """Saves of one case, and at the end the checkpoint that the loading process will read."""
+
+    def __init__(self, bench: Bench, task: Task, size_bytes: int, copied_bytes: int) -> None:
+        """`copied_bytes` is the size of this rank's state. A copy of it is beside each save."""
+        super().__init__(bench, task, size_bytes)
+        self.copied_bytes = copied_bytes
+        self.method, open_ns = timed_open(bench, self.case, size_bytes)
+        opened = OpenedRecord(kind="opened", **bench.identity(self.case), open_ns=open_ns)
+        bench.write_common(opened)
+
+    def sample(self, fence: Fence) -> None:
+        """Take one save between two copies in memory, and these between two ceilings."""
+        bench = self.bench
+        with bench.phase("prepare"):
+            path = bench.fresh(bench.folders.trial)
+            ceiling_before_ns = fence.before(self.size_bytes)
+            conditions = bench.settle(self.size_bytes)
+            copy_before_ns = bench.ceiling.copy_ns(self.copied_bytes)
+        with bench.timed("save") as save:
+            times = timed_save(bench, self.method, path)
+        with bench.phase("ceiling"):
+            files = storage.inventory(path)
+            fingerprint = storage.fingerprint(path)
+            copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
+            ceilings = fence.after(self.size_bytes, ceiling_before_ns)
+            bench.thread_errors.raise_first()
+            check_finished(path, fingerprint)
+        record = SaveRecord(
+            kind="save",
+            **self.sample_fields(save, is_disturbed(ceilings)),
+            save_ns=times.save_ns,
+            staged_ns=times.staged_ns,
+            finished_ns=times.finished_ns,
+            sync_ns=times.sync_ns,
+            ceilings=ceilings,
+            file_bytes=storage.total_bytes(files),
+            files=files,
+            backing=conditions.backing,
+            quiet=conditions.quiet,
+            memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
+        )
+        self.report(record, sum_up_saves)
+        bench.clear(bench.folders.trial)
+
+    def keep(self) -> None:
+        """Leave a checkpoint for the loading process."""
+        keep_checkpoint(self.bench, self.case, self.method)
+
+
+def sum_up_saves(records: Sequence[SaveRecord]) -> SaveRecord:
+    """Return the record of the slowest rank in the name of all.
+
+    Its files are the largest of the rank that saw most of them. Its flush is the longest, because
+    only one rank of each node flushes.
+    """
+    durations_ns = [record.save_ns + record.staged_ns + record.finished_ns for record in records]
+    most_files = max((record.files for record in records), key=len)
+    return ranks.for_all_ranks(
+        ranks.slowest(records, durations_ns),
+        records,
+        durations_ns=durations_ns,
+        moved_bytes=[record.usage.written_bytes for record in records],
+        sync_ns=max(record.sync_ns for record in records),
+        files=_largest(most_files),
+        file_count=len(most_files),
+        memory_copy_ns=median_ns(record.memory_copy_ns for record in records),
+    )
+
+
+def _largest(files: Sequence[FileEntry]) -> tuple[FileEntry, ...]:
+    by_size = sorted(files, key=lambda file: -file.bytes)
+    return tuple(by_size[:_FILES_AT_MOST])
+
+
 class EmptyMethod(Method[Any]):
-    """Saves nothing: what remains in its timings is the harness."""
+    """Saves nothing, so its timings are the harness's own."""
 
     def save(self, state: Any, path: Path) -> Pending:
         return Pending()
@@ -59,94 +129,30 @@ class EmptyMethod(Method[Any]):
         return None
 
 
-class SaveTrial(Trial[Fence]):
-    """Saves of one case, and at the end the checkpoint that the loading process will read."""
-
-    def __init__(
-        self,
-        bench: Bench,
-        task: Task,
-        size_bytes: int,
-        copied_bytes: int,
-    ) -> None:
-        """`copied_bytes` are those of this rank's state, which its stall is held against a copy of."""
-        super().__init__(bench, task, size_bytes)
-        self.method, open_ns = timed_open(bench, self.case, size_bytes)
-        bench.write_alike(
-            OpenedRecord("opened", self.case.id, bench.job.process, bench.world.rank, open_ns)
-        )
-        self.copied_bytes = copied_bytes
-
-    def sample(self, fence: Fence) -> None:
-        bench = self.bench
-        warmup = self._warmups_left > 0
-        bench.output.enter("prepare")
-        path = bench.fresh(bench.folders.trial)
-        before_ns = fence.before(self.size_bytes)
-        quiet, backing = bench.settle(self.size_bytes)
-        copy_before_ns = bench.ceiling.copy_ns(self.copied_bytes)
-        bench.world.barrier()
-        start, started_at_s = usage.begin(), time.time()
-        with no_collection():
-            phases = timed_save(bench, self.method, path)
-        used = usage.since(start)
-        bench.output.enter("ceiling")
-        files, written = storage.inventory(path), storage.fingerprint(path)
-        copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
-        ceilings = fence.after(self.size_bytes, before_ns)
-        bench.raise_thread_errors()
-        check_finished(path, written)
-        bench.write_sample(
-            SaveRecord(
-                kind="save",
-                case=self.case.id,
-                process=bench.job.process,
-                rank=bench.world.rank,
-                index=self._index,
-                warmup=warmup,
-                disturbed=is_disturbed(ceilings),
-                save_ns=phases.save_ns,
-                staged_ns=phases.staged_ns,
-                finished_ns=phases.finished_ns,
-                sync_ns=phases.sync_ns,
-                ceilings=ceilings,
-                covered_bytes=self.size_bytes,
-                file_bytes=sum(file.bytes for file in files),
-                files=files,
-                backing=backing,
-                quiet=quiet,
-                usage=used,
-                started_at_s=started_at_s,
-                memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
-            )
-        )
-        self.count(warmup, is_disturbed(ceilings))
-        bench.clear(bench.folders.trial)
-
-    def keep(self) -> None:
-        """Leave a checkpoint for the loading process."""
-        keep_checkpoint(self.bench, self.case, self.method)
-
-
 def measure_overhead(bench: Bench) -> OverheadRecord:
-    """What an empty method costs, and the memory that the ceilings' rings and the digests take beside the state."""
-    begin = usage.begin()
+    """Measure the harness: the time of an empty save, and the memory it takes beside the state.
+
+    The memory is that of the ceilings' rings and of the digests.
+    """
+    before = usage.begin()
     method = EmptyMethod(bench.place, bench.framework, {})
     path = bench.fresh(bench.folders.trial)
-    costs_ns = []
+    saves_ns = []
     for _ in range(_EMPTY_SAVES):
-        phases = timed_save(bench, method, path)
-        costs_ns.append(phases.save_ns + phases.staged_ns + phases.finished_ns)
+        with bench.phase("save"):
+            times = timed_save(bench, method, path)
+        saves_ns.append(times.save_ns + times.staged_ns + times.finished_ns)
     bench.ceiling.write_ns(1 << 20)
     bench.ceiling.copy_ns(1 << 20)
     verify.digests(bench.framework.leaves(bench.state))
+    peak_bytes = bench.ceiling.peak_bytes + usage.since(before).peak_rss_bytes
     return OverheadRecord(
         kind="overhead",
         job=bench.job.name,
         process=bench.job.process,
         rank=bench.world.rank,
-        empty_save_ns=tuple(costs_ns),
-        harness_peak_bytes=bench.ceiling.peak_bytes + usage.since(begin).peak_rss_bytes,
+        empty_save_ns=tuple(saves_ns),
+        harness_peak_bytes=peak_bytes,
     )
 
 

@@ -1,4 +1,4 @@
-"""Trains twice from the beginning, without any checkpoint."""
+"""Training twice from the beginning, without any checkpoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much slower training gets by its checkpoints: blocks of steps with some, each between two blocks of as many without."""
+"""Training with checkpoints: blocks of steps with some, each between two blocks without any."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,71 +10,84 @@ from typing import Any
 from adapters.base import Method, Pending
 from harness.experiments.train.records import TrainingRecord
 from harness.wire.case import Task
-from harness.worker import storage, usage
-from harness.worker.bench import (
-    CEILING_AGE_LIMIT_NS,
-    DISTURBED_ABOVE,
-    Bench,
-    Entries,
-    measure_copies,
-    no_collection,
-    state_record,
-)
+from harness.worker import ranks, storage
+from harness.worker.bench import Bench, Entries
 from harness.worker.clock import now_ns
+from harness.worker.fence import AGE_LIMIT_NS, DISTURBED_ABOVE
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
 from harness.worker.saving import keep_checkpoint, timed_sync
+from harness.worker.state import measure_copies, state_record
+from harness.worker.timing import no_collection
 from harness.worker.trial import Trial
 
 CHECKPOINTS = 2  # in a block
 
 
+def run_steps(bench: Bench, entries: Entries) -> None:
+    """Take every task's blocks of training in turn, then leave one checkpoint of each."""
+    with bench.phase("train"):
+        bench.train(STEPS_BEFORE_SAVING)
+        copies = measure_copies(bench)
+
+    def prepare(task: Task) -> TrainingTrial:
+        record = state_record(bench, task.case, copies)
+        bench.write_common(record)
+        return TrainingTrial(bench, task, record.covered_bytes)
+
+    trials = interleave(bench, bench.attempt(entries, prepare), Pace(bench))
+    bench.attempt(trials, TrainingTrial.keep)
+
+
 @dataclass(frozen=True)
 class PlainBlock:
-    """Steps without a checkpoint, each in nanoseconds, and when the last one ended."""
+    """A block of steps without a checkpoint, and when its last step ended."""
 
     step_ns: tuple[int, ...]
     ended_ns: int
 
     @property
     def total_ns(self) -> int:
-        """The whole block."""
+        """Return the duration of the block."""
         return sum(self.step_ns)
 
 
 class Pace:
-    """Blocks without checkpoints that alternate with those that have some, P C P C P."""
+    """Blocks without checkpoints that alternate with those that have some: P C P C P."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._last: PlainBlock | None = None
 
     def before(self, steps: int) -> PlainBlock:
-        """Return the block in front of a sample: the one behind the last sample where that is fresh and as long."""
+        """Return the block before a sample.
+
+        The block after the last sample serves, if it is recent and has as many steps.
+        """
         last = self._last
-        if last is not None and len(last.step_ns) == steps and self._is_fresh(last):
+        if last is not None and len(last.step_ns) == steps and self._is_recent(last):
             return last
         return self.after(steps)
 
     def after(self, steps: int) -> PlainBlock:
         """Train a block and return it."""
         bench = self._bench
-        bench.output.enter("train")
-        bench.forget_digests()
-        bench.world.barrier()
-        with no_collection():
-            durations = tuple(timed_step(bench) for _ in range(steps))
-        self._last = PlainBlock(durations, now_ns())
+        with bench.phase("train"):
+            bench.forget_digests()
+            bench.world.barrier()
+            with no_collection():
+                step_ns = tuple(timed_step(bench) for _ in range(steps))
+            self._last = PlainBlock(step_ns, ended_ns=now_ns())
         return self._last
 
-    def _is_fresh(self, block: PlainBlock) -> bool:
-        """Agreed between the ranks: a step is a common one."""
-        return self._bench.world.maximum(now_ns() - block.ended_ns) < CEILING_AGE_LIMIT_NS
+    def _is_recent(self, block: PlainBlock) -> bool:
+        """Return whether a block is recent. All ranks agree, because they train together."""
+        return self._bench.world.maximum(now_ns() - block.ended_ns) < AGE_LIMIT_NS
 
 
 @dataclass
 class Waits:
-    """What a block with checkpoints has waited for, in nanoseconds, checkpoint by checkpoint and step by step."""
+    """The parts of a block with checkpoints: one value a checkpoint, and one a step."""
 
     save_ns: list[int] = field(default_factory=list)
     staged_ns: list[int] = field(default_factory=list)
@@ -87,83 +100,72 @@ class TrainingTrial(Trial[Pace]):
 
     def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
         super().__init__(bench, task, size_bytes)
-        self.method = bench.method(self.case)
+        self.method = bench.open_method(self.case)
 
     def sample(self, fence: Pace) -> None:
-        """Train one block, between two without checkpoints."""
-        bench, every = self.bench, self.case.every
-        warmup = self._warmups_left > 0
-        bench.output.enter("prepare")
-        paths = [bench.fresh(bench.folders.trial / str(number)) for number in range(CHECKPOINTS)]
-        bench.settle(self.size_bytes)
-        before = fence.before(CHECKPOINTS * every)
-        bench.world.barrier()
-        start, started_at_s = usage.begin(), time.time()
-        with no_collection():
-            block_ns, waits = train_block(bench, self.method, paths, every)
-        used = usage.since(start)
+        """Train one block with checkpoints, between two blocks without."""
+        bench = self.bench
+        every = self.case.every
+        steps = CHECKPOINTS * every
+        waits = Waits()
+        with bench.phase("prepare"):
+            paths = [self._fresh_path(number) for number in range(CHECKPOINTS)]
+            bench.settle(self.size_bytes)
+            before = fence.before(steps)
+            bench.forget_digests()
+        with bench.timed("train") as block:
+            train_block(bench, self.method, paths, every, waits)
         sync_ns = timed_sync(bench, bench.folders.trial)
-        after = fence.after(CHECKPOINTS * every)
-        bench.raise_thread_errors()
-        disturbed = _differ(before.total_ns, after.total_ns)
-        bench.write_sample(
-            TrainingRecord(
-                kind="training",
-                case=self.case.id,
-                process=bench.job.process,
-                rank=bench.world.rank,
-                index=self._index,
-                warmup=warmup,
-                disturbed=disturbed,
-                every=every,
-                checkpoints=CHECKPOINTS,
-                plain_before_ns=before.total_ns,
-                plain_after_ns=after.total_ns,
-                block_ns=block_ns,
-                save_ns=tuple(waits.save_ns),
-                staged_ns=tuple(waits.staged_ns),
-                finished_ns=tuple(waits.finished_ns),
-                step_ns=tuple(waits.step_ns),
-                plain_step_ns=before.step_ns + after.step_ns,
-                sync_ns=sync_ns,
-                covered_bytes=self.size_bytes,
-                file_bytes=sum(file.bytes for file in storage.inventory(paths[-1])),
-                usage=used,
-                started_at_s=started_at_s,
-            )
+        after = fence.after(steps)
+        bench.thread_errors.raise_first()
+        files = storage.inventory(paths[-1])
+        record = TrainingRecord(
+            kind="training",
+            **self.sample_fields(block, _differ(before.total_ns, after.total_ns)),
+            every=every,
+            checkpoints=CHECKPOINTS,
+            plain_before_ns=before.total_ns,
+            plain_after_ns=after.total_ns,
+            block_ns=block.duration_ns,
+            save_ns=tuple(waits.save_ns),
+            staged_ns=tuple(waits.staged_ns),
+            finished_ns=tuple(waits.finished_ns),
+            step_ns=tuple(waits.step_ns),
+            plain_step_ns=before.step_ns + after.step_ns,
+            sync_ns=sync_ns,
+            file_bytes=storage.total_bytes(files),
         )
-        self.count(warmup, bool(bench.world.maximum(int(disturbed))))
+        self.report(record, sum_up_blocks)
         bench.clear(bench.folders.trial)
 
     def keep(self) -> None:
         """Leave a checkpoint for the process that verifies it."""
         keep_checkpoint(self.bench, self.case, self.method)
 
+    def _fresh_path(self, number: int) -> Path:
+        return self.bench.fresh(self.bench.folders.trial / str(number))
+
 
 def train_block(
-    bench: Bench, method: Method[Any], paths: list[Path], every: int
-) -> tuple[int, Waits]:
-    """Train `every` steps behind each of the checkpoints; returns the nanoseconds of it all, and what they went to."""
-    waits = Waits()
-    bench.forget_digests()
-    begin = now_ns()
+    bench: Bench, method: Method[Any], paths: Sequence[Path], every: int, waits: Waits
+) -> None:
+    """Save to each path, and train `every` steps after each save."""
     for path in paths:
         bench.output.enter("save")
-        saving = now_ns()
+        begin = now_ns()
         pending = method.save(bench.state, path)
-        waits.save_ns.append(now_ns() - saving)
-        _step_over(bench, pending, waits)
+        waits.save_ns.append(now_ns() - begin)
+        _step_while_staging(bench, pending, waits)
         bench.output.enter("train")
         waits.step_ns.extend(timed_step(bench) for _ in range(every - 1))
         bench.output.enter("finished")
-        finishing = now_ns()
+        begin = now_ns()
         pending.finished()
-        waits.finished_ns.append(now_ns() - finishing)
-    return now_ns() - begin, waits
+        waits.finished_ns.append(now_ns() - begin)
 
 
 def timed_step(bench: Bench) -> int:
-    """Take one step of training; returns nanoseconds."""
+    """Take one training step, and return its nanoseconds."""
     begin = now_ns()
     bench.framework.gradients(bench.state)
     bench.framework.update(bench.state)
@@ -171,8 +173,8 @@ def timed_step(bench: Bench) -> int:
     return now_ns() - begin
 
 
-def _step_over(bench: Bench, pending: Pending, waits: Waits) -> None:
-    """Take the step behind which a save may still be copying."""
+def _step_while_staging(bench: Bench, pending: Pending, waits: Waits) -> None:
+    """Take the step during which a save may still be copying. Its wait for the copy is no step."""
     begin = now_ns()
     bench.framework.gradients(bench.state)
     bench.output.enter("staged")
@@ -181,27 +183,33 @@ def _step_over(bench: Bench, pending: Pending, waits: Waits) -> None:
     staged = now_ns()
     bench.framework.update(bench.state)
     bench.framework.synchronize(bench.state)
+    end = now_ns()
     waits.staged_ns.append(staged - staging)
-    waits.step_ns.append(now_ns() - begin - waits.staged_ns[-1])
+    waits.step_ns.append(end - begin - (staged - staging))
+
+
+def sum_up_blocks(records: Sequence[TrainingRecord]) -> TrainingRecord:
+    """Return in the name of all the record of the rank whose training stood still longest.
+
+    The other ranks wait for it in their steps, so their blocks are as long. Its flush is the
+    longest, because only one rank of each node flushes.
+    """
+    return ranks.for_all_ranks(
+        max(records, key=_stall_and_block_ns),
+        records,
+        durations_ns=[record.block_ns for record in records],
+        moved_bytes=[record.usage.written_bytes for record in records],
+        sync_ns=max(record.sync_ns for record in records),
+    )
+
+
+def _stall_and_block_ns(record: TrainingRecord) -> tuple[int, int]:
+    return sum(record.save_ns) + sum(record.staged_ns), record.block_ns
 
 
 def _differ(first_ns: int, second_ns: int) -> bool:
-    return abs(first_ns - second_ns) > DISTURBED_ABOVE * 0.5 * (first_ns + second_ns)
-
-
-def run_steps(bench: Bench, entries: Entries) -> None:
-    """Take every task's blocks of training in turn, then leave one checkpoint of each."""
-    bench.output.enter("train")
-    bench.train(STEPS_BEFORE_SAVING)
-    copies_ns = measure_copies(bench)
-
-    def make(task: Task) -> TrainingTrial:
-        record = state_record(bench, task.case, copies_ns)
-        bench.write_alike(record)
-        return TrainingTrial(bench, task, record.covered_bytes)
-
-    trials = interleave(bench, bench.attempt(entries, make), Pace(bench))
-    bench.attempt(trials, TrainingTrial.keep)
+    mean_ns = 0.5 * (first_ns + second_ns)
+    return abs(first_ns - second_ns) > DISTURBED_ABOVE * mean_ns
 
 
 STAGES = {"steps": run_steps, "load": run_loads}

@@ -1,0 +1,55 @@
+"""One record that speaks for all ranks, for worlds too large for a record of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from harness.wire.records import PERCENTILES, RankSpread, Record, SampleRecord, Spread
+
+RecordT = TypeVar("RecordT", bound=Record)
+SampleT = TypeVar("SampleT", bound=SampleRecord)
+
+
+def changed(record: RecordT, **changes: Any) -> RecordT:
+    """Return the record with some fields changed."""
+    # The base classes of records are no dataclasses, although every record is one.
+    copied = replace(cast(Any, record), **changes)
+    return cast(RecordT, copied)
+
+
+def slowest(records: Sequence[SampleT], durations_ns: Sequence[int]) -> SampleT:
+    """Return the record of the rank that took longest."""
+    return records[int(np.argmax(durations_ns))]
+
+
+def for_all_ranks(
+    record: SampleT,
+    records: Sequence[SampleT],
+    durations_ns: Sequence[int],
+    moved_bytes: Sequence[int],
+    **changes: Any,
+) -> SampleT:
+    """Return one rank's record in the name of all ranks.
+
+    It is disturbed where any rank was. `durations_ns` and `moved_bytes` have one value per rank,
+    and become the spread over the ranks. `changes` are fields that are summed up otherwise.
+    """
+    spread = RankSpread(
+        ranks=len(records),
+        duration_ns=_spread(durations_ns),
+        written_bytes=_spread(moved_bytes),
+    )
+    disturbed = any(each.disturbed for each in records)
+    return changed(record, rank=0, disturbed=disturbed, spread=spread, **changes)
+
+
+def _spread(values: Sequence[int]) -> Spread:
+    percentiles = np.percentile(values, PERCENTILES)
+    return Spread(
+        percentiles=tuple(float(value) for value in percentiles),
+        slowest_rank=int(np.argmax(values)),
+    )
