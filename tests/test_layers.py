@@ -210,6 +210,26 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
     assert [text for file in sources(folder) for text in violations(file)] == []
 
 
+def runs_in_a_worker(file: Path) -> bool:
+    relative = file.relative_to(ROOT)
+    is_helped = EXPERIMENT_HELPERS.get(relative.name, relative.name) == "worker.py"
+    return relative.parts[1] == "worker" or (relative.parts[1] == "experiments" and is_helped)
+
+
+def test_only_a_worker_imports_the_worker() -> None:
+    """The table above implies it. This test holds when somebody changes the table.
+
+    The driver may run a worker of another checkout, so the two meet in harness/wire alone.
+    """
+    assert [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in sources("harness")
+        if not runs_in_a_worker(file)
+        for line, name in imported(file)
+        if f"{name}.".startswith("harness.worker.")
+    ] == []
+
+
 @pytest.mark.parametrize(
     ("place", "code"),
     [
