@@ -31,6 +31,8 @@ class Inode:
     last_change: Change = "created"
     changed_at: int = BEFORE_LOG
     was_ever_flushed: bool = False
+    # Bytes that write() changed lie anywhere in the file. Only a flush of the whole file covers them.
+    has_unflushed_writes: bool = False
     is_directory: bool = False
     links: int = 0
 
@@ -190,6 +192,8 @@ class FileSystem:
         inode.last_change = change
         inode.changed_at = at
         inode.safe_since = None
+        if change == "written":
+            inode.has_unflushed_writes = True
 
     def write_synchronously(self, inode: Inode, at: int) -> None:
         """Change a file's contents by a write that returns only when its bytes are safe.
@@ -245,6 +249,8 @@ class FileSystem:
             mapping.inode is inode and not mapping.is_synced for mapping in self.mappings
         )
         is_covered = inode.changed_at < entered_at
+        if is_covered:
+            inode.has_unflushed_writes = False
         if inode.safe_since is None and is_covered and not may_change_unseen:
             inode.safe_since = returned_at
 
