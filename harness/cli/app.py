@@ -14,6 +14,7 @@ from rich.markup import escape
 from harness.driver import catalog
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.launch import ROOT
+from harness.run.stored import StoredRun
 
 RESULTS = ROOT / "results"
 SCRATCH = ROOT / ".scratch"
@@ -60,3 +61,10 @@ def scratch_directory(directory: Path | None) -> Path:
     if directory is None:
         SCRATCH.mkdir(exist_ok=True)
     return (directory or SCRATCH).absolute()
+
+
+def warn_of_damages(run: StoredRun) -> None:
+    """Name the damaged lines of a run's records. The lines around them count."""
+    for damage in run.damages:
+        text = escape(str(damage))
+        err.print(f"[yellow]damaged record[/] {text}", highlight=False, soft_wrap=True)

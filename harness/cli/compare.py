@@ -23,9 +23,9 @@ from harness.cli.app import (
     ResultsOption,
     app,
     environments_of,
-    err,
     out,
     scratch_directory,
+    warn_of_damages,
 )
 from harness.driver import catalog, judge, machine, planning, slurm, suite
 from harness.driver.arms import Arm
@@ -207,10 +207,7 @@ def _opened(results: Path, name: str) -> ReadRun:
     run = store.Run(store.find(results, name))
     if not run.begun:
         raise UsageError(f"run {run.name} has measured nothing yet")
-    for damage in run.damages:
-        err.print(
-            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
-        )
+    warn_of_damages(run)
     return read_run(run)
 
 

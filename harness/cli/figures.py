@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from harness.analysis.runs import ReadRun, read_run, reference_runs
-from harness.cli.app import RESULTS, ResultsOption, app, err, out
+from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
 from harness.driver.launch import ROOT
 from harness.run import store
 from harness.run.errors import UsageError
@@ -51,8 +51,5 @@ def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:
         else reference_runs()
     )
     for run in runs:
-        for damage in run.stored.damages:
-            err.print(
-                f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
-            )
+        warn_of_damages(run.stored)
     return runs

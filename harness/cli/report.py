@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,7 @@ from rich.markup import escape
 
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, err, out
+from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
 from harness.driver.launch import ROOT
 from harness.run import store
 from harness.run.errors import UsageError
@@ -73,17 +72,8 @@ def _found(names: list[str], results: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> ReadRun:
-    try:
-        run = StoredRun(folder)
-        if not run.begun:
-            raise UsageError(
-                f"run {run.name} has not begun to measure: there is nothing to report yet"
-            )
-        read, _ = read_run(run), run.manifest  # the page reads the machine too late for a sentence
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise UsageError(f"run {folder.name} cannot be read: {error}") from error
-    for damage in run.damages:
-        err.print(
-            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
-        )
-    return read
+    run = StoredRun(folder)
+    if not run.begun:
+        raise UsageError(f"run {run.name} has not begun to measure: there is nothing to report yet")
+    warn_of_damages(run)
+    return read_run(run)

@@ -12,7 +12,7 @@ from rich.table import Table
 from harness.analysis import precision, summary, tables
 from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, err, out
+from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
 from harness.run import store
 from harness.run.errors import nearest
 
@@ -35,10 +35,7 @@ def show(run: store.Run, form: str) -> list[Row]:
     """Print a run, and return its rows."""
     read = read_run(run)
     found = read.rows
-    for damage in run.damages:
-        err.print(
-            f"[yellow]damaged record[/] {escape(str(damage))}", highlight=False, soft_wrap=True
-        )
+    warn_of_damages(run)
     if form == "table":
         _print_tables(read)
     else:

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.run.errors import UsageError
 from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import Damage, read
@@ -38,12 +39,21 @@ class StoredRun:
         self._read()
 
     def _read(self) -> None:
-        self.records, self.damages = read(self._file)
+        try:
+            self.records, self.damages = read(self._file)
+        except OSError as error:
+            raise self._unreadable(RECORDS, error.strerror) from error
 
-    @property
+    @functools.cached_property
     def manifest(self) -> Manifest:
-        """Return the machine as it was when measuring began."""
-        return Manifest.from_json(json.loads((self.folder / MANIFEST).read_text()))
+        """Return the machine as it was when measuring began.
+
+        Raises UsageError where the file is missing, cut short, or not one of a manifest.
+        """
+        try:
+            return Manifest.from_json(self._json(MANIFEST))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(MANIFEST, f"it lacks what a manifest has ({error})") from error
 
     @property
     def begun(self) -> bool:
@@ -52,8 +62,14 @@ class StoredRun:
 
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:
-        """Return the cases that the run is to measure."""
-        return [PlannedCase.from_json(values) for values in self.header["cases"]]
+        """Return the cases that the run is to measure.
+
+        Raises UsageError where the plan file is missing, cut short, or not one of a plan.
+        """
+        try:
+            return [PlannedCase.from_json(values) for values in self.header["cases"]]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise self._unreadable(PLAN, f"it lacks what a plan has ({error})") from error
 
     @functools.cached_property
     def selection(self) -> Selection | None:
@@ -64,8 +80,22 @@ class StoredRun:
     @functools.cached_property
     def header(self) -> dict[str, Any]:
         """Return the plan file: suite, command and cases."""
-        header: dict[str, Any] = json.loads((self.folder / PLAN).read_text())
-        return header
+        return self._json(PLAN)
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """Return a file of the run that holds one JSON object. Raises UsageError otherwise."""
+        try:
+            values = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise self._unreadable(name, error.strerror) from error
+        except ValueError as error:
+            raise self._unreadable(name, f"it is not JSON, or is cut short ({error})") from error
+        if not isinstance(values, dict):
+            raise self._unreadable(name, "it is not a JSON object")
+        return values
+
+    def _unreadable(self, name: str, reason: str | None) -> UsageError:
+        return UsageError(f"run {self.name} cannot be read: {name}: {reason}")
 
 
 def folders(results: Path) -> list[Path]:
