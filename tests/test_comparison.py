@@ -1,111 +1,46 @@
-"""What is called slower, faster, the same or inconclusive, what always counts, and what is never compared."""
+"""Verdicts: what is called slower, faster, the same or inconclusive, and how certain it must be."""
 
 from __future__ import annotations
 
-import json
-import math
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 import records
-from conftest import ROOT, planned
-from scipy import stats
+from compared_runs import (
+    NOISE,
+    PROCESSES,
+    Make,
+    arms,
+    calibration,
+    changed,
+    compared,
+    cost,
+    costs,
+    item,
+    maker,
+    metrics,
+    settled,
+    trained,
+    without,
+)
 
-from harness.analysis import comparison, comparison_output, ratios
-from harness.analysis.comparison import ARMS, ComparedRow, Comparison, Figure
-from harness.analysis.runs import ReadRun, read_run
-from harness.analysis.statistics import Estimate, Samples
+from harness.analysis import comparison
+from harness.analysis.comparison import ARMS
+from harness.analysis.statistics import Estimate
 from harness.cli import compare
-from harness.driver import machine
-from harness.run import store
+from harness.experiments.cost import rows as cost_rows
 from harness.run.errors import IncomparableError
-from harness.run.manifest import Manifest
-from harness.run.plan import PlannedCase, Selection
 from harness.wire.records import Record
-
-Make = Callable[..., ReadRun]
-PROCESSES = 6
-WHOLE = Selection.of(["raw"])
-NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002)
-
-
-@pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    return machine.capture(tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture
-def make(tmp_path: Path, here: Manifest) -> Make:
-    """Store a run made up of records and read it again."""
-
-    def run(
-        plan: Sequence[PlannedCase],
-        found: Sequence[Record],
-        suite: str = "gate",
-        selection: Selection | None = WHOLE,
-        settings: store.Settings | None = None,
-        **machine: object,
-    ) -> ReadRun:
-        arms = {arm: {"asked": ["."]} for arm in sorted({item.case.arm for item in plan} - {""})}
-        made_here = replace(here, **machine)
-        stored = store.create(
-            tmp_path / "results",
-            suite,
-            ["pytest"],
-            plan,
-            made_here,
-            arms=arms,
-            settings=settings,
-            selection=selection,
-        )
-        for record in found:
-            stored.append(record)
-        stored.close()
-        return read_run(stored.folder)
-
-    return run
-
-
-def item(method: str = "buffered", **changes: object) -> PlannedCase:
-    made = planned(method, samples=2, processes=PROCESSES)
-    return replace(made, case=replace(made.case, **changes))
-
-
-def cost(
-    of: PlannedCase, slower: float = 1.0, noise: Sequence[float] = NOISE, **changes: object
-) -> list[Record]:
-    """Saves, loads and the rest of a cost row; a save takes 0.4 s times `slower` and the noise of its process."""
-    case, found = of.case.id, []
-    for process, factor in zip(range(of.processes), noise, strict=True):
-        found.append(records.state(case, process=process))
-        found.append(records.verified(case, process=process))
-        for index in range(of.samples):
-            phase_ns = int(100_000_000 * slower * factor)
-            phases = dict.fromkeys(("save_ns", "staged_ns", "finished_ns", "sync_ns"), phase_ns)
-            found.append(records.save(case, process=process, index=index, **phases | changes))
-            found.append(records.load(case, process=process, index=index))
-    return [*found, records.syscalls(case)]
-
-
-def figures(found: Comparison, row: int = 0) -> dict[str, Figure]:
-    return {figure.name: figure for figure in found.rows[row].figures}
-
-
-def compared(
-    make: Make, base: Sequence[Record], head: Sequence[Record], plan: Sequence[PlannedCase]
-) -> Comparison:
-    return comparison.of_runs(make(plan, base), make(plan, head))
+def make(tmp_path: Path) -> Make:
+    return maker(tmp_path / "results")
 
 
 # --- verdicts
-# -----------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,22 +55,11 @@ def compared(
 )
 def test_verdicts(make: Make, slower: float, noise: Sequence[float], expected: str) -> None:
     plan = [item()]
-    found = compared(
-        make, cost(plan[0], noise=noise), cost(plan[0], slower, noise=tuple(reversed(noise))), plan
-    )
-    assert figures(found)["durable"].verdict == expected
+    base = cost(plan[0], noise=noise)
+    head = cost(plan[0], slower, noise=tuple(reversed(noise)))
+    found = compared(make, base, head, plan)
+    assert metrics(found)["durable"].verdict == expected
     assert found.regressed == (expected == "slower")
-
-
-def test_a_ratio_is_a_cost_head_over_base(make: Make) -> None:
-    plan = [item()]
-    durable = figures(compared(make, cost(plan[0]), cost(plan[0], 1.2), plan))["durable"]
-    assert durable.ratio.value == pytest.approx(1.2, rel=1e-6)
-    assert durable.ratio.low < 1.2 < durable.ratio.high
-    assert (durable.base, durable.head) == (
-        pytest.approx(4.0, rel=0.01),
-        pytest.approx(4.8, rel=0.01),
-    )
 
 
 @pytest.mark.parametrize(
@@ -152,167 +76,133 @@ def test_the_borders_between_verdicts(ratio: Estimate, expected: str) -> None:
     assert comparison.verdict(ratio) == expected
 
 
+def test_a_ratio_is_a_cost_head_over_base(make: Make) -> None:
+    plan = [item()]
+    durable = metrics(compared(make, cost(plan[0]), cost(plan[0], 1.2), plan))["durable"]
+    assert durable.ratio.value == pytest.approx(1.2, rel=1e-6)
+    assert durable.ratio.low < 1.2 < durable.ratio.high
+    assert durable.base == pytest.approx(4.0, rel=0.01)
+    assert durable.head == pytest.approx(4.8, rel=0.01)
+
+
+def test_metrics_are_in_the_order_of_the_columns(make: Make) -> None:
+    plan = [item()]
+    found = compared(make, cost(plan[0]), cost(plan[0]), plan)
+    assert list(metrics(found)) == ["stall", "durable", "load"]
+
+
 def test_many_rows_make_every_interval_wider(make: Make) -> None:
-    few, many = [item()], [item(dropout=0.1 + 0.01 * number) for number in range(20)]
     widths = []
-    for plan in (few, many):
-        base = [record for of in plan for record in cost(of)]
-        found = compared(make, base, base, plan)
+    for plan in ([item()], [item(dropout=0.1 + 0.01 * number) for number in range(20)]):
+        found = compared(make, costs(plan), costs(plan), plan)
         assert found.tests == 3 * len(plan)
-        widths.append(figures(found)["durable"].ratio.half_width)
+        widths.append(metrics(found)["durable"].ratio.half_width)
     assert widths[1] > 1.5 * widths[0]
 
 
-def test_a_stall_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
+def test_stalls_below_a_millisecond_are_alike(make: Make) -> None:
     plan = [item()]
-    moved = [
-        replace(record, memory_copy_ns=2 * record.memory_copy_ns)
-        if record.kind == "state"
-        else record
-        for record in cost(plan[0])
-    ]
+    short = cost(plan[0], save_ns=1_000, staged_ns=1_000)
+    longer = cost(plan[0], save_ns=100_000, staged_ns=1_000)
+    assert metrics(compared(make, short, longer, plan))["stall"].verdict == "same"
+
+
+@pytest.mark.parametrize("cache", ["warm", "memory"])
+def test_loads_out_of_a_cache_are_compared_in_seconds(make: Make, cache: str) -> None:
+    plan = [item()]
+    base = changed(cost(plan[0]), "load", cache=cache)
+    faster_disk = changed(base, "load", ceilings=records.ceilings(0.05))
+    load = metrics(compared(make, base, faster_disk, plan))["load"]
+    # The disk has no part in it.
+    assert (load.unit, load.base, load.ratio) == ("s", 0.2, Estimate(1.0, 1.0, 1.0))
+    slower_copy = changed(base, "state", memory_copy_ns=6_500_000)  # from 5 ms
+    load = metrics(compared(make, base, slower_copy, plan))["load"]
+    assert load.ratio.high == pytest.approx(1.3)
+
+
+def test_a_cost_without_samples_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = [item()]
+    run = make(plan, cost(plan[0]))
+    columns = dict(comparison.metrics.columns_of(cost_rows.CostRow))
+    columns["stall_s"] = replace(columns["stall_s"], of=None)
+    monkeypatch.setattr(comparison.metrics, "columns_of", lambda row_class: columns)
+    with pytest.raises(TypeError, match="'stall_s' of CostRow is a cost, so it needs 'of'"):
+        comparison.of_runs(run, run)
+
+
+# --- drift between two runs
+
+
+def test_a_stall_is_only_as_certain_as_the_copy_was_the_same(make: Make) -> None:
+    plan = [item()]
+    base = cost(plan[0])
     slower = cost(plan[0], 1.5)
-    assert figures(compared(make, cost(plan[0]), slower, plan))["stall"].verdict == "slower"
-    elsewhere = [
-        *(record for record in slower if record.kind != "state"),
-        *(record for record in moved if record.kind == "state"),
-    ]
-    assert (
-        figures(compared(make, cost(plan[0]), elsewhere, plan))["stall"].verdict == "inconclusive"
-    )
+    assert metrics(compared(make, base, slower, plan))["stall"].verdict == "slower"
+    slower_copy = changed(slower, "state", memory_copy_ns=10_000_000)  # from 5 ms
+    stall = metrics(compared(make, base, slower_copy, plan))["stall"]
+    assert stall.verdict == "inconclusive"
+    assert stall.drift == pytest.approx(0.693, abs=1e-3)
+
+
+def test_a_stall_is_only_as_certain_as_the_disk_was_the_same(make: Make) -> None:
+    """It does not matter of which requests the ceilings were made."""
+    plan = [item()]
+    base = make(plan, [calibration(), *cost(plan[0])])
+    slower_disk = cost(plan[0], 1.5, ceilings=records.ceilings(0.15))
+    for made in (calibration(), calibration(write_depth=7)):
+        found = comparison.of_runs(base, make(plan, [made, *slower_disk]))
+        assert metrics(found)["stall"].verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
     ("in_ceilings", "share"), [(1.0, 0.0), (1.25, 0.2), (2.0, 0.5), (0.8, 0.25), (0.4, 1.0)]
 )
-def test_times_in_ceilings_are_as_uncertain_as_the_share_beside_the_disk(
+def test_times_in_ceilings_are_as_uncertain_as_the_share_without_the_disk(
     make: Make, in_ceilings: float, share: float
 ) -> None:
     plan = [item()]
-    found = []
-    for record in cost(plan[0], ceilings=records.ceilings(0.4 / in_ceilings)):
-        is_load = record.kind == "load"
-        found.append(
-            replace(record, ceilings=records.ceilings(0.2 / in_ceilings)) if is_load else record
-        )
-    moved = [
-        replace(record, memory_copy_ns=6_500_000) if record.kind == "state" else record
-        for record in found
-    ]  # from 5 ms
-    still, uncertain = (
-        figures(compared(make, found, found, plan)),
-        figures(compared(make, found, moved, plan)),
-    )
+    base = cost(plan[0], ceilings=records.ceilings(0.4 / in_ceilings))
+    base = changed(base, "load", ceilings=records.ceilings(0.2 / in_ceilings))
+    moved = changed(base, "state", memory_copy_ns=6_500_000)  # from 5 ms
+    certain = metrics(compared(make, base, base, plan))
+    uncertain = metrics(compared(make, base, moved, plan))
     for name in ("durable", "load"):
-        assert uncertain[name].ratio.value == still[name].ratio.value
-        assert still[name].ratio.low / uncertain[name].ratio.low == pytest.approx(
-            1.0 + 0.3 * share, abs=1e-3
-        )
+        assert uncertain[name].ratio.value == certain[name].ratio.value
+        wider = certain[name].ratio.low / uncertain[name].ratio.low
+        assert wider == pytest.approx(1.0 + 0.3 * share, abs=1e-3)
 
 
-def test_a_slower_head_is_not_the_less_certain(make: Make) -> None:
+def test_the_share_without_the_disk_is_that_of_the_base(make: Make) -> None:
+    """So a slower head is not the less certain."""
     plan = [item()]
     ceilings = records.ceilings(0.4)
-    head = cost(plan[0], 1.5, ceilings=ceilings)
-    moved = [
-        replace(record, memory_copy_ns=10_000_000) if record.kind == "state" else record
-        for record in head
-    ]
-    assert (
-        figures(compared(make, cost(plan[0], ceilings=ceilings), moved, plan))["durable"].verdict
-        == "slower"
-    )
+    head = changed(cost(plan[0], 1.5, ceilings=ceilings), "state", memory_copy_ns=10_000_000)
+    found = compared(make, cost(plan[0], ceilings=ceilings), head, plan)
+    assert metrics(found)["durable"].verdict == "slower"
 
 
-@pytest.mark.parametrize("cache", ["warm", "memory"])
-def test_loads_beside_the_disk_are_told_in_seconds(make: Make, cache: str) -> None:
+def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:
     plan = [item()]
-    found = [
-        replace(record, cache=cache) if record.kind == "load" else record
-        for record in cost(plan[0])
-    ]
-    faster_disk = [
-        replace(record, ceilings=records.ceilings(0.05)) if record.kind == "load" else record
-        for record in found
-    ]
-    load = figures(compared(make, found, faster_disk, plan))["load"]
-    assert (load.unit, load.base, load.ratio) == ("s", 0.2, Estimate(1.0, 1.0, 1.0)), (
-        "the disk has no part in it"
-    )
-    slower = [
-        replace(record, memory_copy_ns=6_500_000) if record.kind == "state" else record
-        for record in found
-    ]  # from 5 ms
-    assert figures(compared(make, found, slower, plan))["load"].ratio.high == pytest.approx(1.3)
+    base = cost(plan[0])
+    head = cost(plan[0], 1.15)
+    one_slow = []
+    for record in base:
+        if record.kind == "state" and record.process == 5:
+            record = replace(record, memory_copy_ns=9 * record.memory_copy_ns)
+        one_slow.append(record)
+    expected = metrics(compared(make, base, head, plan))
+    assert metrics(compared(make, one_slow, head, plan)) == expected
 
 
-def test_a_stall_is_as_uncertain_as_the_disk_whatever_requests_told_it(make: Make) -> None:
-    plan = [item()]
-    first = next(record for record in records.one_of_each() if record.kind == "calibration")
-    base = make(plan, [first, *cost(plan[0])])
-    slower_disk = cost(plan[0], 1.5, ceilings=records.ceilings(0.15))
-    for made in (first, replace(first, write_depth=7)):
-        assert (
-            figures(comparison.of_runs(base, make(plan, [made, *slower_disk])))["stall"].verdict
-            == "inconclusive"
-        )
-
-
-def test_stalls_below_a_millisecond_are_alike(make: Make) -> None:
-    plan = [item()]
-    short, longer = ({"save_ns": 1_000 * times, "staged_ns": 1_000} for times in (1, 100))
-    assert (
-        figures(compared(make, cost(plan[0], **short), cost(plan[0], **longer), plan))[
-            "stall"
-        ].verdict
-        == "same"
-    )
+# --- training
 
 
 def test_training_is_compared_as_time_with_over_time_without(make: Make) -> None:
     plan = [item(experiment="train", every=2)]
-    case = plan[0].case.id
-
-    def blocks(block_s: float) -> list[Record]:
-        made: list[Record] = [
-            records.verified(case, process=process) for process in range(PROCESSES)
-        ]
-        for process, factor in enumerate(NOISE):
-            made += [
-                records.training(
-                    case, process=process, index=index, block_ns=int(1e9 * block_s * factor)
-                )
-                for index in (0, 1)
-            ]
-        return made
-
     # overheads of 0 and of a quarter of the training
-    found = compared(make, blocks(0.4), blocks(0.5), plan)
-    assert figures(found)["training"].ratio.value == pytest.approx(1.25, rel=1e-6)
+    found = compared(make, trained(plan[0], 0.0), trained(plan[0], 0.25), plan)
+    assert metrics(found)["training"].ratio.value == pytest.approx(1.25, rel=1e-3)
     assert found.regressed
-
-
-def trained(
-    of: PlannedCase, overhead: float, wobble: float = 0.001, plain_s: float = 0.4, **changes: Any
-) -> list[Record]:
-    """Blocks with this overhead, a little more or less in each process, between blocks of `plain_s` without checkpoints."""
-    found: list[Record] = []
-    for process, sign in zip(range(of.processes), (1, -1, 0, -1, 1, 0), strict=True):
-        plain_ns = int(1e9 * plain_s)
-        times = {
-            "plain_before_ns": plain_ns,
-            "plain_after_ns": plain_ns,
-            "block_ns": int(plain_ns * (1 + overhead + sign * wobble)),
-        }
-        found += [
-            records.training(of.case.id, process=process, index=index, **times)
-            for index in range(2)
-        ]
-        found += [
-            records.verified(of.case.id, process=process),
-            records.state(of.case.id, process=process, **changes),
-        ]
-    return found
 
 
 @pytest.mark.parametrize("paired", [True, False])
@@ -337,15 +227,15 @@ def test_an_overhead_counts_by_itself_and_by_the_training(
     make: Make, paired: bool, base: float, head: float, wobble: float, expected: str
 ) -> None:
     plan = [item(experiment="train", every=2, arm=arm) for arm in (ARMS if paired else ("", ""))]
-    sides = [trained(of, overhead, wobble) for of, overhead in zip(plan, (base, head), strict=True)]
-    sides[1] = [replace(record, process=(record.process + 3) % PROCESSES) for record in sides[1]]
+    of_base = trained(plan[0], base, wobble)
+    of_head = []
+    for record in trained(plan[1], head, wobble):
+        of_head.append(replace(record, process=(record.process + 3) % PROCESSES))
     if paired:
-        found = comparison.of_arms(make(plan, [*sides[0], *sides[1]]))
+        found = comparison.of_arms(make(plan, [*of_base, *of_head]))
     else:
-        found = comparison.of_runs(
-            *(make([of], side) for of, side in zip(plan, sides, strict=True))
-        )
-    assert figures(found)["training"].verdict == expected
+        found = comparison.of_runs(make(plan[:1], of_base), make(plan[1:], of_head))
+    assert metrics(found)["training"].verdict == expected
     assert found.regressed == (expected == "slower")
 
 
@@ -361,59 +251,53 @@ def test_an_overhead_whose_seconds_and_share_disagree_is_neither_slower_nor_fast
     make: Make, base_s: tuple[float, float], head_s: tuple[float, float], ratio: float
 ) -> None:
     plan = [item(experiment="train", every=2)]
-    base, head = (
-        trained(plan[0], added_s / plain_s, plain_s=plain_s)
-        for plain_s, added_s in (base_s, head_s)
-    )
-    training = figures(compared(make, base, head, plan))["training"]
+    sides = []
+    for plain_s, added_s in (base_s, head_s):
+        sides.append(trained(plan[0], added_s / plain_s, plain_s=plain_s))
+    training = metrics(compared(make, *sides, plan))["training"]
     assert training.ratio.value == pytest.approx(ratio, abs=1e-3)
     assert training.ratio.low > 1.0 or training.ratio.high < 1.0
     assert training.verdict == "inconclusive"
 
 
 def test_an_overhead_is_only_as_certain_as_the_disk_was_the_same(make: Make) -> None:
+    """The saves of the same run tell the disk's change, because a training measures no ceiling."""
     plan = [item(), item(experiment="train", every=2)]
     base = [*cost(plan[0], ceilings=records.ceilings(0.1)), *trained(plan[1], 0.03)]
     for ceiling_s, expected in ((0.1, "slower"), (0.3, "inconclusive")):
         head = [*cost(plan[0], ceilings=records.ceilings(ceiling_s)), *trained(plan[1], 0.06)]
-        assert figures(compared(make, base, head, plan), row=1)["training"].verdict == expected
+        assert metrics(compared(make, base, head, plan), row=1)["training"].verdict == expected
 
 
-def test_an_overhead_is_only_as_certain_as_the_machine_was_the_same(make: Make) -> None:
+def test_an_overhead_is_only_as_certain_as_the_copy_was_the_same(make: Make) -> None:
     plan = [item(experiment="train", every=2)]
     base = trained(plan[0], 0.03)
-    assert (
-        figures(compared(make, base, trained(plan[0], 0.06), plan))["training"].verdict == "slower"
-    )
-    moved = trained(plan[0], 0.06, memory_copy_ns=12_000_000)
-    assert figures(compared(make, base, moved, plan))["training"].verdict == "inconclusive"
+    same_copy = trained(plan[0], 0.06)
+    assert metrics(compared(make, base, same_copy, plan))["training"].verdict == "slower"
+    slower_copy = trained(plan[0], 0.06, memory_copy_ns=12_000_000)
+    assert metrics(compared(make, base, slower_copy, plan))["training"].verdict == "inconclusive"
 
 
 # --- arms
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def arms(slower: float, noise: Sequence[float]) -> tuple[list[PlannedCase], list[Record]]:
-    plan = [item(arm=arm) for arm in ARMS]
-    return plan, [*cost(plan[0], noise=noise), *cost(plan[1], slower, noise=noise)]
 
 
 def test_processes_in_pairs_cancel_what_they_share(make: Make) -> None:
-    wild = (1.0, 2.5, 0.7, 1.8, 1.2, 3.0)  # the machine's, in both arms
-    found = comparison.of_arms(make(*arms(1.15, wild)))
+    of_the_machine = (1.0, 2.5, 0.7, 1.8, 1.2, 3.0)
+    found = comparison.of_arms(make(*arms(1.15, of_the_machine)))
     assert found.paired
-    assert figures(found)["durable"].verdict == "slower"
+    assert metrics(found)["durable"].verdict == "slower"
     assert found.rows[0].name == "raw buffered"
     assert "arm" not in found.rows[0].group
 
 
 def test_arms_without_a_process_in_common_are_inconclusive(make: Make) -> None:
     plan, found = arms(1.5, NOISE)
-    apart = [
-        replace(record, process=record.process + 100 * (record.case == plan[1].case.id))
-        for record in without(found, "syscalls")
-    ]
-    durable = figures(comparison.of_arms(make(plan, apart)))["durable"]
+    apart = []
+    for record in without(found, "syscalls"):
+        if record.case == plan[1].case.id:
+            record = replace(record, process=record.process + 100)
+        apart.append(record)
+    durable = metrics(comparison.of_arms(make(plan, apart)))["durable"]
     assert durable.verdict == "inconclusive"
     assert durable.ratio.value == pytest.approx(1.5)
 
@@ -421,256 +305,94 @@ def test_arms_without_a_process_in_common_are_inconclusive(make: Make) -> None:
 @pytest.mark.parametrize("indices", [(0,), (1, 2), (0, 1, 2)])
 def test_disturbed_samples_count_like_others(make: Make, indices: tuple[int, ...]) -> None:
     plan, found = arms(1.15, NOISE)
-    slowed = plan[1].case.id
-    rising = [
-        replace(record, save_ns=record.save_ns * (record.index + 4) // 4)
-        if record.kind == "save" and record.case == slowed
-        else record
-        for record in found
-    ]
-    disturbed = [
-        replace(r, disturbed=True) if r.kind == "save" and r.index in indices else r for r in rising
-    ]
-    clean, noisy = (
-        figures(comparison.of_arms(make(plan, some)))["durable"].ratio
-        for some in (rising, disturbed)
-    )
-    assert noisy == clean
+    clean: list[Record] = []
+    noisy: list[Record] = []
+    for record in found:
+        if record.kind == "save" and record.case == plan[1].case.id:
+            record = replace(record, save_ns=record.save_ns * (record.index + 4) // 4)
+        clean.append(record)
+        if record.kind == "save" and record.index in indices:
+            record = replace(record, disturbed=True)
+        noisy.append(record)
+    ratios = []
+    for some in (clean, noisy):
+        ratios.append(metrics(comparison.of_arms(make(plan, some)))["durable"].ratio)
+    assert ratios[0] == ratios[1]
 
 
-def test_a_run_of_one_arm_is_not_compared_with_itself(make: Make) -> None:
-    plan = [item()]
-    with pytest.raises(comparison.Unlike, match="has no two arms"):
-        comparison.of_arms(make(plan, cost(plan[0])))
-
-
-def test_a_run_of_two_arms_is_not_compared_with_another(make: Make) -> None:
-    plan = [item()]
-    with pytest.raises(comparison.Unlike, match="has two arms"):
-        comparison.of_runs(make(plan, cost(plan[0])), make(*arms(1.0, NOISE)))
-
-
-# --- correctness
-# --------------------------------------------------------------------------------------------------------------
-
-
-def faults(
-    make: Make, head: Sequence[Record], head_plan: Sequence[PlannedCase] | None = None
-) -> str:
-    plan = [item()]
-    found = comparison.of_runs(make(plan, cost(plan[0])), make(head_plan or plan, head))
-    assert found.regressed == bool(found.rows[0].faults)
-    return "; ".join(found.rows[0].faults)
-
-
-def without(found: Sequence[Record], kind: str) -> list[Record]:
-    return [record for record in found if record.kind != kind]
-
-
-def test_a_row_that_fails_now_counts(make: Make) -> None:
-    head = [
-        *cost(item()),
-        records.failure(item().case.id, phase="verify", reason="Mismatch: 1 of 9 leaves"),
-    ]
-    assert faults(make, head) == "failed in verify: Mismatch: 1 of 9 leaves"
-
-
-@pytest.mark.parametrize(
-    ("race", "reason", "counts"),
-    [(True, "OSError: torn", False), (False, "OSError: torn", True), (True, "Typo", True)],
-)
-def test_a_row_that_fails_by_a_declared_race_does_not_count(
-    make: Make, race: bool, reason: str, counts: bool
-) -> None:
-    plan = [replace(item(), race=race, expected_failure="torn")]
-    failed = [*cost(plan[0]), records.failure(plan[0].case.id, reason=reason)]
-    for base, head in ((cost(plan[0]), failed), (failed, cost(plan[0]))):
-        found = compared(make, base, head, plan)
-        assert any("by a race in its framework" in remark for remark in found.remarks) != counts
-        assert found.regressed == (counts and head is failed)
-
-
-@pytest.mark.parametrize("race", [True, False])
-@pytest.mark.parametrize(
-    ("before", "now", "counts"),
-    [("torn", "torn", False), ("torn", "lost", True), ("lost", "torn", False)],
-)
-def test_a_row_that_fails_otherwise_than_declared_counts(
-    make: Make, before: str, now: str, counts: bool, race: bool
-) -> None:
-    plan = [replace(item(), race=race, expected_failure="torn")]
-    base, head = (
-        [*cost(plan[0]), records.failure(plan[0].case.id, reason=reason)]
-        for reason in (before, now)
-    )
-    assert compared(make, base, head, plan).regressed is counts
-
-
-def test_a_lost_flush_counts(make: Make) -> None:
-    head = [
-        *without(cost(item()), "syscalls"),
-        records.syscalls(item().case.id, durability="never"),
-    ]
-    assert faults(make, head) == "safety after a power loss was 'at return' and is 'never'"
-
-
-def test_what_could_not_be_traced_does_not_count(make: Make) -> None:
-    head = [
-        *without(cost(item()), "syscalls"),
-        records.syscalls(item().case.id, durability="unknown", data_durability="unknown"),
-    ]
-    assert faults(make, head) == ""
-
-
-def test_lost_coverage_counts_and_stays_the_same_row(make: Make) -> None:
-    less = item(covers="weights")
-    assert faults(make, cost(less), [less]) == "coverage was 'full' and is 'weights'"
-
-
-@pytest.mark.parametrize(
-    ("file_bytes", "counts"), [(100_000, False), (100_100, False), (100_101, True), (99_000, False)]
-)
-def test_files_may_grow_by_a_thousandth(make: Make, file_bytes: int, counts: bool) -> None:
-    plan = [item()]
-    found = compared(
-        make, cost(plan[0], file_bytes=100_000), cost(plan[0], file_bytes=file_bytes), plan
-    )
-    assert bool(found.rows[0].faults) is counts
-    assert bool(found.rows[0].gains) is (file_bytes < 99_900)
-
-
-def test_a_resume_that_is_not_bitwise_any_more_counts(make: Make) -> None:
-    plan = [replace(item(experiment="resume"), processes=1)]
-    case = plan[0].case.id
-    same = [records.straight(case), records.interrupt(case), records.resume(case)]
-    other = [
-        *same[:2],
-        records.resume(case, identical=False, diverged_at=5, first_count=1, final_count=1),
-    ]
-    assert compared(make, same, other, plan).rows[0].faults == ("was bitwise and is not any more",)
-    assert compared(make, other, same, plan).rows[0].gains == ("is bitwise now",)
-
-
-def test_a_resume_that_does_not_get_back_what_was_saved_any_more_counts(make: Make) -> None:
-    plan = [replace(item(experiment="resume"), processes=1)]
-    case = plan[0].case.id
-    before = [records.straight(case), records.interrupt(case)]
-    differs = {"identical": False, "first_count": 1, "final_count": 1}
-    later, at_once = (
-        [*before, records.resume(case, **differs, diverged_at=step, restored=step > 4)]
-        for step in (5, 4)
-    )  # neither is bitwise
-    assert compared(make, later, at_once, plan).rows[0].faults == (
-        "was restored and is not any more",
-    )
-
-
-def test_ranks_own_values_that_are_not_covered_any_more_count(make: Make) -> None:
-    every, one = ([item(world=2, rank_local=covers)] for covers in (True, False))
-    runs = []
-    for plan in (every, one):
-        found = cost(plan[0])
-        runs.append(
-            make(
-                plan, [*found, *(replace(record, rank=1) for record in without(found, "syscalls"))]
-            )
-        )
-    assert comparison.of_runs(*runs).rows[0].faults == (
-        "covered every rank's own values and covers one rank's alone now",
-    )
-    assert comparison.of_runs(*reversed(runs)).rows[0].gains == (
-        "covers every rank's own values now",
-    )
-
-
-def test_a_row_that_is_gone_counts_within_a_suite(make: Make) -> None:
-    plan = [item(), item("npz")]
-    both = [record for of in plan for record in cost(of)]
-    assert compared_rows(comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0])))) == [
-        ("raw buffered", ()),
-        ("raw npz", ("the row is gone",)),
-    ]
-
-
-def test_rows_of_another_suite_are_left_out_and_that_is_said(make: Make) -> None:
-    plan = [item(), item("npz")]
-    both = [record for of in plan for record in cost(of)]
-    found = comparison.of_runs(make(plan, both), make(plan[:1], cost(plan[0]), suite="other"))
-    assert compared_rows(found) == [("raw buffered", ())]
-    assert any("left out" in remark for remark in found.remarks)
+# --- metrics that are not compared
 
 
 def test_loads_from_elsewhere_are_not_compared(make: Make) -> None:
     plan = [item()]
-    warm = [
-        replace(record, cache="warm", load_ns=1000) if record.kind == "load" else record
-        for record in cost(plan[0])
-    ]
+    warm = changed(cost(plan[0]), "load", cache="warm", load_ns=1000)
     found = compared(make, cost(plan[0]), warm, plan)
-    assert "load" not in figures(found)
+    assert "load" not in metrics(found)
+    assert dict(found.rows[0].left_out) == {"load": "the loads were cold and are warm"}
     assert list(found.remarks) == [
-        "raw buffered: loads were cold and are warm, so they are not compared"
+        "raw buffered: load is not compared, because the loads were cold and are warm"
     ]
 
 
-def test_that_nobody_watched_the_flushing_is_said(make: Make) -> None:
+def test_a_metric_in_another_unit_is_not_compared(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An experiment may tell a metric by another column and forget the condition."""
     plan = [item()]
-    found = compared(make, cost(plan[0]), without(cost(plan[0]), "syscalls"), plan)
-    assert not found.regressed
-    assert [
-        remark
-        for remark in found.remarks
-        if "what survives a power loss is not known any more" in remark
-    ]
+    columns = dict(comparison.metrics.columns_of(cost_rows.CostRow))
+    for name in ("load_s", "read_efficiency"):
+        declared = replace(columns[name].compared, conditions=())
+        columns[name] = replace(columns[name], compared=declared)
+    monkeypatch.setattr(comparison.metrics, "columns_of", lambda row_class: columns)
+    warm = changed(cost(plan[0]), "load", cache="warm")
+    found = compared(make, cost(plan[0]), warm, plan)
+    assert dict(found.rows[0].left_out) == {
+        "load": "it was measured in ceilings and is measured in s"
+    }
 
 
 @pytest.mark.parametrize(
-    ("changes", "left_out"),
+    ("changes", "left_out", "is_hollow"),
     [
-        ({}, []),
-        ({"write_depth": 7}, ["durable"]),
-        ({"read_block_bytes": 7}, ["load"]),
-        ({"write_depth": 7, "read_depth": 7}, None),
+        ({}, [], False),
+        ({"write_depth": 7}, ["durable"], False),
+        ({"read_block_bytes": 7}, ["load"], False),
+        ({"write_depth": 7, "read_depth": 7}, ["durable", "load"], True),
     ],
 )
-def test_what_is_told_in_ceilings_of_other_requests_is_not_compared(
-    make: Make, changes: dict[str, int], left_out: list[str] | None
+def test_times_in_ceilings_of_other_requests_are_not_compared(
+    make: Make, changes: dict[str, int], left_out: list[str], is_hollow: bool
 ) -> None:
     plan = [item()]
-    first = next(record for record in records.one_of_each() if record.kind == "calibration")
-    base, head = (
-        make(plan, [made, *cost(plan[0], factor)])
-        for made, factor in ((first, 1.0), (replace(first, **changes), 1.5))
-    )
+    base = make(plan, [calibration(), *cost(plan[0])])
+    head = make(plan, [calibration(**changes), *cost(plan[0], 1.5)])
     found = comparison.of_runs(base, head)
-    asked = ["durable", "load"] if left_out is None else left_out
-    assert [name for name in ("durable", "stall", "load") if name not in figures(found)] == asked
-    assert [remark.partition(":")[0] for remark in found.remarks] == [" and ".join(asked)] * bool(
-        asked
-    )
-    assert list(found.rows[0].left_out) == asked
-    assert found.is_hollow is (left_out is None)
+    assert metrics(found).keys() == {"stall", "durable", "load"} - set(left_out)
+    assert list(found.rows[0].left_out) == left_out
+    assert found.is_hollow is is_hollow
+    if left_out:
+        (remark,) = found.remarks
+        names, _, why = remark.partition(": ")
+        assert names == " and ".join(left_out)
+        assert why.startswith("not compared, because the ceilings of the two sides were made of ")
+    else:
+        assert not found.remarks
 
 
-@pytest.mark.parametrize(("kind", "figure"), [("save", "durable"), ("load", "load")])
-def test_what_is_told_in_ceilings_of_older_versions_is_not_compared(
-    make: Make, kind: str, figure: str
+@pytest.mark.parametrize(("kind", "metric"), [("save", "durable"), ("load", "load")])
+def test_times_in_ceilings_of_older_versions_are_not_compared(
+    make: Make, kind: str, metric: str
 ) -> None:
     plan = [item()]
     older = cost(plan[0])
-    newer = [
-        replace(record, ceilings=replace(record.ceilings, settled=True))
-        if record.kind == kind
-        else record
-        for record in cost(plan[0], 1.5)
-    ]
+    newer = settled(cost(plan[0], 1.5), kind)
     found = compared(make, older, newer, plan)
-    assert list(found.rows[0].left_out) == [figure]
-    assert figure not in figures(found)
-    (remark,) = found.remarks
-    assert remark.startswith(
-        f"{figure}: not compared, for the ceilings of one side were taken without memory having been backed"
-    )
+    assert list(found.rows[0].left_out) == [metric]
+    assert metric not in metrics(found)
+    assert list(found.remarks) == [
+        f"{metric}: not compared, because the ceilings of one side were taken without memory having "
+        "been backed before, as older versions did. Measure that side anew"
+    ]
     assert not compared(make, newer, newer, plan).remarks
 
 
@@ -679,402 +401,16 @@ def test_a_baseline_of_an_older_version_is_refused_before_anything_is_measured(
 ) -> None:
     plan = [item()]
     older = cost(plan[0])
-    newer = [
-        replace(record, ceilings=replace(record.ceilings, settled=True))
-        if record.kind in ("save", "load")
-        else record
-        for record in older
-    ]
-    compare._require_settled(make(plan, newer), tmp_path)
-    mixed = [old if old.kind == "load" else new for old, new in zip(older, newer, strict=True)]
-    for baseline in (make(plan, older), make(plan, mixed)):
+    compare._require_settled(make(plan, settled(older, "save", "load")), tmp_path)
+    for baseline in (make(plan, older), make(plan, settled(older, "save"))):
         with pytest.raises(
             IncomparableError, match=f"as older versions did: remove {tmp_path} to have a new one"
         ):
             compare._require_settled(baseline, tmp_path)
 
 
-def test_one_slow_copy_in_memory_is_not_the_machines(make: Make) -> None:
+def test_the_ceilings_of_loads_out_of_a_cache_need_not_be_of_this_version(make: Make) -> None:
+    """They are compared in seconds, so that no ceiling is in their unit."""
     plan = [item()]
-    slow = [
-        replace(record, memory_copy_ns=9 * record.memory_copy_ns)
-        if record.kind == "state" and record.process == 5
-        else record
-        for record in cost(plan[0])
-    ]
-    base, head = cost(plan[0]), cost(plan[0], 1.15)
-    assert figures(compared(make, slow, head, plan)) == figures(compared(make, base, head, plan))
-
-
-def test_other_packages_are_said(make: Make) -> None:
-    plan = [item()]
-    old = records.worker(packages={"numpy": "2.4.6", "zarr": "3.1"})
-    new = records.worker(packages={"numpy": "2.5.0", "blosc": "1.11"})
-    base, head = cost(plan[0]), cost(plan[0])
-    assert list(compared(make, [*base, old], [*head, old], plan).remarks) == []
-    found = compared(make, [*base, old], [*head, new], plan)
-    assert list(found.remarks) == [
-        "packages: blosc (absent) to 1.11, numpy 2.4.6 to 2.5.0, zarr 3.1 to (absent)"
-    ]
-    another = replace(new, framework="jax")
-    assert list(compared(make, [*base, old], [*head, old, another], plan).remarks) == [], (
-        "of a framework that one run lacks"
-    )
-
-
-@pytest.mark.parametrize(
-    ("world", "remarks"), [(1, []), (2, ["mpirun: the environment's to /usr/bin/mpirun"])]
-)
-def test_another_mpirun_is_said_where_it_started_ranks(
-    make: Make, world: int, remarks: list[str]
-) -> None:
-    plan = [item(world=world)]
-    ranked = [record for record in cost(plan[0]) if record.kind in ("save", "load", "verified")]
-    both = [replace(record, rank=rank) for record in ranked for rank in range(world)]
-    other = make(plan, both, settings=store.Settings(mpirun="/usr/bin/mpirun"))
-    found = comparison.of_runs(make(plan, both), other)
-    assert list(found.remarks) == remarks
-
-
-@pytest.mark.parametrize(
-    ("base", "head"),
-    [
-        (WHOLE, Selection.of(["raw"], methods=["buffered"])),
-        (WHOLE, Selection.of(["raw"], methods=["buffered", "fast"])),
-        # a suite need not list what was asked for by name
-        (Selection.of(["raw"], methods=["buffered", "npz"]), WHOLE),
-        (Selection.of(["raw"], worlds=[1, 2]), Selection.of(["raw"], methods=["buffered"])),
-        (None, Selection.of(["raw"], methods=["buffered"])),
-        (WHOLE, None),
-        (None, None),
-    ],
-    ids=["narrower", "a trait", "a name", "two ways", "of before", "none of npz", "both of before"],
-)
-def test_a_row_that_a_run_was_not_asked_for_is_left_out(
-    make: Make, base: Selection | None, head: Selection | None
-) -> None:
-    plan = [item(), item("npz")]
-    both = [record for of in plan for record in cost(of)]
-    found = comparison.of_runs(
-        make(plan, both, selection=base), make(plan[:1], cost(plan[0]), selection=head)
-    )
-    assert compared_rows(found) == [("raw buffered", ())]
-    assert not found.regressed
-    assert [
-        remark for remark in found.remarks if "which was not asked for them: left out" in remark
-    ]
-
-
-@pytest.mark.parametrize(
-    ("base", "head"),
-    [
-        (WHOLE, Selection.of(["raw"], methods=["buffered", "npz"])),
-        (
-            Selection.of(["raw"], methods=["npz", "buffered"]),
-            Selection.of(["raw"], methods=["buffered", "npz", "direct"]),
-        ),
-        (Selection.of(["raw"], methods=["fast"]), Selection.of(["raw"], methods=["fast"])),
-        (WHOLE, Selection.of(["raw"], workloads=["resnet50"])),
-        (WHOLE, Selection.of(["raw", "jax"])),
-        (None, WHOLE),
-    ],
-    ids=[
-        "by name",
-        "by both",
-        "by the same trait",
-        "another choice",
-        "more frameworks",
-        "a base of before",
-    ],
-)
-def test_a_row_that_both_runs_were_asked_for_is_missed(
-    make: Make, base: Selection | None, head: Selection | None
-) -> None:
-    plan = [item(), item("npz")]
-    both = [record for of in plan for record in cost(of)]
-    found = comparison.of_runs(
-        make(plan, both, selection=base), make(plan[:1], cost(plan[0]), selection=head)
-    )
-    assert compared_rows(found)[1:] == [("raw npz", ("the row is gone",))]
-
-
-def test_a_row_under_another_option_is_left_out(make: Make) -> None:
-    plain, double = item(), item("double")
-    changed = replace(double, case=replace(double.case, method="double[slowdown=2.0]"))
-    base = make([plain, double], [*cost(plain), *cost(double)])
-    head = make(
-        [plain, changed],
-        [*cost(plain), *cost(changed)],
-        selection=Selection.of(["raw"], options={"slowdown": 2.0}),
-    )
-    found = comparison.of_runs(base, head)
-    assert compared_rows(found) == [("raw buffered", ())]
-    assert len(found.remarks) == 2, "on either side"
-
-
-def test_a_run_of_before_selections_were_kept_misses_what_its_parts_make_up(make: Make) -> None:
-    plan = [item(), item("npz"), item(workload="candle-mlp"), item("npz", workload="candle-mlp")]
-    all_of_it, but_one = (
-        [record for of in some for record in cost(of)] for some in (plan, plan[:3])
-    )
-    found = comparison.of_runs(make(plan, all_of_it), make(plan[:3], but_one, selection=None))
-    assert [row.faults for row in found.rows] == [(), (), (), ("the row is gone",)]
-
-
-def test_an_arm_that_lacks_a_row_of_the_other_has_lost_it(make: Make) -> None:
-    plan = [item(arm="a"), item(arm="b"), item("npz", arm="a")]
-    found = comparison.of_arms(
-        make(plan, [record for of in plan for record in cost(of)], selection=None)
-    )
-    assert compared_rows(found) == [("raw buffered", ()), ("raw npz", ("the row is gone",))]
-
-
-def test_a_new_row_is_named_and_no_regression(make: Make) -> None:
-    plan = [item(), item("npz")]
-    both = [record for of in plan for record in cost(of)]
-    found = comparison.of_runs(make(plan[:1], cost(plan[0])), make(plan, both))
-    assert not found.regressed
-    assert any(
-        remark.startswith("new in ") and remark.endswith(": raw npz") for remark in found.remarks
-    )
-
-
-def compared_rows(found: Comparison) -> list[tuple[str, tuple[str, ...]]]:
-    return [(row.name, row.faults) for row in found.rows]
-
-
-# --- what is never compared
-# ---------------------------------------------------------------------------------------------------
-
-
-def test_another_machine_is_refused_with_the_reason(make: Make) -> None:
-    plan = [item()]
-    with pytest.raises(comparison.Unlike, match=r"not measured alike \(machine, filesystem\)"):
-        comparison.of_runs(
-            make(plan, cost(plan[0])),
-            make(plan, cost(plan[0]), machine="elsewhere", filesystem="nfs"),
-        )
-
-
-@pytest.mark.parametrize("missing", ["verified", "load"])
-def test_an_interrupted_run_is_refused(make: Make, missing: str) -> None:
-    plan = [item()]
-    with pytest.raises(
-        comparison.Unlike, match="was interrupted; go on with: ckptbench run --resume "
-    ):
-        comparison.of_runs(make(plan, cost(plan[0])), make(plan, without(cost(plan[0]), missing)))
-
-
-def test_runs_without_a_row_in_common_are_refused(make: Make) -> None:
-    with pytest.raises(comparison.Unlike, match="no row in common"):
-        comparison.of_runs(make([item()], cost(item())), make([item("npz")], cost(item("npz"))))
-
-
-# --- ratios
-# -------------------------------------------------------------------------------------------------------------------
-
-
-def samples(values: Sequence[float]) -> Samples:
-    return Samples(np.array(values), np.arange(len(values)))
-
-
-def test_intervals_of_groups_are_welchs() -> None:
-    base, head = [1.0, 1.1, 0.9, 1.05], [1.2, 1.5, 1.3, 1.25, 1.4]
-    expected = stats.ttest_ind(np.log(head), np.log(base), equal_var=False).confidence_interval(
-        0.99
-    )
-    found = ratios.of_groups(samples(base), samples(head), 0.99)
-    assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
-
-
-def test_intervals_of_few_pairs_are_students() -> None:
-    base, head = [1.0, 1.1, 0.9, 1.05], [1.2, 1.5, 1.3, 1.25]
-    expected = stats.ttest_rel(np.log(head), np.log(base)).confidence_interval(0.99)
-    found = ratios.of_pairs(samples(base), samples(head), 0.99)
-    assert found is not None
-    assert (found.low, found.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
-
-
-@pytest.mark.parametrize(
-    ("pairs", "confidence"), [(6, 0.9), (8, 0.95), (11, 0.998), (12, 0.95), (20, 0.99)]
-)
-def test_intervals_of_enough_pairs_are_those_of_wilcoxons_signed_ranks(
-    pairs: int, confidence: float
-) -> None:
-    generator, excluded = np.random.default_rng(pairs), 0
-    for _ in range(50):
-        head = np.exp(generator.normal(0.6, 1.0, pairs))
-        found = ratios.of_pairs(samples(np.ones(pairs)), samples(head), confidence)
-        assert found is not None
-        excluded += not found.low <= 1.0 <= found.high
-        chance = stats.wilcoxon(np.log(head), method="exact").pvalue
-        assert (chance <= 1 - confidence) == (not found.low <= 1.0 <= found.high)
-        assert found.low <= found.value <= found.high
-    assert 0 < excluded < 50
-
-
-SLOWER = [
-    1.15,
-    1.16,
-    1.13,
-    1.17,
-    1.14,
-    1.15,
-    1.12,
-    1.18,
-    1.15,
-    1.16,
-    1.14,
-    1.13,
-    1.17,
-    1.16,
-    1.15,
-    1.14,
-]
-
-
-def test_a_wild_pair_that_points_as_the_others_do_hides_nothing() -> None:
-    found = ratios.of_pairs(samples(np.ones(12)), samples([*SLOWER[:11], 3.0]), 0.998)
-    assert found is not None
-    assert (found.low > 1.1, found.value) == (True, pytest.approx(1.15, abs=0.01))
-
-
-@pytest.mark.parametrize(("pairs", "reach"), [(14, 0.5), (17, 0.0)])
-def test_one_wild_pair_moves_an_end_by_half_of_what_it_is_off_and_among_seventeen_by_nothing(
-    pairs: int, reach: float
-) -> None:
-    """With as many figures as the gate suite has."""
-    found = ratios.of_pairs(
-        samples(np.ones(pairs)), samples([*SLOWER[: pairs - 1], 0.5]), 1 - 0.03 / 8
-    )
-    assert found is not None
-    assert math.log(found.low) == pytest.approx(
-        reach * math.log(0.5) + (1 - reach) * math.log(1.15), abs=0.03
-    )
-    assert found.value == pytest.approx(1.15, abs=0.01)
-
-
-@pytest.mark.parametrize("make_ratio", [ratios.of_pairs, ratios.of_groups])
-def test_one_process_says_nothing_about_others(make_ratio: Callable[..., Estimate]) -> None:
-    found = make_ratio(samples([1.0]), samples([2.0]), 0.95)
-    assert (found.value, found.low, found.high) == (2.0, 0.0, float("inf"))
-
-
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("processes", [PROCESSES, 12])
-def test_intervals_of_few_processes_hold_at_high_confidence(paired: bool, processes: int) -> None:
-    """A bootstrap of six processes does not: this is why it is not used here."""
-    generator = np.random.default_rng(7)
-    confidence, tries, missed = 0.99, 2000, 0
-    for _ in range(tries):
-        base, head = (samples(np.exp(0.1 * generator.standard_normal(processes))) for _ in range(2))
-        found = (ratios.of_pairs if paired else ratios.of_groups)(base, head, confidence)
-        assert found is not None
-        missed += not found.low <= 1.0 <= found.high
-    assert missed <= 1.6 * (1 - confidence) * tries
-
-
-# --- outputs
-# ------------------------------------------------------------------------------------------------------------------
-
-NASTY = 'a|b <script>alert("x")</script> \x1b[31mred\x00 & ]]>'
-
-
-def nasty() -> Comparison:
-    slower = Figure("durable", "ceilings", 1.0, 1.2, Estimate(1.2, 1.1, 1.3), "slower")
-    unknown = Figure("stall", "s", 0.1, 0.1, Estimate(1.0, 0.0, float("inf")), "inconclusive")
-    row = ComparedRow(
-        "group <1>", "raw x", ("0" * 12,), (slower, unknown), (NASTY,), (), {"load": NASTY}
-    )
-    return Comparison("base", "head", False, 2, (row,), ("a remark",))
-
-
-def test_junit_is_valid_xml_whatever_a_record_says() -> None:
-    root = ElementTree.fromstring(comparison_output.to_junit(nasty()))
-    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "2", "2")
-    messages = [failure.get("message") for failure in root.iter("failure")]
-    assert messages[0] == NASTY.replace("\x1b[31m", "").replace("\x00", "\ufffd")
-    assert messages[1] == "slower: 1.200 [1.100–1.300]"
-
-
-def test_markdown_keeps_its_table_whatever_a_record_says() -> None:
-    text = comparison_output.to_markdown(nasty())
-    assert text.startswith(
-        "### 1 of 1 rows got worse: head against base. Figures: 1 slower, 1 inconclusive, 1 not compared."
-    )
-    assert "<script>" not in text
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert {line.replace("\\|", "").count("|") for line in rows} == {7}
-
-
-def test_json_has_no_infinity() -> None:
-    found = json.loads(
-        comparison_output.to_json(nasty()), parse_constant=lambda name: pytest.fail(name)
-    )
-    assert [figure["ratio_high"] for figure in found["rows"][0]["figures"]] == [1.3, None]
-    assert (found["schema"], found["regressed"], found["rows"][0]["faults"]) == (1, True, [NASTY])
-    assert found["rows"][0]["left_out"] == {"load": NASTY}
-
-
-def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> None:
-    plan = [item()]
-    base, slow, elsewhere = (
-        make(plan, cost(plan[0])),
-        make(plan, cost(plan[0], 1.3)),
-        make(plan, cost(plan[0]), machine="elsewhere"),
-    )
-    results = ("--results", str(tmp_path / "results"))
-    worse = ckptbench("compare", base.name, slow.name, "--out", str(tmp_path / "out"), *results)
-    assert worse.returncode == 1, worse.stderr
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "comparison.json",
-        "comparison.md",
-        "comparison.xml",
-    ]
-    same = ckptbench("compare", base.name, base.name, "--format", "json", *results)
-    assert (same.returncode, json.loads(same.stdout)["regressed"]) == (0, False)
-    refused = ckptbench("compare", base.name, elsewhere.name, *results)
-    assert (refused.returncode, "not measured alike (machine)" in refused.stderr) == (3, True)
-
-
-def test_the_command_does_not_pass_what_it_could_not_compare(make: Make, tmp_path: Path) -> None:
-    plan = [item()]
-    first = next(record for record in records.one_of_each() if record.kind == "calibration")
-    other = replace(first, write_depth=7, read_depth=7)
-    base, head, slow = (
-        make(plan, [made, *cost(plan[0], factor)])
-        for made, factor in ((first, 1.0), (other, 1.0), (other, 1.5))
-    )
-    results = ("--results", str(tmp_path / "results"))
-    hollow = ckptbench("compare", base.name, head.name, *results)
-    assert hollow.returncode == 3, hollow.stderr
-    assert "neither saves nor loads could: " in " ".join(hollow.stdout.split())
-    assert "2 not compared" in " ".join(hollow.stdout.split())
-    assert ckptbench("compare", base.name, slow.name, *results).returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("option", "told"),
-    [(("--format", "xml"), "unknown format 'xml'"), (("--out", "README.md"), "README.md")],
-)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("compare", "a", "b"),
-        ("ab", "--b", "slowdown=2.0", "--framework", "raw"),
-        ("regress", "--framework", "raw"),
-    ],
-)
-def test_an_output_that_cannot_be_is_refused_before_anything_is_measured(
-    tmp_path: Path, words: tuple[str, ...], option: tuple[str, str], told: str
-) -> None:
-    results = tmp_path / "results"
-    refused = ckptbench(*words, *option, "--results", str(results))
-    assert (refused.returncode, told in refused.stderr, results.exists()) == (2, True, False), (
-        refused.stderr
-    )
+    found = changed(settled(cost(plan[0]), "save"), "load", cache="warm")
+    assert comparison.has_settled_ceilings(make(plan, found))

@@ -1,4 +1,4 @@
-"""Precision on demand: processes are added to the rows that need them, until they are precise or the time is over."""
+"""Precision on demand: rows get more processes until they are precise or the time is over."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_rows_that_are_precise_or_failed_need_no_more(run: ReadRun) -> None:
     assert precision.too_wide(run, 5.0) == set()
 
 
-def test_the_least_precise_figure_decides(run: ReadRun) -> None:
+def test_the_least_precise_metric_decides(run: ReadRun) -> None:
     steady, restless = precision.of_run(run)
     assert steady.half_width < 0.05 < restless.half_width
-    assert restless.figure in ("durable", "stall")
+    assert restless.metric in ("durable", "stall")
 
 
 def test_one_process_is_never_precise(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_nothing_begins_that_may_outlast_the_budget(
         slots.append(slot)
         return 1000.0
 
-    monkeypatch.setattr(Session, "_measure_slots", slow)
+    monkeypatch.setattr(Session, "_measure_units", slow)
     plan = [planned("buffered", samples=1, warmups=0)]
     measure(plan, goal=Goal(lambda: {plan[0].case.id} if len(slots) < 3 else set(), budget_s))
     assert slots == expected
@@ -180,5 +180,5 @@ def test_a_budget_without_a_unit_is_refused(text: str) -> None:
 
 
 def test_a_budget_alone_is_refused() -> None:
-    with pytest.raises(UsageError, match="--budget is for --precision"):
+    with pytest.raises(UsageError, match="so give --precision too"):
         measuring.goal_of(None, "10m")

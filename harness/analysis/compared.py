@@ -1,13 +1,14 @@
 """Declarations of what `compare` does with a column: test it as a cost, or watch it as a fact.
 
-A cost has samples on both sides, and their ratio is tested. A fact has no interval: what was true,
-safe or small and is not any more always counts.
+A cost has samples on both sides, and the ratio of head over base is tested. A fact has no interval:
+what was true, safe or small and is not any more always counts.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,13 @@ import pandas as pd
 
 from harness.wire.records import CalibrationRecord
 
-IN_CEILINGS = "ceilings"  # the unit of times told in raw transfers of as many bytes
-TOLERANCE = 1.05  # a ratio up to which a difference is not worth the name
+IN_CEILINGS = "ceilings"
+"""The unit of times told in raw transfers of as many bytes."""
+
+TOLERANCE = 1.05
+"""The ratio up to which a difference is not worth the name."""
+
+_BYTES_PER_THOUSAND = 1  # by which files may grow or shrink
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,11 @@ class Worth:
 
     different: float = TOLERANCE
     same: float = TOLERANCE
+
+
+def usual_worth(base: pd.DataFrame, head: pd.DataFrame) -> Worth:
+    """Return the ratios that are worth the name in most columns."""
+    return Worth()
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,15 @@ class Controls:
 
 
 Drift = Callable[[Controls], float]
-"""The logarithm of how far a cost may be off, because the machine was another one meanwhile."""
+"""The logarithm of how far a cost may be off, because the machine was another one meanwhile.
+
+Two runs are of two moments, and a copy in memory and a raw write do not take the same time in both.
+The interval of a ratio knows the spread within each run only. So it is widened by the drift at both
+ends. The arms of one run need none, because their processes alternate.
+
+The measurement that needs this rule is `tests/gate_quality.py report`: it counts how many pairs of
+like runs get a false alarm, with the rule and without it.
+"""
 
 
 def as_the_copy_does(controls: Controls) -> float:
@@ -54,7 +73,7 @@ def as_the_copy_does(controls: Controls) -> float:
 
 
 def as_the_farther_does(controls: Controls) -> float:
-    """Return the drift of a time of which nobody knows what bounds it."""
+    """Return the drift of a time that memory or the disk may bound, nobody knows which."""
     return controls.farther
 
 
@@ -73,50 +92,135 @@ def in_part(moved: float, share: float) -> float:
     return math.log1p(share * math.expm1(moved))
 
 
-def usual_worth(base: pd.DataFrame, head: pd.DataFrame) -> Worth:
-    """Return the ratios that are worth the name in most columns."""
-    return Worth()
+@dataclass(frozen=True)
+class Circumstances:
+    """The circumstances of one side's samples.
+
+    `samples` are all samples of the row, with their warm-ups. `calibration` says of which requests
+    the run made its ceilings; None where the run does not say.
+    """
+
+    row: Any
+    samples: pd.DataFrame
+    calibration: CalibrationRecord | None
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A circumstance that must be alike on both sides, because else their ratio says nothing.
+
+    `value` returns it for one side; None where nothing tells it, which is no difference. `why` is
+    given the values of base and head, and completes the sentence "… is not compared, because …".
+    `advice` says what to do; a condition that concerns whole runs has one. `of_now` is the value of
+    a run of this version, where older versions measured otherwise.
+    """
+
+    value: Callable[[Circumstances], Hashable]
+    why: Callable[[Any, Any], str]
+    advice: str = ""
+    of_now: Hashable = None
+
+
+def every_row(row: Any) -> bool:
+    """Return True: the column is tested in every row."""
+    return True
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A number whose ratio head over base is tested; above 1 is worse.
+    """A metric: a number whose ratio head over base is tested. A ratio above 1 is worse.
 
-    `cost` gives what each sample costs. `requests` gives the sizes and depths that a calibration
-    chose for the ceiling in which the cost is told: costs told in unlike ceilings are not compared.
+    `cost` returns what each sample costs, in `unit`. `applies_to` says in which rows the column is
+    tested, because one row may tell a metric by this column and another row by another one.
+    `conditions` must be alike on both sides; the first one that is not gives the reason.
     """
 
     name: str
     unit: str
     cost: Callable[[pd.DataFrame], pd.Series[float]]
+    applies_to: Callable[[Any], bool] = every_row
+    conditions: tuple[Condition, ...] = ()
     drift: Drift = as_the_farther_does
     worth: Callable[[pd.DataFrame, pd.DataFrame], Worth] = usual_worth
-    requests: Callable[[CalibrationRecord], tuple[int, ...]] | None = None
 
 
 @dataclass(frozen=True)
-class Flag:
+class Change:
+    """A difference between the facts of two rows, as a sentence."""
+
+    sentence: str
+    is_worse: bool
+
+
+class Fact(ABC):
+    """A value that is compared without an interval."""
+
+    @abstractmethod
+    def change(self, base: Any, head: Any) -> Change | None:
+        """Return what changed from the base's value to the head's; None where nothing did."""
+
+    def doubt(self, base: Any, head: Any, head_row: Any) -> str:
+        """Return what is not known of the head any more, as a sentence; empty where all is known."""
+        return ""
+
+
+@dataclass(frozen=True)
+class Flag(Fact):
     """A fact that must not get lost. `words` completes the sentence "was … and is not any more"."""
 
     words: str
 
+    def change(self, base: bool | None, head: bool | None) -> Change | None:
+        """Return a loss, or a gain where it is known that the base did not have it."""
+        if base and not head:
+            return Change(f"was {self.words} and is not any more", is_worse=True)
+        if base is False and head:
+            return Change(f"is {self.words} now", is_worse=False)
+        return None
+
 
 @dataclass(frozen=True)
-class Rank:
+class Rank(Fact):
     """A word that must not fall back in an order, whose worst word is first.
 
-    A word outside of the order, such as "unknown", compares nothing.
+    A word outside of the order, such as "unknown", compares nothing. Where the base has a word of
+    the order and the head has none, the sentence `when_unknown` says so, with the reason that the
+    row's field `reason` holds.
     """
 
     words: str
     worst_first: tuple[str, ...]
+    when_unknown: str = ""
+    reason: str = ""
+
+    def change(self, base: str, head: str) -> Change | None:
+        """Return by which words the value fell back or rose."""
+        if base == head or base not in self.worst_first or head not in self.worst_first:
+            return None
+        is_worse = self.worst_first.index(head) < self.worst_first.index(base)
+        return Change(f"{self.words} was {base!r} and is {head!r}", is_worse)
+
+    def doubt(self, base: str, head: str, head_row: Any) -> str:
+        """Return that the head's place in the order is not known any more."""
+        if not self.when_unknown or base not in self.worst_first or head in self.worst_first:
+            return ""
+        reason = getattr(head_row, self.reason) if self.reason else ""
+        return f"{self.when_unknown} ({reason})" if reason else self.when_unknown
 
 
 @dataclass(frozen=True)
-class FileBytes:
+class FileBytes(Fact):
     """A number of bytes that must not grow. `words` names the files, such as "of a fresh state"."""
 
     words: str = ""
 
+    def change(self, base: int | None, head: int | None) -> Change | None:
+        """Return by how much the files grew or shrank, where it is more than a thousandth."""
+        if not base or not head or 1000 * abs(head - base) <= _BYTES_PER_THOUSAND * base:
+            return None
+        files = f"files {self.words}" if self.words else "files"
+        percent = f"{100 * (head / base - 1):+.2f} %"
+        return Change(f"{files} had {base} bytes and have {head} ({percent})", head > base)
 
-Compared = Cost | Flag | Rank | FileBytes
+
+Compared = Cost | Fact

@@ -1,4 +1,4 @@
-"""How precise a run's rows are, against what was asked for."""
+"""The precision of a run's rows, beside the one that the run was asked for."""
 
 from __future__ import annotations
 
@@ -9,71 +9,87 @@ from typing import Any
 
 from harness.analysis import comparison
 from harness.analysis.ratios import half_width
-from harness.analysis.row import group_title, listed
+from harness.analysis.row import group_title
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import CONFIDENCE
+from harness.analysis.text import listed
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The least precise figure of a row, and half of its interval's width as a share of its value."""
+    """The precision of a row, which is that of its least precise metric.
+
+    `half_width` is half of the width of the metric's interval as a share of its value.
+    """
 
     name: str
     cases: tuple[str, ...]
-    figure: str
+    metric: str
     half_width: float
 
 
 def of_run(run: ReadRun) -> list[Precision]:
-    """The precision of every row that took samples; of a run with arms, that of every ratio between them.
+    """Return the precision of every row that took samples.
 
-    It is that of the least precise figure of those that `comparison` knows, by Student's interval
-    over the processes: the bootstrap of a table is narrow by chance now and then where processes
-    are few, and who stops at the first such moment is deceived.
+    The metrics are those that `comparison` tests. In a run with arms it is the precision of their
+    ratios. The intervals are Student's over the processes. The bootstrap of a table is narrow by
+    chance now and then where processes are few, so a run that stopped at the first such moment would
+    look more precise than it is.
     """
     return list(_of_arms(run) if comparison.has_arms(run) else _of_rows(run))
 
 
 def too_wide(run: ReadRun, wanted: float) -> set[str]:
-    """The identifiers of the cases that are less precise than wanted."""
-    return {case for row in of_run(run) if row.half_width > wanted for case in row.cases}
+    """Return the identifiers of the cases that are less precise than wanted."""
+    cases: set[str] = set()
+    for row in of_run(run):
+        if row.half_width > wanted:
+            cases.update(row.cases)
+    return cases
 
 
 def notes(run: ReadRun) -> list[str]:
-    """Which rows are as precise as the run was asked to be, and which were not in the time it had."""
+    """Return which rows are as precise as the run was asked to be, and which are not."""
     goal: dict[str, Any] = run.stored.header.get("goal") or {}
     if not goal:
         return []
-    asked, found = f"±{_percent(goal['precision'])} was asked for", of_run(run)
-    reached = [row.name for row in found if row.half_width <= goal["precision"]]
-    missed = [
-        f"{row.name} ({row.figure} ±{_percent(row.half_width)})"
-        for row in found
-        if row.half_width > goal["precision"]
-    ]
-    texts = [f"{asked} and reached by {listed(reached)}."] if reached else []
-    allowed = f"within {goal['budget_s'] / 60:g} min"
-    return texts + ([f"{asked} {allowed} and not reached by {listed(missed)}."] if missed else [])
+    reached, missed = [], []
+    for row in of_run(run):
+        if row.half_width <= goal["precision"]:
+            reached.append(row.name)
+        else:
+            missed.append(f"{row.name} ({row.metric} ±{_percent(row.half_width)})")
+    asked = f"±{_percent(goal['precision'])} was asked for"
+    budget = f"within {goal['budget_s'] / 60:g} min"
+    texts = []
+    if reached:
+        texts.append(f"{asked} and reached by {listed(reached)}.")
+    if missed:
+        texts.append(f"{asked} {budget} and not reached by {listed(missed)}.")
+    return texts
 
 
 def _of_rows(run: ReadRun) -> Iterator[Precision]:
-    rows = {item.case.id: row for item, row in zip(run.stored.plan, run.rows, strict=True)}
-    for case, figures in comparison.costs(run):
-        widths = {name: half_width(samples, CONFIDENCE) for name, samples in figures.items()}
-        if widths:
-            figure = max(widths, key=lambda name: widths[name])
-            title = f"{case.framework} {case.method} on {group_title(rows[case.id])}"
-            yield Precision(title, (case.id,), figure, widths[figure])
+    rows = {planned.case.id: row for planned, row in zip(run.stored.plan, run.rows, strict=True)}
+    for case, metrics in comparison.costs(run):
+        widths = {name: half_width(samples, CONFIDENCE) for name, samples in metrics.items()}
+        if not widths:
+            continue
+        widest = max(widths, key=lambda name: widths[name])
+        title = f"{case.framework} {case.method} on {group_title(rows[case.id])}"
+        yield Precision(title, (case.id,), widest, widths[widest])
 
 
 def _of_arms(run: ReadRun) -> Iterator[Precision]:
     for row in comparison.between_arms(run).rows:
-        worst = max(row.figures, key=lambda figure: figure.ratio.half_width, default=None)
-        if worst is not None:
-            yield Precision(
-                f"{row.name} on {row.group}", row.cases, worst.name, worst.ratio.half_width
-            )
+        widest = max(row.metrics, key=lambda metric: metric.ratio.half_width, default=None)
+        if widest is None:
+            continue
+        title = f"{row.name} on {row.group}"
+        yield Precision(title, row.cases, widest.name, widest.ratio.half_width)
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %" if math.isfinite(share) else "any share: one process alone"
+    if not math.isfinite(share):
+        return "any share: one process alone"
+    return f"{100 * share:.3g} %"

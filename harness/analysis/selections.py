@@ -1,10 +1,10 @@
-"""Which rows a run lacks because nobody asked for them, and which it ought to have.
+"""Rows that only one of two runs has: those that the other run ought to have, and all others.
 
 A suite measures what it lists. On the command line it is narrowed to some frameworks, workloads and
-methods, and other methods, numbers of ranks and ways to train take the place of its own. A row is
-missed where both runs were asked for it, or both left it to the same suite. It is left out where
-one was asked for something else: another suite, other names, or names at all where the other run
-had only what the suite lists.
+methods, and other methods, numbers of ranks and ways to train replace its own. A row is missed where
+both runs were asked for it, or both left it to the same suite. It is left out where one of them was
+asked for something else: for another suite, for other names, or for any names at all where the other
+run had only what the suite lists.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from harness.analysis.runs import ReadRun
 from harness.run.plan import Selection
 from harness.wire.case import Case
 
-_Name = Callable[[Case], Any]
-# what a selection calls a case by; an empty one is under no such choice
-_NAMES: dict[str, _Name] = {
+# The name under which a selection chooses a case. Where it is None, no choice concerns the case.
+_NAMES: dict[str, Callable[[Case], Any]] = {
     "frameworks": lambda case: case.framework,
     "workloads": lambda case: case.workload,
     "methods": lambda case: case.method.partition("[")[0],
@@ -28,14 +27,14 @@ _NAMES: dict[str, _Name] = {
     "launchers": lambda case: case.launcher,
     "nodes": lambda case: case.nodes or None,
 }
-# who names these can get what no suite lists
+# A name given here may be one that no suite lists.
 _BEYOND_THE_SUITE = ("methods", "worlds", "strategies", "launchers", "nodes")
 
 
 def is_left_out(case: Case, of: ReadRun, other: ReadRun) -> bool:
-    """Whether a row of the run `of` is one that `other` was not asked for.
+    """Return whether a row of the run `of` is one that the other run was not asked for.
 
-    A run of before that was kept tells only by its plan: it was asked for what occurs there.
+    Older runs did not store their selection. Such a run counts as asked for what occurs in its plan.
     """
     if of.stored.header["suite"] != other.stored.header["suite"]:
         return True
@@ -43,28 +42,36 @@ def is_left_out(case: Case, of: ReadRun, other: ReadRun) -> bool:
     if theirs is None:
         return not _is_of_parts_that_occur(case, other)
     ours = of.stored.selection
-    return _has_other_options(case, ours, theirs) or any(
-        _is_not_named(axis, case, ours, theirs) for axis in _NAMES
-    )
+    if _has_other_options(case, ours, theirs):
+        return True
+    return any(_is_not_named(axis, case, ours, theirs) for axis in _NAMES)
 
 
 def _is_not_named(axis: str, case: Case, ours: Selection | None, theirs: Selection) -> bool:
-    named, own = getattr(theirs, axis), getattr(ours, axis, None)
+    """Return whether the other run chose names on this axis, and the case's name is not among them.
+
+    Where the two chose the same, or nothing was chosen, the suite decides, which is the same one.
+    """
+    our_names = getattr(ours, axis, None)
+    their_names = getattr(theirs, axis)
     name = _NAMES[axis](case)
-    if name is None or named == own:
+    if name is None or their_names == our_names:
         return False
-    return axis in _BEYOND_THE_SUITE if named is None else name not in named
+    if their_names is None:
+        return axis in _BEYOND_THE_SUITE
+    return name not in their_names
 
 
 def _has_other_options(case: Case, ours: Selection | None, theirs: Selection) -> bool:
-    """A method with other options than its own is a row of another name."""
-    own = ours.options if ours else {}
-    return any(
-        key in case.options and own.get(key) != theirs.options.get(key)
-        for key in {*own, *theirs.options}
-    )
+    """Return whether the case has an option that the other run was asked for with another value."""
+    our_options = ours.options if ours else {}
+    for option in {*our_options, *theirs.options}:
+        if option in case.options and our_options.get(option) != theirs.options.get(option):
+            return True
+    return False
 
 
 def _is_of_parts_that_occur(case: Case, run: ReadRun) -> bool:
+    """Return whether each of the case's names occurs in the plan of a run."""
     planned = [item.case for item in run.stored.plan]
     return all(name(case) in {name(other) for other in planned} for name in _NAMES.values())

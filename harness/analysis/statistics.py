@@ -1,14 +1,13 @@
-"""Medians and ratios with bootstrap intervals that know that samples of one process resemble each other.
+"""Medians and ratios with bootstrap intervals for samples that are clustered by process.
 
-Source of the method: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM
-2013: resample the processes with replacement, then the samples within each. Intervals are
-percentile intervals; several comparisons at once get simultaneous ones by Bonferroni's inequality.
-A bootstrap over few clusters is too narrow by the root of (P - 1) / P for P processes (A. C.
-Davison and D. V. Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8), so medians
-are spread by its inverse, on the scale of logarithms: two processes remain few, and the more there
-are the better the interval.
+Samples of one process resemble each other. So processes are resampled with replacement first, and
+then the samples within each: T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time",
+ISMM 2013. Intervals are percentile intervals, and several at once are simultaneous by Bonferroni's
+inequality.
 
-Above `_FEW` samples nobody draws them one by one: see `_divided_medians`.
+A bootstrap over P processes is too narrow by the root of (P - 1) / P (A. C. Davison and D. V.
+Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8). So the resampled medians are
+spread by the inverse, on the scale of logarithms. Two processes remain few.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from numpy.typing import NDArray
 CONFIDENCE = 0.95
 RESAMPLES = 2000
 _DRAWS_AT_ONCE = 4_000_000  # numbers in memory
-_FEW = 1000  # samples
+_FEW = 1000  # samples; more are not drawn one by one, see `_divided_medians`
 _SEED = 20130620  # intervals must not change from one reading to the next
 
 Values = NDArray[np.float64]
-# a row for each bootstrap sample, a column for each sample: how often the one has the other
 Counts = NDArray[np.int32]
+"""How often a bootstrap sample (row) has each sample (column)."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A median, or a ratio of two, with its interval.
 
-    A `single` sample tells nothing about its spread: there is no interval then, and `low` and
-    `high` are no more than the value.
+    A `single` sample says nothing about its spread. It has no interval, and `low` and `high` equal
+    the value.
     """
 
     value: float
@@ -47,21 +46,21 @@ class Estimate:
 
     @property
     def half_width(self) -> float:
-        """Half of the interval's width, relative to the value; infinite where there is no interval."""
+        """Half of the interval's width, relative to the value; infinite without an interval."""
         return math.inf if self.single else 0.5 * (self.high - self.low) / self.value
 
     def is_above(self, limit: float) -> bool:
-        """Whether the whole interval is; never where there is none."""
+        """Return whether the whole interval is above a limit; False without an interval."""
         return not self.single and self.low > limit
 
     def overlaps(self, other: Estimate) -> bool:
-        """Whether the two intervals have a point in common."""
+        """Return whether the two intervals have a point in common."""
         return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Values, and the process that each was measured in."""
+    """Values, and the number of the process that each was measured in."""
 
     values: Values
     processes: NDArray[np.int64]
@@ -72,13 +71,16 @@ class Samples:
 
 
 def median(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
-    """The median of the samples with its interval."""
+    """Return the median of positive samples with its interval."""
     resampled = _seeded_medians(samples, logarithmic=True)
     return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
 
 
 def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
-    """The median of samples that may lie around zero, with its interval, spread on their own scale."""
+    """Return the median of samples that may lie around zero, with its interval.
+
+    Resampled medians are spread on the samples' scale, because these have no logarithms.
+    """
     resampled = _seeded_medians(samples, logarithmic=False)
     return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
 
@@ -86,10 +88,10 @@ def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
 def ratio(
     numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE
 ) -> Estimate:
-    """The ratio of two medians with an interval that holds for all of `comparisons` such ratios together.
+    """Return the ratio of two medians with its interval.
 
-    It has none where either median is of a single sample: the other one's spread is not the
-    ratio's.
+    The interval holds for all of `comparisons` such ratios together. There is none where either
+    median is of a single sample, because the other one's spread is not the ratio's.
     """
     generator = np.random.default_rng(_SEED)
     resampled = resampled_medians(numerator, generator) / resampled_medians(denominator, generator)
@@ -99,15 +101,15 @@ def ratio(
 
 
 def is_single(samples: Samples) -> bool:
-    """Whether there is one sample alone, which has no spread.
+    """Return whether there is one sample alone, which has no spread.
 
-    Two of one process have that of the process.
+    Two samples of one process have the spread of the process.
     """
     return len(samples.values) == 1
 
 
 def simultaneous(confidence: float, comparisons: int) -> float:
-    """The confidence that each of several intervals needs for all of them to hold together with `confidence`."""
+    """Return the confidence that each interval needs for all to hold together with `confidence`."""
     return 1.0 - (1.0 - confidence) / max(1, comparisons)
 
 
@@ -117,23 +119,29 @@ def resampled_medians(
     count: int = RESAMPLES,
     logarithmic: bool = True,
 ) -> Values:
-    """Medians of `count` bootstrap samples: processes drawn first, then as many samples within each as it has."""
+    """Return the medians of `count` bootstrap samples.
+
+    Processes are drawn first, then as many samples within each as it has. `logarithmic` says on
+    which scale the medians are spread.
+    """
     lengths = _lengths(samples)
     if len(samples.values) > _FEW:
         medians = _divided_medians(samples, generator, count)
     else:
+        parts = []
         at_once = _at_once(lengths)
-        parts = [min(at_once, count - done) for done in range(0, count, at_once)]
-        medians = np.concatenate(
-            [_medians(samples, _counts(lengths, generator, part)) for part in parts]
-        )
+        for done in range(0, count, at_once):
+            counts = _counts(lengths, generator, min(at_once, count - done))
+            parts.append(_medians(samples, counts))
+        medians = np.concatenate(parts)
     return _spread(medians, float(np.median(samples.values)), len(lengths), logarithmic)
 
 
 def _seeded_medians(samples: Samples, logarithmic: bool) -> Values:
-    """The medians that this module's own seed gives.
+    """Return the medians that the seed of this module gives.
 
-    Drawing takes longest, and a row's columns can share it.
+    The columns of a row share what was drawn. This saves a quarter of the time in which the
+    reference runs are read.
     """
     lengths = _lengths(samples)
     if len(samples.values) > _FEW or _at_once(lengths) < RESAMPLES:
@@ -148,83 +156,114 @@ def _seeded_counts(lengths: tuple[int, ...]) -> Counts:
 
 
 def _at_once(lengths: tuple[int, ...]) -> int:
-    """How many bootstrap samples are drawn together: every process takes the room of the longest."""
+    """Return how many bootstrap samples fit into memory at once.
+
+    Every process takes the room of the longest one.
+    """
     return max(1, _DRAWS_AT_ONCE // (len(lengths) * max(lengths)))
 
 
 def _lengths(samples: Samples) -> tuple[int, ...]:
-    """How many samples each process has, in the order of the processes' numbers."""
+    """Return the number of samples of each process, in the order of the processes' numbers."""
     return tuple(int(length) for length in np.unique(samples.processes, return_counts=True)[1])
 
 
 def _spread(medians: Values, centre: float, processes: int, logarithmic: bool) -> Values:
-    """Correct for few processes; one process says nothing about others, and is left as it is."""
+    """Spread medians around their centre, because the processes are few.
+
+    One process says nothing about others, so its medians stay as they are.
+    """
     if processes == 1:
         return medians
     factor = (processes / (processes - 1)) ** 0.5
-    return np.asarray(
-        centre * (medians / centre) ** factor
-        if logarithmic
-        else centre + (medians - centre) * factor
-    )
+    if logarithmic:
+        return np.asarray(centre * (medians / centre) ** factor)
+    return np.asarray(centre + (medians - centre) * factor)
 
 
 def _counts(lengths: tuple[int, ...], generator: np.random.Generator, count: int) -> Counts:
-    """How often each sample is in each of `count` bootstrap samples; the samples lie process by process."""
+    """Return how often each sample is in each of `count` bootstrap samples.
+
+    The samples are numbered process by process.
+    """
     each = np.array(lengths)
+    total = int(each.sum())
+    longest = int(each.max())
     processes = generator.integers(len(each), size=(count, len(each)))
     drawn_lengths = each[processes][:, :, np.newaxis]
-    picks = (generator.random((count, len(each), each.max())) * drawn_lengths).astype(np.int64)
-    total = int(each.sum())
-    starts = (np.cumsum(each) - each)[processes] + total * np.arange(count)[:, np.newaxis]
-    # processes differ in how many samples they have
-    there = np.broadcast_to(np.arange(each.max()) < drawn_lengths, picks.shape)
-    flat = np.bincount((picks + starts[:, :, np.newaxis])[there], minlength=count * total)
+    uniform = generator.random((count, len(each), longest))
+    picks = (uniform * drawn_lengths).astype(np.int64)
+    first_of_process = np.cumsum(each) - each
+    first_of_resample = total * np.arange(count)[:, np.newaxis]
+    starts = first_of_process[processes] + first_of_resample
+    # A process that is shorter than the longest has picks to spare, which do not count.
+    is_drawn = np.broadcast_to(np.arange(longest) < drawn_lengths, picks.shape)
+    places = (picks + starts[:, :, np.newaxis])[is_drawn]
+    flat = np.bincount(places, minlength=count * total)
     return flat.reshape(count, total).astype(np.int32)
 
 
 def _medians(samples: Samples, counts: Counts) -> Values:
-    """The median of each bootstrap sample: the middle one, or the mean of the middle two, of the values in order."""
+    """Return the median of each bootstrap sample.
+
+    It is the middle value in order, or the mean of the middle two.
+    """
     values = samples.values[np.argsort(samples.processes, kind="stable")]
     order = np.argsort(values)
     up_to = np.cumsum(counts[:, order], axis=1, dtype=np.int32)
     total = up_to[:, -1:]
-    low, high = ((up_to > middle).argmax(axis=1) for middle in ((total - 1) // 2, total // 2))
+    low = (up_to > (total - 1) // 2).argmax(axis=1)
+    high = (up_to > total // 2).argmax(axis=1)
     return np.asarray(0.5 * (values[order[low]] + values[order[high]]))
 
 
 def _divided_medians(samples: Samples, generator: np.random.Generator, count: int) -> Values:
-    """The same distribution at a cost that hardly grows with the samples: for many of them, where the two in the middle are one.
+    """Return medians of the same distribution, at a cost that hardly grows with the samples.
 
-    The values in order are divided in halves again and again; each time, how many of the draws that
-    a process still has to give fall into the lower half is binomial, and tells in which half the
-    median lies.
+    The values in order are halved again and again. Each time, the number of a process's remaining
+    draws that fall into the lower half is binomial, and the sum of these numbers says in which half
+    the median lies. Of an even number of draws it is the lower one of the middle two, which are
+    neighbours among so many.
+
+    `tests/scale_of_reading.py` needs this: of its 2,500 samples a case, it takes a tenth of the time
+    of drawing each, which is 0.14 s a column. Of 100,000 samples it takes 0.05 s instead of 8 s.
     """
     numbers, owners = np.unique(samples.processes, return_inverse=True)
     order = np.argsort(samples.values)
     of_process = [np.flatnonzero(owners[order] == process) for process in range(len(numbers))]
-    drawn = generator.integers(len(numbers), size=(count, len(numbers)))
-    times = np.bincount(
-        (drawn + len(numbers) * np.arange(count)[:, np.newaxis]).ravel(), minlength=drawn.size
-    )
-    left: NDArray[np.int64] = times.reshape(drawn.shape) * np.array(
-        [len(places) for places in of_process]
-    )
+    left = _draws_of_each(of_process, generator, count)
     rank = (left.sum(axis=1) - 1) // 2
-    low, high = np.zeros(count, dtype=np.int64), np.full(count, len(order))
+    low = np.zeros(count, dtype=np.int64)
+    high = np.full(count, len(order))
     for _ in range(len(order).bit_length()):
         middle = (low + high + 1) // 2
-        start, divide, stop = (_below(of_process, limit) for limit in (low, middle, high))
-        below = generator.binomial(left, (divide - start) / np.maximum(stop - start, 1))
-        sinks = rank < below.sum(axis=1)
-        rank -= np.where(sinks, 0, below.sum(axis=1))
-        left = np.where(sinks[:, np.newaxis], below, left - below)
-        low, high = np.where(sinks, low, middle), np.where(sinks, middle, high)
+        start = _below(of_process, low)
+        divide = _below(of_process, middle)
+        stop = _below(of_process, high)
+        share_below = (divide - start) / np.maximum(stop - start, 1)
+        below = generator.binomial(left, share_below)
+        is_below = rank < below.sum(axis=1)
+        rank -= np.where(is_below, 0, below.sum(axis=1))
+        left = np.where(is_below[:, np.newaxis], below, left - below)
+        low = np.where(is_below, low, middle)
+        high = np.where(is_below, middle, high)
     return np.asarray(samples.values[order[low]])
 
 
+def _draws_of_each(
+    of_process: Sequence[NDArray[np.intp]], generator: np.random.Generator, count: int
+) -> NDArray[np.int64]:
+    """Return how many samples each bootstrap sample (row) takes from each process (column)."""
+    processes = len(of_process)
+    drawn = generator.integers(processes, size=(count, processes))
+    places = drawn + processes * np.arange(count)[:, np.newaxis]
+    times = np.bincount(places.ravel(), minlength=drawn.size).reshape(drawn.shape)
+    lengths = np.array([len(places_of_one) for places_of_one in of_process])
+    return np.asarray(times * lengths)
+
+
 def _below(of_process: Sequence[NDArray[np.intp]], limits: NDArray[np.int64]) -> NDArray[np.intp]:
-    """How many places of each process lie below each limit: a row for each limit, a column for each process."""
+    """Return how many places of each process (column) lie below each limit (row)."""
     return np.stack([np.searchsorted(places, limits) for places in of_process], axis=1)
 
 

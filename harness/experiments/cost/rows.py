@@ -35,6 +35,7 @@ from harness.experiments.cost.samples import (
     DURABILITY,
     DURABLE,
     LOAD,
+    LOAD_IN_SECONDS,
     LOADS,
     SAVES,
     STALL,
@@ -234,6 +235,7 @@ class CostRow(Row):
         of=LOADS,
         sample=lambda record: record.load_ns / 1e9,
         over_ranks=slowest,
+        compared=LOAD_IN_SECONDS,
     )
     load_samples: int = column("how many loads the medians are of", default=0)
     load_cache: str | None = column(
@@ -345,7 +347,12 @@ class CostRow(Row):
         heading="power-safe",
         text=_power_safe_text,
         left_aligned=True,
-        compared=Rank("safety after a power loss", DURABILITY),
+        compared=Rank(
+            "safety after a power loss",
+            DURABILITY,
+            when_unknown="what survives a power loss is not known any more",
+            reason="durability_reason",
+        ),
     )
     data_durability: str = column(
         "the same over file contents alone, for file systems whose names survive by themselves",

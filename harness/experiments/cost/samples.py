@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
 
 from harness.analysis.columns import every_rank, largest, middle, slowest, worst
-from harness.analysis.compared import IN_CEILINGS, Cost, as_the_copy_does, beside_the_disk
+from harness.analysis.compared import (
+    IN_CEILINGS,
+    Circumstances,
+    Condition,
+    Cost,
+    as_the_copy_does,
+    beside_the_disk,
+)
 from harness.analysis.samples import KEY, SampleTable, Value
 from harness.experiments.cost.records import SaveRecord
 from harness.wire.records import PERCENTILES, CalibrationRecord, LoadRecord
@@ -100,20 +108,73 @@ def _read_requests(record: CalibrationRecord) -> tuple[int, ...]:
     return (record.direct, record.read_block_bytes, record.read_depth)
 
 
+def _same_requests(requests: Callable[[CalibrationRecord], tuple[int, ...]]) -> Condition:
+    """Return the condition that both runs made their ceilings of the same requests."""
+
+    def value(side: Circumstances) -> tuple[int, ...] | None:
+        return requests(side.calibration) if side.calibration else None
+
+    return Condition(
+        value=value,
+        why=lambda base, head: (
+            "the ceilings of the two sides were made of requests of unlike sizes or depths"
+        ),
+        advice="Each run found its own requests the fastest. Runs of like size in one results "
+        "folder share them, and so do the sides of ab",
+    )
+
+
+def _settled(side: Circumstances) -> frozenset[bool] | None:
+    return frozenset(side.samples["settled"]) or None
+
+
+def _settled_in_words(base: frozenset[bool], head: frozenset[bool]) -> str:
+    return (
+        "the ceilings of one side were taken without memory having been backed before, as older "
+        "versions did"
+    )
+
+
+# A ceiling on memory that the host has taken back is several times slower.
+_SETTLED_CEILINGS = Condition(
+    value=_settled,
+    why=_settled_in_words,
+    advice="Measure that side anew",
+    of_now=frozenset({True}),
+)
+# What the kernel still held is read without the disk.
+_SAME_CACHE = Condition(
+    value=lambda side: side.row.load_cache,
+    why=lambda base, head: f"the loads were {base} and are {head}",
+)
+
+
+def _is_without_the_disk(row: Any) -> bool:
+    """Return whether the loads came out of a cache or memory, where the disk is no ceiling."""
+    return row.load_cache in ("warm", "memory")
+
+
 DURABLE = Cost(
     name="durable",
     unit=IN_CEILINGS,
     cost=lambda samples: 1.0 / samples["write_efficiency"],
+    conditions=(_same_requests(_write_requests), _SETTLED_CEILINGS),
     drift=beside_the_disk,
-    requests=_write_requests,
 )
 STALL = Cost("stall", "s", lambda samples: samples["stall_s"].clip(lower=STALL_FLOOR_S))
 LOAD = Cost(
     name="load",
     unit=IN_CEILINGS,
     cost=lambda samples: 1.0 / samples["read_efficiency"],
+    applies_to=lambda row: not _is_without_the_disk(row),
+    conditions=(_SAME_CACHE, _same_requests(_read_requests), _SETTLED_CEILINGS),
     drift=beside_the_disk,
-    requests=_read_requests,
 )
-# Out of a cache or memory, the disk is no ceiling of a load.
-LOAD_BESIDE_THE_DISK = Cost("load", "s", lambda samples: samples["load_s"], drift=as_the_copy_does)
+LOAD_IN_SECONDS = Cost(
+    name="load",
+    unit="s",
+    cost=lambda samples: samples["load_s"],
+    applies_to=_is_without_the_disk,
+    conditions=(_SAME_CACHE,),
+    drift=as_the_copy_does,
+)

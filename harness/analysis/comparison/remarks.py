@@ -1,0 +1,102 @@
+"""Remarks beside the results: what was not compared, and what else changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.analysis.comparison import facts
+from harness.analysis.comparison.metrics import LeftOut, RowMetrics
+from harness.analysis.comparison.sides import Side, SideRow
+from harness.analysis.runs import ReadRun
+from harness.analysis.text import listed
+from harness.wire.records import WorkerRecord
+
+_ABSENT = "(absent)"
+
+Versions = Mapping[tuple[str, str], str]
+"""Versions by framework and package."""
+
+
+def packages(base: Versions, head: Versions) -> list[str]:
+    """Return which packages have other versions, of the frameworks that both sides have."""
+    frameworks = {framework for framework, _ in base} & {framework for framework, _ in head}
+    changes = []
+    for framework, package in sorted(base.keys() | head.keys()):
+        before = base.get((framework, package), _ABSENT)
+        now = head.get((framework, package), _ABSENT)
+        if framework in frameworks and before != now:
+            changes.append(f"{package} {before} to {now}")
+    unique = dict.fromkeys(changes)
+    return [f"packages: {', '.join(unique)}"] if unique else []
+
+
+def versions(run: ReadRun, arm: str = "") -> Versions:
+    """Return the versions in a run's environments, or in those of one arm."""
+    found = {}
+    for worker in run.records.all(WorkerRecord):
+        # The name of a job of an arm ends with the arm's name.
+        if not worker.job.endswith(arm):
+            continue
+        found[worker.framework, "python"] = worker.python
+        for package, version in worker.packages.items():
+            found[worker.framework, package] = version
+    return found
+
+
+def mpirun(base: ReadRun, head: ReadRun) -> list[str]:
+    """Return that the ranks of two runs were started by unlike programs."""
+    before, now = _mpirun(base), _mpirun(head)
+    return [f"mpirun: {before} to {now}"] if before and now and before != now else []
+
+
+def of_left_out_metrics(rows: Iterable[RowMetrics]) -> list[str]:
+    """Return which metrics are not compared for a reason that concerns the runs, and what to do."""
+    names: dict[LeftOut, list[str]] = {}
+    for row in rows:
+        for name, left_out in row.left_out.items():
+            if left_out.advice:
+                names.setdefault(left_out, []).append(name)
+    remarks = []
+    for left_out, metrics in names.items():
+        why = f"not compared, because {left_out.reason}. {left_out.advice}"
+        remarks.append(f"{listed(metrics)}: {why}")
+    return remarks
+
+
+def of_row(base: SideRow, head: SideRow, metrics: RowMetrics) -> list[str]:
+    """Return what a reader must know of one row."""
+    remarks = []
+    if facts.failed_by_chance(base, head):
+        remarks.append("fails now and then by a race in its framework, so it is not compared")
+    for name, left_out in metrics.left_out.items():
+        if not left_out.advice:
+            remarks.append(f"{name} is not compared, because {left_out.reason}")
+    remarks += facts.doubts(base, head)
+    return [f"{head.name}: {remark}" for remark in remarks]
+
+
+def of_left_out_rows(of: Side, other: Side, rows: Sequence[SideRow]) -> list[str]:
+    """Return how many rows the other side was not asked for, and why."""
+    if not rows:
+        return []
+    suite, other_suite = of.run.stored.header["suite"], other.run.stored.header["suite"]
+    if suite == other_suite:
+        why = f"{other.name} was not asked for them"
+    else:
+        why = f"{other.name} is of suite {other_suite}, not {suite}"
+    noun = "row" if len(rows) == 1 else "rows"
+    return [f"{len(rows)} {noun} of {of.name} left out, because {why}"]
+
+
+def of_new_rows(head: Side, rows: Sequence[SideRow]) -> list[str]:
+    """Return which rows only the head has although both sides were asked for them."""
+    names = ", ".join(row.name for row in rows)
+    return [f"new in {head.name}: {names}"] if rows else []
+
+
+def _mpirun(run: ReadRun) -> str:
+    """Return the program that started a run's ranks; empty where no case has several."""
+    if all(planned.case.world == 1 for planned in run.stored.plan):
+        return ""
+    settings = run.stored.header.get("settings") or {}
+    return settings.get("mpirun") or "the environment's"
