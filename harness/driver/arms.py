@@ -166,7 +166,8 @@ def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
 def _require_drivable(arm: Described, planned: Sequence[PlannedCase]) -> None:
     if arm.checkout:
         unknown = border.unknown_fields(arm.root)
-        border.require_unset(unknown, [item.case for item in planned], arm.root)
+        cases = [entry.case for entry in planned]
+        border.require_unset(unknown, cases, arm.root)
 
 
 def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:

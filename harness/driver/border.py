@@ -59,7 +59,8 @@ def unknown_fields(checkout: Path) -> UnknownFields:
 
     Raise IncomparableError where that worker cannot be driven from here.
     """
-    here, there = _language(ROOT), _language(checkout)
+    here = _language(ROOT)
+    there = _language(checkout)
     reason = next(_obstacles(here, there), None)
     if reason is not None:
         raise IncomparableError(f"the worker of {checkout} cannot be driven from here: {reason}")

@@ -98,14 +98,11 @@ class Descendants:
         A process below this one may also be another thread's. It is in this process's session, and
         no process of the job can be, because the job's first process leads a session of its own.
         """
-        found = {
-            process
-            for process in _below_this_process()
-            if process.pid != self._job.pid and not _is_in_our_session(process)
-        }
-        found -= self._others
-        self._pids |= {process.pid for process in found}
-        return found
+        below = set(_below_this_process()) - self._others
+        processes = {process for process in below if not _is_in_our_session(process)}
+        processes = {process for process in processes if process.pid != self._job.pid}
+        self._pids |= {process.pid for process in processes}
+        return processes
 
 
 def _prctl(option: int, argument: object) -> None:

@@ -180,7 +180,8 @@ class Environments:
         """
         # It is computed before pip reads the pins, because an edit meanwhile makes them outdated.
         stamp = self._expected_stamp(framework)
-        folder, requirements = self._folder(framework), self._requirements_file(framework)
+        folder = self._folder(framework)
+        requirements = self._requirements_file(framework)
         if folder.exists():
             shutil.rmtree(folder)
         pip = [

@@ -178,8 +178,8 @@ def _machine_id(model: str) -> str:
 
     A container without a machine-id has the processor alone.
     """
-    own = _text(Path("/etc/machine-id")) or _text(Path("/var/lib/dbus/machine-id")) or ""
-    return hashlib.sha256(f"{own}\n{model}".encode()).hexdigest()[:12]
+    machine_id = _text(Path("/etc/machine-id")) or _text(Path("/var/lib/dbus/machine-id")) or ""
+    return hashlib.sha256(f"{machine_id}\n{model}".encode()).hexdigest()[:12]
 
 
 def commit_of(checkout: Path) -> str | None:

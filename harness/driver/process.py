@@ -145,7 +145,8 @@ def _ends_by_itself(
     job: subprocess.Popen[bytes], processes: Descendants, follower: Follower, timeout_s: float
 ) -> bool:
     """Return True once the job has ended, or False as soon as it has stood still for too long."""
-    marks, moved_at = follower.marks(), time.monotonic()
+    marks = follower.marks()
+    moved_at_s = time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.wait(_POLL_S)
@@ -156,10 +157,12 @@ def _ends_by_itself(
             # A daemon of a dead rank holds the rank's output open, and mpirun would wait until
             # that is closed.
             processes.end_orphans()
-        if follower.marks() != marks:
-            marks, moved_at = follower.marks(), time.monotonic()
+        marks_now = follower.marks()
+        if marks_now != marks:
+            marks = marks_now
+            moved_at_s = time.monotonic()
         patience_s = _EXIT_S if _all_done(marks) else timeout_s
-        if time.monotonic() - moved_at > patience_s:
+        if time.monotonic() - moved_at_s > patience_s:
             return False
 
 

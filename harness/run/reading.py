@@ -92,7 +92,8 @@ def _first_reason(error: ValidationError) -> str:
     if first["type"] == "union_tag_not_found":
         return "record: it has no kind"
     if first["type"] == "union_tag_invalid":
-        kind, known = first["ctx"]["tag"], first["ctx"]["expected_tags"]
+        kind = first["ctx"]["tag"]
+        known = first["ctx"]["expected_tags"]
         return f"kind {kind!r} is not one that this version reads ({known})"
     field = ".".join(str(part) for part in first["loc"])
     return f"{field or 'record'}: {first['msg']}"
