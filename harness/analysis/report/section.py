@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +17,6 @@ from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
 
 _ONE_LINE = 28  # characters: a share with its interval fits
-_RUN = (
-    "which of the runs above; seconds of two runs were taken at different moments, and compare less "
-    "than those of one"
-)
 _METHOD = (
     "how the checkpoint is written, as 'ckptbench list methods' names it; the link leads to the "
     "command that measures the row again"
@@ -41,6 +39,17 @@ class Cell:
     text: str
     value: float | None = None
     is_number: bool = False
+
+    @property
+    def number(self) -> str:
+        """The text without what stands in brackets behind it."""
+        return self.text.partition(self.aside)[0].rstrip() if self.aside else self.text
+
+    @property
+    def aside(self) -> str:
+        """The brackets behind a number, such as its interval, which stand below it."""
+        brackets = re.search(r" ([\[(].*)", self.text)
+        return brackets[1] if brackets else ""
 
     @property
     def is_long(self) -> bool:
@@ -72,12 +81,14 @@ class Group:
 
     framework: str
     state: str
+    run: str  # which of the runs of the page; "" where it has one
     lines: list[Line]
 
     @property
     def title(self) -> str:
-        """The framework and the state."""
-        return f"{self.framework}: {self.state}"
+        """The framework, the state and the run."""
+        run = f", run {self.run}" if self.run else ""
+        return f"{self.framework}: {self.state}{run}"
 
 
 @dataclass(frozen=True)
@@ -199,24 +210,22 @@ def _table(anchor: str, experiment: str, placed: Sequence[_Placed]) -> Table:
     headings = [Heading(rows[0].first_heading, _METHOD)]
     for name, column in columns.items():
         headings.append(Heading(column.heading, column.meaning, is_number(row_class, name)))
-    if len(runs) > 1:
-        headings.append(Heading("run", _RUN))
-    by_state: dict[tuple[str, str], list[_Placed]] = {}
+    by_state: dict[tuple[str, str, int], list[_Placed]] = {}
     for each in placed:
-        by_state.setdefault((each.row.framework, group_title(each.row)), []).append(each)
+        key = (each.row.framework, group_title(each.row), each.number)
+        by_state.setdefault(key, []).append(each)
     groups = []
-    number = 0
-    for (framework, state), members in by_state.items():
-        lines = []
-        for each in sorted(members, key=lambda member: member.number):
-            number += 1
-            lines.append(_line(f"{anchor}-{number}", each, list(columns), len(runs) > 1))
-        groups.append(Group(framework, state, lines))
+    anchors = (f"{anchor}-{number}" for number in itertools.count(1))
+    # Seconds of two runs were taken at different moments, so their rows stand apart.
+    for framework, state, number in sorted(by_state, key=lambda key: key[:2]):
+        members = by_state[framework, state, number]
+        lines = [_line(next(anchors), each, list(columns)) for each in members]
+        groups.append(Group(framework, state, str(number) if len(runs) > 1 else "", lines))
     question = experiments.experiment(experiment).question
     return Table(anchor, question, headings, groups, list(_words(runs, experiment)))
 
 
-def _line(anchor: str, placed: _Placed, columns: Sequence[str], several_runs: bool) -> Line:
+def _line(anchor: str, placed: _Placed, columns: Sequence[str]) -> Line:
     row = placed.row
     plan = placed.run.stored.plan
     method = row.title(several_frameworks=False) or "no checkpoint"
@@ -224,8 +233,6 @@ def _line(anchor: str, placed: _Placed, columns: Sequence[str], several_runs: bo
     cells = [Cell(method)]
     for name in columns:
         cells.append(Cell(cell(row, name), sort_value(row, name), is_number(row_class, name)))
-    if several_runs:
-        cells.append(Cell(str(placed.number)))
     case = plan[placed.position].case
     again = command(case, placed.run.stored.header, [item.case for item in plan])
     return Line(anchor, row, placed.run.name, method, group_title(row), cells, again)
