@@ -24,6 +24,7 @@ from harness.cli import compare
 from harness.driver import arms, border, catalog, launch, pins, suite
 from harness.driver.environments import Environments
 from harness.driver.units import group
+from harness.experiments.cost.records import SaveRecord
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import Selection
@@ -386,7 +387,7 @@ def test_an_interrupted_run_goes_on_with_the_same_sides(ab: Command, tmp_path: P
     assert resumed.returncode == 0, resumed.stderr
     read = read_run(store.find(tmp_path / "results", "latest"))
     assert [row.status for row in read.rows] == ["ok", "ok"]
-    assert len(read.measured.saves) == 8
+    assert len(read.records.all(SaveRecord)) == 8
     assert comparison.of_arms(read).paired
 
 

@@ -90,6 +90,7 @@ class MetricPair:
             ratio=ratio,
             verdict=verdict(ratio, self.worth),
             drift=self.drift,
+            worth=self.worth,
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from harness.analysis.compared import IN_CEILINGS
-from harness.analysis.comparison.verdicts import Verdict
+from harness.analysis.compared import IN_CEILINGS, Worth
+from harness.analysis.comparison.verdicts import USUAL, Verdict
 from harness.analysis.statistics import Estimate
 
 
@@ -16,7 +16,7 @@ class Metric:
 
     `base` and `head` are medians in `unit`, and `ratio` is head over base with its interval. `drift`
     is the logarithm of the factor by which the interval was widened at each end, because the machine
-    was another one when the head was measured.
+    was another one when the head was measured. `worth` holds the limits of the verdict.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Metric:
     ratio: Estimate
     verdict: Verdict
     drift: float = 0.0
+    worth: Worth = USUAL
 
 
 @dataclass(frozen=True)
