@@ -1,4 +1,4 @@
-"""Figures of stored runs."""
+"""The command that draws the figures of stored runs."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ FIGURES = ROOT / "build" / "figures"
 def figures_command(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]…", help="Runs; none for all reference runs."),
+        typer.Argument(metavar="[RUN]…", help="Runs to draw. Without any, all reference runs."),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Where the files go.")] = FIGURES,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for the files.")] = FIGURES,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Draw stored runs as SVG and PNG, without measuring anything."""
+    # Matplotlib takes long to import, and no other command needs it.
     from harness.analysis import figures
 
     saved = []
-    for figure in figures.draw_files(_runs(names, results), folder):
+    for figure in figures.draw_files(_runs(names or [], results), folder):
         saved.append(figure)
-        out.print(
-            escape(f"{figure.svg}, {figure.png.name}: {figure.title}"),
-            highlight=False,
-            soft_wrap=True,
-        )
-        for lack in figure.missing:
-            out.print(f"  [yellow]missing[/] {escape(lack)}", highlight=False, soft_wrap=True)
+        _say(f"{figure.svg}, {figure.png.name}: {figure.title}")
+        for sentence in figure.missing:
+            _say(sentence, mark="  [yellow]missing[/] ")
     if not saved:
-        raise UsageError("these runs hold nothing that a figure shows")
+        raise UsageError("these runs have no results that any figure shows")
     figures.write_index(saved, folder)
 
 
-def _runs(names: list[str] | None, results: Path) -> list[ReadRun]:
-    runs = (
-        [read_run(store.Run(store.find(results, name))) for name in names]
-        if names
-        else reference_runs()
-    )
+def _runs(names: list[str], results: Path) -> list[ReadRun]:
+    runs = [read_run(store.Run(store.find(results, name))) for name in names]
+    if not names:
+        runs = reference_runs()
     for run in runs:
         warn_of_damages(run.stored)
     return runs
+
+
+def _say(text: str, mark: str = "") -> None:
+    out.print(f"{mark}{escape(text)}", highlight=False, soft_wrap=True)

@@ -1,109 +1,111 @@
-"""Figures of stored runs: the studies' families, drawn from records alone."""
+"""Figures of stored runs, drawn from their records alone.
+
+An experiment draws its own figures, in the `figure.py` of its folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
 
 import matplotlib as mpl
 
-from harness.analysis.figures.cells import Pool, fullest, pools
+from harness import experiments
 from harness.analysis.figures.drawn import Drawn, Saved, save
 from harness.analysis.figures.index import write_index
 from harness.analysis.figures.style import STYLE
+from harness.analysis.pools import Pool, pools
 from harness.analysis.runs import ReadRun
-from harness.experiments.cost import durability_figure as durability
-from harness.experiments.cost import figure as cost
-from harness.experiments.cost import scale_figure as scale
-from harness.experiments.cost.scale_figure import scaled
-from harness.experiments.resume import figure as determinism
-from harness.experiments.sizes import figure as size
-from harness.experiments.train import asynchrony_figure as asynchrony
 
-__all__ = [
-    "Drawn",
-    "Pool",
-    "Saved",
-    "draw",
-    "draw_files",
-    "fullest",
-    "pools",
-    "save",
-    "scaled",
-    "write_index",
-]
+__all__ = ["Drawn", "Saved", "draw", "draw_files", "save", "write_index"]
 
-_Family = Callable[[Pool], Iterator[Drawn]]
-_Part = tuple[Pool, str, _Family]  # what is drawn at a time, and the end of its figures' names
 
-_FAMILIES: tuple[_Family, ...] = (
-    cost.draw,
-    size.draw,
-    scale.draw,
-    determinism.draw,
-    asynchrony.draw,
-    durability.draw,
-)
+@dataclass(frozen=True)
+class _Part:
+    """The figures of one experiment from one pool of runs.
+
+    `suffix` ends the names of their files.
+    """
+
+    experiment: str
+    pool: Pool
+    suffix: str
+
+    def draw(self) -> list[Drawn]:
+        """Draw the figures that the pool has rows for."""
+        module = experiments.part(self.experiment, "figure")
+        with mpl.rc_context(STYLE):
+            return [
+                replace(drawn, name=drawn.name + self.suffix) for drawn in module.draw(self.pool)
+            ]
 
 
 def draw(runs: Sequence[ReadRun]) -> list[Drawn]:
-    """Every figure that these runs have something for.
+    """Draw every figure that these runs have something for, in the order of the report page.
 
     Runs that may not be compared get figures of their own.
     """
-    return [drawn for part in _parts(runs) for drawn in _drawn(*part)]
+    figures = []
+    for part in _parts(runs):
+        figures += part.draw()
+    return figures
 
 
 def draw_files(runs: Sequence[ReadRun], folder: Path) -> Iterator[Saved]:
-    """Draw the same figures, and write their files into `folder`: on all processors, for the files take longest.
+    """Draw the same figures and write their files into `folder`.
 
-    The processes are forked: what they draw is large to send, and figures cannot be sent at all.
+    Several processes share the work, because writing the files takes longest. The processes are
+    forked, because the rows are too large to send.
     """
     parts = _parts(runs)
+    numbers = range(len(parts))
     with ProcessPoolExecutor(
-        mp_context=get_context("fork"), initializer=_inherit, initargs=(parts,)
+        mp_context=get_context("fork"), initializer=_set_parts, initargs=(parts,)
     ) as processes:
-        for saved in processes.map(_draw_inherited, range(len(parts)), repeat(folder)):
+        for saved in processes.map(_save_part, numbers, repeat(folder)):
             yield from saved
 
 
 def _parts(runs: Sequence[ReadRun]) -> list[_Part]:
-    found = pools(runs)
-    suffixes = _suffixes([pool.manifest.machine for pool in found])
-    return [
-        (pool, suffix, family)
-        for pool, suffix in zip(found, suffixes, strict=True)
-        for family in _FAMILIES
-    ]
+    drawing = [name for name in experiments.names() if experiments.has_part(name, "figure")]
+    comparable = pools(runs)
+    parts = []
+    for pool, suffix in zip(comparable, _suffixes(comparable), strict=True):
+        parts += [_Part(name, pool, suffix) for name in drawing]
+    return parts
 
 
-def _drawn(pool: Pool, suffix: str, family: _Family) -> list[Drawn]:
-    with mpl.rc_context(STYLE):
-        return [replace(drawn, name=drawn.name + suffix) for drawn in family(pool)]
+def _suffixes(comparable: Sequence[Pool]) -> list[str]:
+    """Return what ends the names of each pool's files, where there are several pools.
+
+    It is the machine, and a number where one machine has several pools because it has changed.
+    """
+    if len(comparable) == 1:
+        return [""]
+    total = Counter(pool.manifest.machine for pool in comparable)
+    so_far: Counter[str] = Counter()
+    suffixes = []
+    for pool in comparable:
+        machine = pool.manifest.machine
+        so_far[machine] += 1
+        number = f"-{so_far[machine]}" if total[machine] > 1 else ""
+        suffixes.append(f"-{machine}{number}")
+    return suffixes
 
 
-_inherited: Sequence[_Part] = ()  # of a process that draws
+# The parts of a forked process, which it has from its parent without any sending.
+_inherited: Sequence[_Part] = ()
 
 
-def _inherit(parts: Sequence[_Part]) -> None:
+def _set_parts(parts: Sequence[_Part]) -> None:
     global _inherited
     _inherited = parts
 
 
-def _draw_inherited(place: int, folder: Path) -> list[Saved]:
-    return [save(drawn, folder) for drawn in _drawn(*_inherited[place])]
-
-
-def _suffixes(machines: Sequence[str]) -> list[str]:
-    """What tells the files of several pools apart: the machine, and a number where one machine has changed in between."""
-    if len(machines) == 1:
-        return [""]
-    places = [machines[:place].count(machine) + 1 for place, machine in enumerate(machines)]
-    return [
-        f"-{machine}" if machines.count(machine) == 1 else f"-{machine}-{place}"
-        for machine, place in zip(machines, places, strict=True)
-    ]
+def _save_part(number: int, folder: Path) -> list[Saved]:
+    return [save(drawn, folder) for drawn in _inherited[number].draw()]

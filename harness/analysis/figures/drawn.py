@@ -1,4 +1,4 @@
-"""A figure with what must be said beside it, and its files."""
+"""A drawn figure with its words, and the files of it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,38 @@ from PIL import Image
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
-_PNG_LEVEL = 1  # of nine: more takes as long as all the drawing
-# a chart has few, and their mixtures with its ground; the file is a third of one with all colours
+# Of nine. More takes as long as all the drawing.
+_PNG_LEVEL = 1
+# A chart has few colours, and their mixtures with its ground. The file is a third of one with all.
 _NOTEBOOK_COLOURS = 64
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure.
+    """A figure and its words.
 
-    `name` is the stem of its files; `missing` has a sentence for every cell without a number: which
-    and why.
+    `name` is the stem of its files. `caption` says what the figure shows, the kind of interval, the
+    sample counts, the machine and the runs. `missing` has a sentence for every cell without a
+    number, which says why.
     """
 
     name: str
     title: str
-    caption: str  # what it shows, the kind of interval, sample counts, machine and runs
+    caption: str
     missing: tuple[str, ...]
     figure: Figure
 
     def _repr_png_(self) -> bytes:
-        """How a notebook shows it."""
+        """Return the picture that a notebook shows."""
         _lay_out(self.figure)
-        with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as png:
+        with mpl.rc_context(STYLE), io.BytesIO() as full:
             self.figure.savefig(full, format="png", dpi=_NOTEBOOK_DPI)
-            with Image.open(full) as image:
-                image.convert("RGB").quantize(_NOTEBOOK_COLOURS, dither=Image.Dither.NONE).save(
-                    png, "png", optimize=True
-                )
-            return png.getvalue()
+            return _with_few_colours(full)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What is left of a figure when its files are written."""
+    """A figure's words and files, once its files are written."""
 
     name: str
     title: str
@@ -57,38 +55,40 @@ class Saved:
 
 
 def save(drawn: Drawn, folder: Path) -> Saved:
-    """Write NAME.svg and NAME.png into `folder`, which is made.
+    """Write NAME.svg and NAME.png into `folder`, and make the folder where there is none.
 
     The same figure gives the same bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    svg, png = folder / f"{drawn.name}.svg", folder / f"{drawn.name}.png"
+    svg = folder / f"{drawn.name}.svg"
+    png = folder / f"{drawn.name}.png"
+    words = {"Title": drawn.title, "Description": drawn.caption}
+    # Dates and versions would make the bytes of every drawing others.
+    svg_metadata = {**words, "Date": None, "Creator": None}
+    png_metadata = {**words, "Software": None}
+    compression = {"compress_level": _PNG_LEVEL}
     _lay_out(drawn.figure)
     with mpl.rc_context(STYLE):
-        drawn.figure.savefig(
-            svg,
-            metadata={
-                "Title": drawn.title,
-                "Description": drawn.caption,
-                "Date": None,
-                "Creator": None,
-            },
-        )
-        said = {"Title": drawn.title, "Description": drawn.caption, "Software": None}
-        drawn.figure.savefig(
-            png, dpi=PNG_DPI, metadata=said, pil_kwargs={"compress_level": _PNG_LEVEL}
-        )
+        drawn.figure.savefig(svg, metadata=svg_metadata)
+        drawn.figure.savefig(png, dpi=PNG_DPI, metadata=png_metadata, pil_kwargs=compression)
     return Saved(drawn.name, drawn.title, drawn.caption, drawn.missing, svg, png)
 
 
 def _lay_out(figure: Figure) -> None:
-    """Place everything once for both files; a figure that was saved before is laid out already.
+    """Place everything once for both files. A figure that was saved before is laid out already.
 
-    No engine is left: where there is one, even one that does nothing, matplotlib draws the figure
-    twice for every file.
+    The layout engine is taken away. While there is one, even one that does nothing, matplotlib
+    draws the figure twice for every file.
     """
     engine = figure.get_layout_engine()
     if engine is not None:
         with mpl.rc_context(STYLE):
             engine.execute(figure)
             figure.set_layout_engine(None)
+
+
+def _with_few_colours(png: io.BytesIO) -> bytes:
+    with Image.open(png) as image, io.BytesIO() as small:
+        few = image.convert("RGB").quantize(_NOTEBOOK_COLOURS, dither=Image.Dither.NONE)
+        few.save(small, "png", optimize=True)
+        return small.getvalue()

@@ -1,4 +1,4 @@
-"""A list of the figures in a folder, for whoever comes upon the folder first."""
+"""The list of the figures in a folder, for a person who opens the folder first."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from pathlib import Path
 from harness.analysis.figures.drawn import Saved
 
 INDEX = "README.md"
-_MADE = "<!-- Written by `ckptbench figures`: changes are lost when figures are drawn again. -->"
+_MADE = "<!-- Written by `ckptbench figures`. Drawing the figures again overwrites changes. -->"
 _HEAD = f"""{_MADE}
 
 # Figures
 
-Drawn from stored runs by `ckptbench figures`. The description inside each file names its runs, their machine, how many samples its
-numbers are of, and what their intervals mean.
+`ckptbench figures` drew these from stored runs. The description inside each file names its runs,
+their machine, the number of samples, and the kind of intervals.
 
 """
 
 
 def write_index(saved: Sequence[Saved], folder: Path) -> Path | None:
-    """List the figures of a folder in its README.md, a line each, and return it.
+    """List the figures in the folder's README.md, a line each, and return that file.
 
-    Where somebody else wrote a README.md there it stays as it is, and None is returned.
+    A README.md that somebody else wrote stays as it is, and the answer is None.
     """
     index = folder / INDEX
     if index.exists() and not index.read_text(errors="replace").startswith(_MADE):
         return None
-    index.write_text(
-        _HEAD
-        + "".join(f"- [{figure.name}]({figure.name}.svg): {figure.title}.\n" for figure in saved)
-    )
+    lines = [f"- [{figure.name}]({figure.name}.svg): {figure.title}.\n" for figure in saved]
+    index.write_text(_HEAD + "".join(lines))
     return index

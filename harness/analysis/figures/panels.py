@@ -1,226 +1,180 @@
-"""Panels that several figures share: a line for each method, with bars and points that show their intervals, and matrices."""
+"""Panels that several figures share: a line for each method, with bars or points and intervals."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import SubFigure
-from matplotlib.patches import Patch, Rectangle
 
-from harness.analysis.figures.cells import is_single, label, number, reason
-from harness.analysis.figures.style import BLACK, GREY, PALE, Look
+from harness.analysis.figures.captions import is_single, label, reason, shown_estimate
+from harness.analysis.figures.style import BLACK, DARK, GREY, ROW_INCHES, Look
+from harness.analysis.pools import AnyRow, Cell, grouped
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 
 BAR_HEIGHT = 0.62
 NOTE_LENGTH = 68
-GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # of words that lie over lines
+# The ground of words that lie over lines.
+GROUND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+_HEAD_INCHES = 0.42  # the heading and the gap of one framework's panel
+_FIRST_LINE = 0.6  # of a line, from the upper edge of a panel
+_MARKER_POINTS = 5.0
 
 
-def method_lines(axes: Axes, rows: Sequence[Row], labelled: bool = True) -> None:
-    """One line for each row, the first on top; the framework's default in bold."""
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.set_yticks(
-        range(len(rows)), [label(row) for row in rows] if labelled else [""] * len(rows)
-    )
+def by_framework(cells: Sequence[Cell[AnyRow]], name: str) -> dict[str, list[AnyRow]]:
+    """Return the rows of each framework in the order of an estimate, those without one last."""
+
+    def value(row: AnyRow) -> float:
+        estimate = shown_estimate(row, name)
+        return estimate.value if estimate else math.inf
+
+    groups = grouped((cell.row for cell in cells), lambda row: row.framework)
+    return {framework: sorted(groups[framework], key=value) for framework in sorted(groups)}
+
+
+def panels_inches(frameworks: Mapping[str, Sequence[Row]]) -> float:
+    """Return the height of one panel for each framework, with a line for each row."""
+    return sum(ROW_INCHES * len(rows) + _HEAD_INCHES for rows in frameworks.values()) + 0.3
+
+
+def height_ratios(frameworks: Mapping[str, Sequence[Row]]) -> list[float]:
+    """Return the shares of these panels in the height, so that lines are as high in all of them."""
+    return [_span(rows) for rows in frameworks.values()]
+
+
+def method_lines(axes: Axes, rows: Sequence[Row], *, is_labelled: bool = True) -> None:
+    """Give each row a line, the first on top, with the framework's default in bold."""
+    labels = [label(row) if is_labelled else "" for row in rows]
+    axes.set_ylim(_span(rows) - _FIRST_LINE, -_FIRST_LINE)
+    axes.set_yticks(range(len(rows)), labels)
     axes.tick_params(axis="y", length=0)
     for text, row in zip(axes.get_yticklabels(), rows, strict=True):
         text.set_fontweight("bold" if row.default else "normal")
 
 
+def known_estimates(rows: Sequence[Row], name: str) -> tuple[list[int], list[Estimate], list[bool]]:
+    """Return the lines that have an estimate, the estimates, and which are of a single sample."""
+    lines = []
+    estimates = []
+    single = []
+    for line, row in enumerate(rows):
+        estimate = shown_estimate(row, name)
+        if estimate is not None:
+            lines.append(line)
+            estimates.append(estimate)
+            single.append(is_single(row))
+    return lines, estimates, single
+
+
 def bars(axes: Axes, rows: Sequence[Row], name: str, look: Look) -> None:
-    """A horizontal bar with its interval on the line of every row that has an estimate of that name."""
-    known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
-    if not known:
+    """Draw a bar with its interval on the line of every row that has an estimate of that name."""
+    lines, estimates, single = known_estimates(rows, name)
+    if not lines:
         return
-    single = [is_single(rows[line]) for line, _ in known]
     inks = [bar_inks(look, hollow) for hollow in single]
     axes.barh(
-        [line for line, _ in known],
-        [estimate.value for _, estimate in known],
+        lines,
+        [estimate.value for estimate in estimates],
         height=BAR_HEIGHT,
         color=[face for face, _ in inks],
         hatch=look.hatch,
         edgecolor=[edge for _, edge in inks],
-        xerr=spans([estimate for _, estimate in known], single),
+        xerr=reaches(estimates, single),
         error_kw={"elinewidth": 1.0, "ecolor": BLACK},
         label=name,
     )
 
 
 def bar_inks(look: Look, hollow: bool) -> tuple[str, str]:
-    """The colours of a bar's face and of its edge and hatch; hollow is for a single sample."""
-    return (
-        ("white", look.colour) if hollow else (look.colour, "white" if look.hatch else look.colour)
-    )
+    """Return the colours of a bar's face and of its edge and hatch; one sample is hollow."""
+    if hollow:
+        return ("white", look.colour)
+    return (look.colour, "white" if look.hatch else look.colour)
 
 
 def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float = 0.0) -> None:
-    """A point with its interval on the line of every row that has an estimate of that name."""
-    known = [(line, estimate) for line, row in enumerate(rows) if (estimate := number(row, name))]
-    if not known:
+    """Draw a point with its interval for every row that has an estimate of that name.
+
+    The point stands `shift` of a line below the row's line.
+    """
+    lines, estimates, single = known_estimates(rows, name)
+    if not lines:
         return
-    single = [is_single(rows[line]) for line, _ in known]
+    values = [estimate.value for estimate in estimates]
+    heights = [line + shift for line in lines]
     axes.errorbar(
-        [estimate.value for _, estimate in known],
-        [line + shift for line, _ in known],
-        xerr=spans([estimate for _, estimate in known], single),
+        values,
+        heights,
+        xerr=reaches(estimates, single),
         fmt=look.marker,
         color=look.colour,
-        markerfacecolor=look.colour if look.filled else "white",
-        markersize=5.0,
+        markersize=_MARKER_POINTS,
         elinewidth=1.0,
         label=name,
     )
-    for (line, estimate), hollow in zip(known, single, strict=True):
+    for value, height, hollow in zip(values, heights, single, strict=True):
         if hollow:
-            axes.plot(
-                [estimate.value],
-                [line + shift],
-                ls="",
-                marker=look.marker,
-                ms=5.0,
-                mfc="white",
-                mec=look.colour,
-                zorder=4,
-            )
+            hollow_points(axes, [value], [height], look)
 
 
-def spans(estimates: Sequence[Estimate], single: Sequence[bool]) -> np.ndarray:
-    """How far each interval reaches below and above its value, as error bars want it; nothing where it is of a single sample."""
-    reach = np.array(
-        [
-            [max(0.0, e.value - e.low) for e in estimates],
-            [max(0.0, e.high - e.value) for e in estimates],
-        ]
-    )
-    return np.where(single, np.nan, reach)
+def hollow_points(
+    axes: Axes,
+    across: Sequence[float],
+    heights: Sequence[float],
+    look: Look,
+    size: float = _MARKER_POINTS,
+) -> None:
+    """Draw white markers over those that are there."""
+    (markers,) = axes.plot(across, heights, ls="", marker=look.marker, ms=size, zorder=4)
+    markers.set(markerfacecolor="white", markeredgecolor=look.colour)
+
+
+def reaches(estimates: Sequence[Estimate], single: Sequence[bool]) -> np.ndarray:
+    """Return how far each interval reaches below and above its value, as error bars want it.
+
+    A single sample has no interval, so its reach is not a number.
+    """
+    below = [max(0.0, estimate.value - estimate.low) for estimate in estimates]
+    above = [max(0.0, estimate.high - estimate.value) for estimate in estimates]
+    return np.where(single, np.nan, np.array([below, above]))
 
 
 def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
-    """Why the rows without a number have none, on their lines: over the panels to the right too, which are empty there."""
+    """Write the reason on the line of every row without a number.
+
+    A reason may run on over the panels to the right, which are empty there.
+    """
     axes.set_zorder(1)
     axes.patch.set_visible(False)
     for line, row in enumerate(rows):
         if row.status != "ok":
-            text = reason(row, length)
-            note = axes.text(
-                0.01,
-                line,
-                text,
-                transform=axes.get_yaxis_transform(),
-                va="center",
-                fontsize=6.5,
-                style="italic",
-            )
-            note.set(color=GREY, in_layout=False, bbox=GROUND)
+            words = reason(row, length)
+            note = axes.text(0.01, line, words, transform=axes.get_yaxis_transform(), va="center")
+            note.set(fontsize=6.5, style="italic", color=GREY, in_layout=False, bbox=GROUND)
 
 
 def beside(axes: Axes, texts: Sequence[str], heading: str = "") -> None:
-    """A narrow column of texts to the right of the lines."""
+    """Write a narrow column of texts to the right of the lines."""
     for line, text in enumerate(texts):
-        axes.text(
-            1.02,
-            line,
-            text,
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            fontsize=7,
-            color="#404040",
-        )
-    axes.text(
-        1.02, 1.0, heading, transform=axes.transAxes, va="bottom", fontsize=7, color="#404040"
-    )
+        words = axes.text(1.02, line, text, transform=axes.get_yaxis_transform(), va="center")
+        words.set(fontsize=7, color=DARK)
+    words = axes.text(1.02, 1.0, heading, transform=axes.transAxes, va="bottom")
+    words.set(fontsize=7, color=DARK)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A kind of cell in a matrix; lighter is better, and every kind but the best has a hatch of its own."""
-
-    meaning: str
-    colour: str
-    hatch: str = ""
-    ink: str = BLACK
+def milliseconds(seconds: float) -> str:
+    """Return seconds in milliseconds, to three digits where there are no more before the point."""
+    value = 1e3 * seconds
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-GOOD = "#d6ecf8"
-FAILED = Verdict("gave no result: failed", GREY, "xx", "white")
-UNSUPPORTED = Verdict("unsupported, or not measured to the end", "white", "--", GREY)
+def sample_counts(rows: Sequence[Row]) -> list[str]:
+    """Return how many samples the numbers of each row are of."""
+    return [str(getattr(row, "samples", 0)) if row.status == "ok" else "–" for row in rows]
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A cell of a matrix: its kind, and the few letters in it."""
-
-    verdict: Verdict
-    text: str
-
-
-def matrix(
-    axes: Axes,
-    lines: Sequence[str],
-    columns: Sequence[str],
-    marks: Mapping[tuple[int, int], Mark],
-    across: int,
-) -> None:
-    """Cells by line and column, as wide as if there were `across` columns; a cell that was not asked for stays empty."""
-    for (line, column), mark in marks.items():
-        look = mark.verdict
-        edge = "white" if look.colour != "white" else PALE
-        box = Rectangle(
-            (column - 0.48, line - 0.46),
-            0.96,
-            0.92,
-            facecolor=look.colour,
-            hatch=look.hatch,
-            edgecolor=edge,
-            lw=0.0,
-        )
-        axes.add_patch(box)
-        plate = {"facecolor": look.colour, "edgecolor": "none", "pad": 0.8} if look.hatch else None
-        axes.text(
-            column,
-            line,
-            mark.text,
-            ha="center",
-            va="center",
-            fontsize=6.8,
-            color=look.ink,
-            bbox=plate,
-        )
-    axes.set_xlim(-0.5, across - 0.5)
-    axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xticks(range(len(columns)), columns, fontsize=7)
-    axes.set_yticks(range(len(lines)), lines)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-def matrix_legend(body: SubFigure, verdicts: Sequence[Verdict], used: Iterable[Verdict]) -> None:
-    """What the kinds of cells mean that are used, in the order of `verdicts`, outside of the panels."""
-    present = set(used)
-    shown = [verdict for verdict in (*verdicts, FAILED, UNSUPPORTED) if verdict in present]
-    handles = [
-        Patch(facecolor=v.colour, hatch=v.hatch, edgecolor="white" if v.colour != "white" else GREY)
-        for v in shown
-    ]
-    body.legend(
-        handles,
-        [v.meaning for v in shown],
-        loc="outside lower left",
-        ncols=2,
-        handleheight=1.2,
-        handlelength=1.8,
-    )
-
-
-def wrapped(text: str, width: int) -> str:
-    """A column's heading on as many lines as it needs."""
-    return "\n".join(textwrap.wrap(text, width))
+def _span(rows: Sequence[Row]) -> float:
+    """Return the height of a panel in lines."""
+    return len(rows) - 1 + 2 * _FIRST_LINE

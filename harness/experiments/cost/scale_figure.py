@@ -1,237 +1,206 @@
-"""The first study's third family: what more ranks do to a checkpoint's time, and how late the last rank is."""
+"""The first study's third family: checkpoint times on more ranks, and how late the last one is."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from harness.analysis import statistics
-from harness.analysis.figures.cells import (
+from harness.analysis import columns
+from harness.analysis.figures.captions import (
     INTERVALS,
-    Cell,
-    Pool,
-    State,
     caption,
-    chosen,
     footer,
-    grouped,
-    is_measured,
     is_single,
     label,
     missing,
-    number,
+    shown_estimate,
     slug,
-    state_title,
 )
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.panels import spans
+from harness.analysis.figures.panels import hollow_points, reaches
 from harness.analysis.figures.style import BLACK, GREY, Look, frame, logarithmic_seconds, series
-from harness.analysis.frame import usable
-from harness.analysis.statistics import Estimate, Samples
+from harness.analysis.pools import (
+    Cell,
+    Pool,
+    State,
+    grouped,
+    of_several_worlds,
+    state_and_growth,
+)
+from harness.analysis.samples import usable
+from harness.analysis.statistics import Estimate
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.samples import SAVES
 
 _PANEL_INCHES = 3.4
-_LEAST_WORLDS = 2
-_NO_INTERVAL = " Without an interval: one sample."
+_LEAST_INCHES = 6.5
+_HEIGHT_INCHES = 5.2
+_MARKER_POINTS = 5.5
 _STEP_ASIDE = 1.025  # a factor, on a logarithmic axis
-_STRAGGLER_LIMIT = 1.1  # the axis shows at least a tenth more than no wait at all
+_MARGIN = 1.25  # a factor, on the axis of ranks
+_LEAST_STRAGGLER = 1.1  # the axis shows at least a tenth more than no wait at all
+_SAME_STATE = "the same state on more ranks"
+_GROWING_STATE = "a state that grows with the ranks"
+_BELOW = (
+    "Below: the last rank's time over the middle rank's; at 1 nobody waits. Hollow: more ranks "
+    "than processors."
+)
+
+Points = list[tuple[int, Estimate]]
+"""Estimates, each after its number of ranks."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One method in one framework and strategy, over the numbers of ranks that it was measured on."""
+    """One method in one framework and strategy, over the numbers of ranks that saved with it."""
 
     framework: str
     name: str
     cells: tuple[Cell[CostRow], ...]
 
-    def durable(self) -> list[tuple[int, Estimate]]:
-        """Ranks, and the time until durable."""
-        return [
-            (cell.row.world, time) for cell in self.cells if (time := number(cell.row, "durable_s"))
-        ]
+    def durable(self) -> Points:
+        """Return the time until durable on each number of ranks."""
+        points = []
+        for cell in self.cells:
+            time = shown_estimate(cell.row, "durable_s")
+            if time is not None:
+                points.append((cell.row.world, time))
+        return points
 
-    def straggler(self) -> list[tuple[int, Estimate]]:
-        """Ranks, and how much longer the last rank took than the middle one; one rank has nobody to wait for."""
-        found = [
-            (cell.row.world, _straggler(cell)) for cell in self.cells if _has_stragglers(cell.row)
-        ]
-        return [(world, estimate) for world, estimate in found if estimate]
+    def straggler(self) -> Points:
+        """Return the last rank's time over the middle rank's on each number of ranks."""
+        points = []
+        for cell in self.cells:
+            ratio = _straggler(cell) if _has_stragglers(cell.row) else None
+            if ratio is not None:
+                points.append((cell.row.world, ratio))
+        return points
 
 
 def draw(pool: Pool) -> Iterator[Drawn]:
-    """A figure of strong and one of weak scaling for each state that was saved from several numbers of ranks."""
-    for (state, weak), cells in grouped(scaled(pool), _kind).items():
-        yield _figure(state, weak, cells, pool)
+    """Draw strong and weak scaling of each state that several numbers of ranks saved."""
+    scaling = of_several_worlds(pool.every(CostRow))
+    for (state, grows), cells in grouped(scaling, state_and_growth).items():
+        yield _drawn(state, grows, cells, pool)
 
 
-def scaled(pool: Pool) -> list[Cell[CostRow]]:
-    """The saves of methods in several worlds, each case once.
-
-    They are of the run that measured most of a framework's methods in several worlds, as far as it
-    reaches: what more ranks change must not be what another day changes.
-    """
-    return [
-        cell
-        for cells in grouped(pool.every(CostRow), _kind).values()
-        for cell in _of_runs_that_scale(cells)
-    ]
-
-
-def _of_runs_that_scale(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
-    by_run = grouped(cells, lambda cell: cell.run.name).values()
-    within_one = {
-        id(cell) for own in by_run for cell in _in_several_worlds(own) if is_measured(cell)
-    }
-    return chosen(
-        _in_several_worlds(cells),
-        lambda cell: cell.row.framework,
-        lambda cell: id(cell) in within_one,
+def _drawn(state: State, grows: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
+    kind = _GROWING_STATE if grows else _SAME_STATE
+    title = f"Scaling, {kind}: {state.title}"
+    what = (
+        f"Time until durable and straggler ratio against ranks, {kind}. The straggler ratio is the "
+        "last rank's time over the middle rank's."
     )
-
-
-def _kind(cell: Cell[CostRow]) -> tuple[State, bool]:
-    """The state, and whether it grows with the ranks."""
-    return (cell.state, cell.row.scale > 0)
-
-
-def _figure(state: State, weak: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Drawn:
-    kind = "a state that grows with the ranks" if weak else "the same state on more ranks"
-    title = f"Scaling, {kind}: {state_title(state)}"
-    ideal = "the same time" if weak else "half the time on twice the ranks"
-    guide = (
-        f"Lower is better. Dashed grey: ideal, {ideal}, as if each rank had a disk of its own; dotted black: what this disk takes "
-        "from all ranks writing together. Below: how many times as long the last rank took as the middle one (1: nobody waits). "
-        f"Hollow: more ranks than processors.{_NO_INTERVAL if any(is_single(cell.row) for cell in cells) else ''}"
-    )
-    lines = grouped(_lines(cells), lambda line: line.framework)
-    figure, body = frame(
+    return Drawn(
+        slug("scale", "weak" if grows else "strong", *state),
         title,
-        guide,
-        footer(INTERVALS, cells, pool),
-        max(6.5, _PANEL_INCHES * len(lines) + 0.6),
-        5.2,
+        caption(what, INTERVALS, cells, pool),
+        missing(cells),
+        _figure(title, grows, cells, pool),
     )
-    grid = body.subplots(
-        3,
-        len(lines),
-        squeeze=False,
-        sharex="row",
-        sharey="row",
-        gridspec_kw={"height_ratios": [3, 2, _legend_ratio(lines.values())]},
-    )
-    for (framework, own), (times, stragglers, legend) in zip(lines.items(), grid.T, strict=True):
+
+
+def _figure(title: str, grows: bool, cells: Sequence[Cell[CostRow]], pool: Pool) -> Figure:
+    lines = grouped(_lines(cells), lambda line: line.framework)
+    width_inches = max(_LEAST_INCHES, _PANEL_INCHES * len(lines) + 0.6)
+    words = footer(INTERVALS, cells, pool)
+    figure, body = frame(title, _guide(grows, cells), words, width_inches, _HEIGHT_INCHES)
+    most_lines = max(len(of_framework) for of_framework in lines.values())
+    ratios = {"height_ratios": [3, 2, 0.3 * most_lines + 0.6]}
+    size = (3, len(lines))
+    grid = body.subplots(*size, squeeze=False, sharex="row", sharey="row", gridspec_kw=ratios)
+    for (framework, of_framework), panels in zip(lines.items(), grid.T, strict=True):
+        times, stragglers, legend = panels
         times.set_title(framework)
-        _times(times, own, weak)
-        _stragglers(stragglers, own)
+        _times(times, of_framework, grows)
+        _stragglers(stragglers, of_framework)
         legend.axis("off")
         legend.legend(*times.get_legend_handles_labels(), loc="upper left", borderaxespad=0.0)
-    _finish(list(grid[0]), list(grid[1]), cells)
-    what = f"Time until durable and straggler ratio against ranks, {kind}. Straggler: last rank's time over the middle rank's."
-    name = slug("scale", "weak" if weak else "strong", *state)
-    return Drawn(name, title, caption(what, INTERVALS, cells, pool), missing(cells), figure)
+    _scale_ranks([*grid[0], *grid[1]], sorted({cell.row.world for cell in cells}))
+    _scale_times(grid[0])
+    _scale_stragglers(grid[1])
+    return figure
 
 
-def _legend_ratio(lines: Iterable[Sequence[Line]]) -> float:
-    return 0.3 * max(len(own) for own in lines) + 0.6
+def _guide(grows: bool, cells: Sequence[Cell[CostRow]]) -> str:
+    ideal = "the same time" if grows else "half the time on twice the ranks"
+    has_single = any(is_single(cell.row) for cell in cells)
+    single = " Without an interval: one sample." if has_single else ""
+    return (
+        f"Lower is better. Dashed grey is ideal: {ideal}, as if each rank had its own disk. Dotted "
+        "black is the time that this disk takes when all ranks write together. "
+        f"{_BELOW}{single}"
+    )
 
 
 def _lines(cells: Sequence[Cell[CostRow]]) -> list[Line]:
-    """One rank has no strategy: its row begins the line of each of its method's strategies."""
-    found = []
-    for (framework, _), own in grouped(
-        cells, lambda cell: (cell.row.framework, label(cell.row))
-    ).items():
-        strategies = sorted({cell.row.strategy for cell in own if cell.row.world > 1}) or [""]
-        for strategy in strategies:
-            of_line = [cell for cell in own if cell.row.world == 1 or cell.row.strategy == strategy]
-            name = label(of_line[0].row) + (f", {strategy}" if strategy else "")
-            found.append(
-                Line(framework, name, tuple(sorted(of_line, key=lambda cell: cell.row.world)))
-            )
-    # What several frameworks have comes first, and so looks the same in each of their panels.
-    frameworks = Counter(
-        method for method, _ in {(cell.row.method, cell.row.framework) for cell in cells}
-    )
-    return sorted(
-        found, key=lambda line: (line.framework, -frameworks[line.cells[0].row.method], line.name)
-    )
+    """Return the lines of all panels.
+
+    A method that several frameworks have comes first, and so looks the same in all their panels.
+    """
+    lines = []
+    by_method = grouped(cells, lambda cell: (cell.row.framework, label(cell.row)))
+    for of_method in by_method.values():
+        lines += _lines_of_method(of_method)
+    pairs = {(cell.row.method, cell.row.framework) for cell in cells}
+    frameworks = Counter(method for method, _ in pairs)
+
+    def place(line: Line) -> tuple[str, int, str]:
+        return (line.framework, -frameworks[line.cells[0].row.method], line.name)
+
+    return sorted(lines, key=place)
 
 
-def _times(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
+def _lines_of_method(cells: Sequence[Cell[CostRow]]) -> list[Line]:
+    """Return a line for each strategy. One rank has none, so its row begins the line of each."""
+    strategies = sorted({cell.row.strategy for cell in cells if cell.row.world > 1})
+    lines = []
+    for strategy in strategies or [""]:
+        on_line = [cell for cell in cells if cell.row.world == 1 or cell.row.strategy == strategy]
+        on_line.sort(key=lambda cell: cell.row.world)
+        suffix = f", {strategy}" if strategy else ""
+        name = f"{label(on_line[0].row)}{suffix}"
+        lines.append(Line(on_line[0].row.framework, name, tuple(on_line)))
+    return lines
+
+
+def _times(axes: Axes, lines: Sequence[Line], grows: bool) -> None:
     for line, (look, shift) in zip(lines, _looks(len(lines)), strict=True):
         _curve(axes, line, line.durable(), look, shift)
-    _ideal(axes, lines, weak)
-    ceilings = grouped(
-        (cell.row for line in lines for cell in line.cells if cell.row.ceiling_write_s),
-        lambda row: row.world,
-    )
-    worlds = sorted(ceilings)
-    middle = [
-        median(row.ceiling_write_s.value for row in ceilings[world] if row.ceiling_write_s)
-        for world in worlds
-    ]
-    axes.plot(worlds, middle, color=BLACK, ls=":", lw=1.2, label="ceiling of the disk")
+    _ideal(axes, lines, grows)
+    _ceiling(axes, lines)
 
 
-def _looks(count: int) -> list[tuple[Look, float]]:
-    """A look for each line, and how far to its side of the number of ranks it stands, so that intervals do not cover each other."""
-    return [(series(place), _STEP_ASIDE ** (place - 0.5 * (count - 1))) for place in range(count)]
-
-
-def _curve(
-    axes: Axes, line: Line, values: Sequence[tuple[int, Estimate]], look: Look, shift: float
-) -> None:
-    if not values:
+def _ideal(axes: Axes, lines: Sequence[Line], grows: bool) -> None:
+    """Draw the ideal line, which begins at the fastest method on the smallest number of ranks."""
+    points = [point for line in lines for point in line.durable()]
+    if not points:
         return
-    worlds, estimates = zip(*values, strict=True)
-    places = [world * shift for world in worlds]
-    heights = [estimate.value for estimate in estimates]
-    alone = {cell.row.world for cell in line.cells if is_single(cell.row)}
-    reach = spans(estimates, [world in alone for world in worlds])
-    axes.errorbar(
-        places,
-        heights,
-        yerr=reach,
-        color=look.colour,
-        marker=look.marker,
-        ls=look.line,
-        lw=1.2,
-        ms=5.5,
-        label=line.name,
-    )
-    crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
-    hollow = [
-        (world, height) for world, height in zip(worlds, heights, strict=True) if world in crowded
-    ]
-    axes.plot(
-        [world * shift for world, _ in hollow],
-        [height for _, height in hollow],
-        ls="",
-        marker=look.marker,
-        ms=5.5,
-        mfc="white",
-        mec=look.colour,
-        zorder=4,
-    )
+    worlds = sorted({world for world, _ in points})
+    first = worlds[0]
+    best_s = min(estimate.value for world, estimate in points if world == first)
+    ideal_s = [best_s if grows else best_s * first / world for world in worlds]
+    axes.plot(worlds, ideal_s, color=GREY, ls="--", lw=1.2, label="ideal")
 
 
-def _ideal(axes: Axes, lines: Sequence[Line], weak: bool) -> None:
-    """From the fastest method on the fewest ranks."""
-    starts = [line.durable()[0] for line in lines if line.durable()]
-    worlds = sorted({world for line in lines for world, _ in line.durable()})
-    if not starts:
-        return
-    first = min(world for world, _ in starts)
-    best = min(estimate.value for world, estimate in starts if world == first)
-    heights = [best if weak else best * first / world for world in worlds]
-    axes.plot(worlds, heights, color=GREY, ls="--", lw=1.2, label="ideal")
+def _ceiling(axes: Axes, lines: Sequence[Line]) -> None:
+    """Draw the median of the write ceilings that the methods were measured beside."""
+    ceilings_s: dict[int, list[float]] = {}
+    for line in lines:
+        for cell in line.cells:
+            if cell.row.ceiling_write_s is not None:
+                values = ceilings_s.setdefault(cell.row.world, [])
+                values.append(cell.row.ceiling_write_s.value)
+    worlds = sorted(ceilings_s)
+    medians_s = [median(ceilings_s[world]) for world in worlds]
+    axes.plot(worlds, medians_s, color=BLACK, ls=":", lw=1.2, label="ceiling of the disk")
 
 
 def _stragglers(axes: Axes, lines: Sequence[Line]) -> None:
@@ -240,50 +209,75 @@ def _stragglers(axes: Axes, lines: Sequence[Line]) -> None:
         _curve(axes, line, line.straggler(), look, shift)
 
 
+def _looks(count: int) -> list[tuple[Look, float]]:
+    """Return a look for each line, and a factor that sets it aside from its number of ranks.
+
+    So the intervals of several lines do not cover each other.
+    """
+    middle = 0.5 * (count - 1)
+    return [(series(number), _STEP_ASIDE ** (number - middle)) for number in range(count)]
+
+
+def _curve(axes: Axes, line: Line, points: Points, look: Look, shift: float) -> None:
+    if not points:
+        return
+    worlds = [world for world, _ in points]
+    estimates = [estimate for _, estimate in points]
+    across = [world * shift for world in worlds]
+    heights = [estimate.value for estimate in estimates]
+    single = {cell.row.world for cell in line.cells if is_single(cell.row)}
+    axes.errorbar(
+        across,
+        heights,
+        yerr=reaches(estimates, [world in single for world in worlds]),
+        color=look.colour,
+        marker=look.marker,
+        ls=look.line,
+        lw=1.2,
+        ms=_MARKER_POINTS,
+        label=line.name,
+    )
+    crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
+    hollow = [number for number, world in enumerate(worlds) if world in crowded]
+    hollow_across = [across[number] for number in hollow]
+    hollow_heights = [heights[number] for number in hollow]
+    hollow_points(axes, hollow_across, hollow_heights, look, _MARKER_POINTS)
+
+
 def _has_stragglers(row: CostRow) -> bool:
-    """Whether all ranks have the same to do: where one writes, the others are not waited for, but idle."""
+    """Return whether all ranks have the same to do. Where one writes, the others are only idle."""
     return row.world > 1 and row.status == "ok" and row.writers in (None, row.world)
 
 
-def _in_several_worlds(cells: Sequence[Cell[CostRow]]) -> list[Cell[CostRow]]:
-    """Those of the methods that were measured in more than one world."""
-    worlds = grouped((cell.row for cell in cells), lambda row: (row.framework, row.method))
-    return [
-        cell
-        for cell in cells
-        if len({row.world for row in worlds[cell.row.framework, cell.row.method]}) >= _LEAST_WORLDS
-    ]
-
-
 def _straggler(cell: Cell[CostRow]) -> Estimate | None:
-    saves = cell.run.measured.saves
-    own = saves[saves["case"] == cell.planned.case.id]
-    used = usable(own, cell.planned.samples * cell.planned.processes)
-    used = used[used["straggler"].notna()]
-    if used.empty:
-        return None
-    return statistics.median(
-        Samples(used["straggler"].to_numpy(dtype=float), used["process"].to_numpy(dtype=int))
-    )
+    saves = cell.run.records.samples_of(SAVES, CostRow, cell.planned.case.id)
+    used = usable(saves, cell.planned.samples * cell.planned.processes)
+    known = used[used["straggler"].notna()]
+    return None if known.empty else columns.median(known, "straggler")
 
 
-def _finish(
-    times: Sequence[Axes], stragglers: Sequence[Axes], cells: Sequence[Cell[CostRow]]
-) -> None:
-    worlds = sorted({cell.row.world for cell in cells})
-    for axes in [*times, *stragglers]:
+def _scale_ranks(panels: Sequence[Axes], worlds: Sequence[int]) -> None:
+    for axes in panels:
         axes.set_xscale("log", base=2)
-        axes.set_xlim(worlds[0] / 1.25, worlds[-1] * 1.25)
+        axes.set_xlim(worlds[0] / _MARGIN, worlds[-1] * _MARGIN)
         axes.xaxis.set_major_locator(FixedLocator(worlds))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.grid(axis="y")
-    for axes in stragglers:
+
+
+def _scale_times(panels: Sequence[Axes]) -> None:
+    panels[0].set_ylabel("time until durable\n(s, logarithmic)")
+    low_s = min(axes.dataLim.ymin for axes in panels)
+    high_s = max(axes.dataLim.ymax for axes in panels)
+    if 0.0 < low_s <= high_s < math.inf:
+        logarithmic_seconds(panels[0], low_s, high_s, "y")
+
+
+def _scale_stragglers(panels: Sequence[Axes]) -> None:
+    panels[0].set_ylabel("last / middle rank\n(ratio, no unit)")
+    for axes in panels:
         axes.set_xlabel("ranks (number, logarithmic)")
-    times[0].set_ylabel("time until durable\n(s, logarithmic)")
-    stragglers[0].set_ylabel("last / middle rank\n(ratio, no unit)")
-    low, high = min(axes.dataLim.ymin for axes in times), max(axes.dataLim.ymax for axes in times)
-    if 0.0 < low <= high < math.inf:
-        logarithmic_seconds(times[0], low, high, "y")
-    top = max((axes.dataLim.ymax for axes in stragglers), default=1.0)
-    stragglers[0].set_ylim(0.98, max(_STRAGGLER_LIMIT, 1.05 * top))
+    lowest = min(axes.dataLim.ymin for axes in panels)
+    highest = max(axes.dataLim.ymax for axes in panels)
+    panels[0].set_ylim(0.98 * lowest, max(_LEAST_STRAGGLER, 1.05 * highest))
