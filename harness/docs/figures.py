@@ -27,13 +27,15 @@ _COLOURS = 32
 
 @dataclass(frozen=True)
 class Kept:
-    """A figure that a page shows: the suite of its runs, and how `ckptbench figures` names it."""
+    """A figure that a page shows: its runs, and how `ckptbench figures` names it."""
 
     suite: str
     drawn: str
+    frameworks: tuple[str, ...] = FRAMEWORKS
 
 
 FIGURES = {
+    "cost-pytorch": Kept("bench", "cost-resnet50-full-float32-cpu", ("pytorch",)),
     "cost": Kept("bench", "cost-resnet50-full-float32-cpu"),
     "training": Kept("train", "training-resnet50-full-float32-cpu-every-4"),
     "durability": Kept("bench", "durability"),
@@ -76,7 +78,7 @@ def _texts_of(title: str, description: str) -> dict[str, str]:
 def runs_of(name: str) -> Sequence[ReadRun]:
     """Return the newest full runs that a figure of the pages shows."""
     by_name = {}
-    for framework in FRAMEWORKS:
+    for framework in FIGURES[name].frameworks:
         run = full_run(FIGURES[name].suite, framework)
         by_name[run.name] = run
     return list(by_name.values())
