@@ -137,9 +137,8 @@ def test_neighbours_are_copied_together_if_they_are_small_and_change_together() 
     half = layout.TOGETHER_BYTES // 2
     sizes = [0, 1, 17, half, half, 2 * layout.TOGETHER_BYTES, half, half + 4096, 4096]
     specs = [
-        Spec(f"{changes.name}/{number}", "uint8", (size,), changes)
-        for changes in Changes
-        for number, size in enumerate(sizes)
+        Spec(f"{changes.name}/{number}", "uint8", (sizes[number],), changes)
+        for changes, number in itertools.product(Changes, range(len(sizes)))
     ]
     plan = layout.lay_out(specs, 0, 1, {})
     placed = list(plan.placed)

@@ -13,7 +13,7 @@ from adapters.deepfreeze import streaming
 from adapters.deepfreeze.errors import Damaged
 from adapters.deepfreeze.header import StoredFile
 from adapters.deepfreeze.read_plan import SMALL_BYTES, Range
-from adapters.deepfreeze.stored import Found
+from adapters.deepfreeze.stored import Match
 from adapters.deepfreeze.tensor import Bytes, Memory, bring, bytes_of
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 
@@ -46,17 +46,17 @@ class Group:
     """
 
     def __init__(
-        self, entries: Sequence[Found], targets: Mapping[str, Memory], are_large: bool
+        self, entries: Sequence[Match], targets: Mapping[str, Memory], are_large: bool
     ) -> None:
         """Take the tensors in file order."""
-        without_target = [found for found in entries if found.spec.name not in targets]
+        without_target = [match for match in entries if match.spec.name not in targets]
         self.is_direct = are_large and len(without_target) == len(entries)
         self.entries = entries
         self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
         end = round_up(entries[-1].stored.stop)
         size_bytes = end - self._first if without_target else 0
         self._memory = bytes_of(aligned_buffer(size_bytes))
-        self.arrivals = deque(Arrival(found, self._target(found, targets)) for found in entries)
+        self.arrivals = deque(Arrival(match, self._target(match, targets)) for match in entries)
 
     def memory(self, start: int, stop: int) -> Bytes:
         """Return the new memory for a part of the file."""
@@ -73,22 +73,22 @@ class Group:
         memory[::ALIGNMENT] = 0
         return memory.data
 
-    def _target(self, found: Found, targets: Mapping[str, Memory]) -> Memory | None:
+    def _target(self, match: Match, targets: Mapping[str, Memory]) -> Memory | None:
         """Return the memory that a tensor is copied to, or None if it is read there directly."""
-        start, stop = found.stored.start, found.stored.stop
-        if found.spec.name in targets:
-            target = targets[found.spec.name]
-            return target[found.skip_bytes : found.skip_bytes + stop - start]
+        start, stop = match.stored.start, match.stored.stop
+        if match.spec.name in targets:
+            target = targets[match.spec.name]
+            return target[match.skip_bytes : match.skip_bytes + stop - start]
         return None if self.is_direct else self.memory(start, stop)
 
 
 class Arrival:
     """A tensor on its way from the file to its target."""
 
-    def __init__(self, found: Found, target: Memory | None) -> None:
-        self.found = found
-        self.start = found.stored.start
-        self.stop = found.stored.stop
+    def __init__(self, match: Match, target: Memory | None) -> None:
+        self.match = match
+        self.start = match.stored.start
+        self.stop = match.stored.stop
         self._target = target
         self._hash = xxhash.xxh3_64()
 
@@ -104,14 +104,14 @@ class Arrival:
 
     def check(self, file: StoredFile) -> None:
         """Raise Damaged if the bytes are not those that were saved."""
-        if self._hash.hexdigest() != self.found.stored.digest:
+        if self._hash.hexdigest() != self.match.stored.digest:
             raise Damaged(
-                f"{file.path} is damaged, because the checksum of tensor {self.found.stored.name} "
+                f"{file.path} is damaged, because the checksum of tensor {self.match.stored.name} "
                 "differs from that of the saved bytes; load another checkpoint"
             )
 
 
-def arrived_with(block: Block, file: StoredFile) -> Iterator[Found]:
+def arrived_with(block: Block, file: StoredFile) -> Iterator[Match]:
     """Take the bytes of a block, and yield the tensors that are complete with it.
 
     Raise Damaged if one does not have the bytes that were saved.
@@ -122,17 +122,17 @@ def arrived_with(block: Block, file: StoredFile) -> Iterator[Found]:
             break
         arrival = arrivals.popleft()
         arrival.check(file)
-        yield arrival.found
+        yield arrival.match
 
 
 def next_name(groups: Sequence[Group]) -> str:
     """Return the name of the tensor that arrives next."""
     waiting = next(group for group in groups if group.arrivals)
-    return waiting.arrivals[0].found.stored.name
+    return waiting.arrivals[0].match.stored.name
 
 
 def mixed(
-    arrived: Iterable[tuple[Group, Found]], targets: Mapping[str, Memory], at_once: int
+    arrived: Iterable[tuple[Group, Match]], targets: Mapping[str, Memory], at_once: int
 ) -> Iterator[tuple[str, Bytes]]:
     """Yield the tensors without a target, in new memory.
 
@@ -140,10 +140,10 @@ def mixed(
     `at_once` of the small ones come that have arrived before.
     """
     waiting: deque[tuple[str, Bytes]] = deque()
-    for group, found in arrived:
-        is_small = found.spec.size_bytes < SMALL_BYTES
-        if found.spec.name not in targets:
-            fresh = found.spec.name, group.memory(found.stored.start, found.stored.stop)
+    for group, match in arrived:
+        is_small = match.spec.size_bytes < SMALL_BYTES
+        if match.spec.name not in targets:
+            fresh = match.spec.name, group.memory(match.stored.start, match.stored.stop)
             if is_small:
                 waiting.append(fresh)
             else:

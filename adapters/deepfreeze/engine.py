@@ -103,17 +103,7 @@ class Engine:
         earlier_error = self._finish_last()
         if earlier_error is not None and self._ranks.world == 1:
             raise earlier_error
-        plan = self._layout
-        assert plan is not None  # `prepare` comes first
-        arena = self._arenas[self._turn % len(self._arenas)]
-        commit = self._new_commit(path)
-        try:
-            snapshot = self._new_snapshot(plan, arena, sources)
-        except Exception as error:
-            self._fail_on_all_ranks(commit)
-            raise error from earlier_error
-        on_whole = partial(arena.note, plan.file, Origin(self._tag, self.home))
-        self._last = Save(snapshot, commit, self._io, step, on_whole)
+        self._last = self._new_save(sources, path, step, earlier_error)
         self._last.start()
         if earlier_error is not None:
             self._raise_earlier(earlier_error, self._last)
@@ -246,6 +236,26 @@ class Engine:
         # The ring must hold the whole header, which is written last.
         ring_bytes = max(plan.data_start, min(plan.file_bytes, self._ring_bytes))
         return arena.fit(plan.file, ring_bytes)
+
+    def _new_save(
+        self,
+        sources: Mapping[str, Source],
+        path: Path,
+        step: int,
+        earlier_error: BaseException | None,
+    ) -> Save:
+        """Return a save that has not started. If there can be none, let it fail on all ranks."""
+        plan = self._layout
+        assert plan is not None  # `prepare` comes first
+        arena = self._arenas[self._turn % len(self._arenas)]
+        commit = self._new_commit(path)
+        try:
+            snapshot = self._new_snapshot(plan, arena, sources)
+        except Exception as error:
+            self._fail_on_all_ranks(commit)
+            raise error from earlier_error
+        on_whole = partial(arena.note, plan.file, Origin(self._tag, self.home))
+        return Save(snapshot, commit, self._io, step, on_whole)
 
     def _new_snapshot(self, plan: Layout, arena: Arena, sources: Mapping[str, Source]) -> Snapshot:
         share: dict[str, Source] = {}

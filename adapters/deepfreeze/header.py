@@ -93,7 +93,16 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     if _digest_of_unsealed(text, seal) != seal:
         raise Damaged(f"{path} has a damaged header, because its checksum differs; {_REMEDY}")
     data_start = LENGTH_BYTES + len(text)
-    tensors = tuple(
+    tensors = _stored_tensors(header, metadata, data_start)
+    _check_size(path, size_bytes, data_start, tensors)
+    return StoredFile(path, int(metadata[STEP_KEY]), int(metadata[WORLD_KEY]), seal, tensors)
+
+
+def _stored_tensors(
+    header: dict[str, Any], metadata: dict[str, str], data_start: int
+) -> tuple[StoredTensor, ...]:
+    """Return the tensors of a header, in which offsets count from the begin of the data."""
+    return tuple(
         StoredTensor(
             name,
             _TYPES[tensor["dtype"]],
@@ -104,8 +113,6 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
         )
         for name, tensor in header.items()
     )
-    _check_size(path, size_bytes, data_start, tensors)
-    return StoredFile(path, int(metadata[STEP_KEY]), int(metadata[WORLD_KEY]), seal, tensors)
 
 
 def _digest_of_unsealed(text: bytes, seal: str) -> str:

@@ -128,22 +128,15 @@ def lay_out(specs: Sequence[Spec], rank: int, world: int, metadata: Mapping[str,
     Raise ValueError if a tensor cannot be stored.
     """
     pieces = sorted(share(specs, rank, world), key=_file_order)
-    stops = list(itertools.accumulate(piece.size_bytes for piece in pieces))
-    placed = [
-        Placed(piece, stop - piece.size_bytes, stop)
-        for piece, stop in zip(pieces, stops, strict=True)
-    ]
-    fragments = _header_fragments(placed, world, metadata)
-    # json.dumps writes ASCII, so that characters are bytes.
-    fixed_bytes = sum(map(len, fragments))
-    blanks_bytes = _LONGEST_STEP_DIGITS + len(NO_DIGEST) * (len(pieces) + 1)
-    start = round_up(LENGTH_BYTES + fixed_bytes + blanks_bytes, ALIGNMENT)
-    moved = [Placed(entry.piece, start + entry.start, start + entry.stop) for entry in placed]
+    # The header has the offsets from the data on, and its length decides where the data start.
+    fragments = _header_fragments(_placed(pieces, start=0), world, metadata)
+    data_start = _data_start(fragments, len(pieces))
+    placed = _placed(pieces, data_start)
     return Layout(
         file=file_name(rank, world),
-        data_start=start,
-        file_bytes=start + (stops[-1] if stops else 0),
-        stretches=tuple(_stretches(moved)),
+        data_start=data_start,
+        file_bytes=placed[-1].stop if placed else data_start,
+        stretches=tuple(_stretches(placed)),
         fragments=fragments,
     )
 
@@ -166,6 +159,23 @@ def index(specs: Sequence[Spec], world: int) -> Index:
         "weight_map": file_of,
     }
     return Index(files, tuple(json.dumps(content, indent=1).split(_ESCAPED_BLANK)))
+
+
+def _placed(pieces: Sequence[Piece], start: int) -> list[Placed]:
+    """Return pieces one directly after the other, from `start` on."""
+    placed: list[Placed] = []
+    for piece in pieces:
+        placed.append(Placed(piece, start, start + piece.size_bytes))
+        start += piece.size_bytes
+    return placed
+
+
+def _data_start(fragments: Sequence[str], pieces: int) -> int:
+    """Return the first multiple of ALIGNMENT behind the longest header."""
+    # json.dumps writes ASCII, so that characters are bytes.
+    fixed_bytes = sum(map(len, fragments))
+    blanks_bytes = _LONGEST_STEP_DIGITS + len(NO_DIGEST) * (pieces + 1)
+    return round_up(LENGTH_BYTES + fixed_bytes + blanks_bytes, ALIGNMENT)
 
 
 def _header_fragments(

@@ -1,4 +1,4 @@
-"""How the ranks of a job agree with each other, before and between saves."""
+"""Agreement among the ranks of a job, before and between saves."""
 
 from __future__ import annotations
 

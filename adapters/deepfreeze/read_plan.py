@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from adapters.deepfreeze.stored import Found
+from adapters.deepfreeze.stored import Match
 from adapters.shared.directio import ALIGNMENT, round_up
 
 # A state has many tensors that are smaller than this, and few that are larger.
@@ -16,16 +16,16 @@ Range = tuple[int, int]
 """The part [start, stop) of a file, in bytes."""
 
 
-def in_order(wanted: Iterable[Found]) -> tuple[list[Found], list[Found]]:
+def in_order(wanted: Iterable[Match]) -> tuple[list[Match], list[Match]]:
     """Return the small tensors that have bytes, and the large ones, each in file order."""
-    with_bytes = [found for found in wanted if found.spec.size_bytes]
-    with_bytes.sort(key=lambda found: found.stored.start)
-    small = [found for found in with_bytes if found.spec.size_bytes < SMALL_BYTES]
-    large = [found for found in with_bytes if found.spec.size_bytes >= SMALL_BYTES]
+    with_bytes = [match for match in wanted if match.spec.size_bytes]
+    with_bytes.sort(key=lambda match: match.stored.start)
+    small = [match for match in with_bytes if match.spec.size_bytes < SMALL_BYTES]
+    large = [match for match in with_bytes if match.spec.size_bytes >= SMALL_BYTES]
     return small, large
 
 
-def plan_reads(groups: Sequence[Sequence[Found]], block_bytes: int) -> Iterator[tuple[int, Range]]:
+def plan_reads(groups: Sequence[Sequence[Match]], block_bytes: int) -> Iterator[tuple[int, Range]]:
     """Yield the parts of a file to read for groups of its tensors, each with its group's number.
 
     The parts are blocks. The last one is divided into ever smaller ones, because nothing is being
@@ -50,9 +50,9 @@ def _join_last_two(plan: list[tuple[int, Range]]) -> None:
         plan[-2:] = [(number, (start, stop))]
 
 
-def _parts(entries: Sequence[Found], block_bytes: int) -> Iterator[Range]:
+def _parts(entries: Sequence[Match], block_bytes: int) -> Iterator[Range]:
     """Yield the parts of a file to read for some of its tensors, in blocks."""
-    ranges = [(found.stored.start, found.stored.stop) for found in entries]
+    ranges = [(match.stored.start, match.stored.stop) for match in entries]
     return _blocks(_joined(ranges, min(block_bytes, SMALL_BYTES)), block_bytes)
 
 

@@ -17,7 +17,7 @@ from adapters.deepfreeze.errors import Damaged
 from adapters.deepfreeze.header import StoredFile
 from adapters.deepfreeze.opened_file import EarlyRead, OpenedFile
 from adapters.deepfreeze.read_plan import Range, in_order, plan_reads
-from adapters.deepfreeze.stored import Found
+from adapters.deepfreeze.stored import Match
 from adapters.deepfreeze.tensor import Bytes, Device, Memory, bytes_of
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 
@@ -54,7 +54,7 @@ class Reader:
         while self._unpins:
             self._unpins.pop()()
 
-    def first_parts(self, wanted: Sequence[Found]) -> tuple[Range, ...]:
+    def first_parts(self, wanted: Sequence[Match]) -> tuple[Range, ...]:
         """Return the parts of a file that a read of these tensors reads first.
 
         There are as many as there is memory for.
@@ -80,7 +80,7 @@ class Reader:
     def read(
         self,
         file: StoredFile,
-        wanted: Sequence[Found],
+        wanted: Sequence[Match],
         targets: Mapping[str, Memory],
         begun: OpenedFile | None = None,
     ) -> Tensors:
@@ -94,9 +94,9 @@ class Reader:
         Raise Damaged if a checksum differs or the file ends early, and OSError if it cannot be
         read. A caller that does not take all tensors must close the generator.
         """
-        for found in wanted:
-            if not found.spec.size_bytes and found.spec.name not in targets:
-                yield found.spec.name, np.empty(0, np.uint8)
+        for match in wanted:
+            if not match.spec.size_bytes and match.spec.name not in targets:
+                yield match.spec.name, np.empty(0, np.uint8)
         small, large = in_order(wanted)
         groups = []
         if small:
@@ -109,7 +109,7 @@ class Reader:
 
     def _read(
         self, file: StoredFile, groups: Sequence[Group], begun: OpenedFile | None
-    ) -> Generator[tuple[Group, Found], None, None]:
+    ) -> Generator[tuple[Group, Match], None, None]:
         """Yield each tensor that has arrived with the bytes that were saved."""
         if begun is not None and begun.path != file.path:
             # Its threads write to the ring.
@@ -119,8 +119,8 @@ class Reader:
         try:
             with closing(self._read_ahead(opened, groups)) as blocks:
                 for block in blocks:
-                    for found in arrived_with(block, file):
-                        yield block.group, found
+                    for match in arrived_with(block, file):
+                        yield block.group, match
                     # The block's memory is read into again after this.
                     self._wait()
         except EOFError as error:

@@ -136,7 +136,7 @@ class Save(Pending):
             self._lifecycle.wait_until_ended()
 
     def unreported_error(self) -> BaseException | None:
-        """Wait for the end, and return the error unless a caller was told of it. Do that once."""
+        """Wait for the end, and return the error if no caller was told of it. Now one is."""
         self.join()
         if self._error is self._reported:
             return None

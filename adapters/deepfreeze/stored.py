@@ -20,7 +20,7 @@ _ROWS = re.compile(r"(?P<tensor>.*)@rows(?P<first>\d+)-(?P<last>\d+)")
 _REMEDY = "load another checkpoint"
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """A stored tensor that has bytes of a wanted one: those from `skip_bytes` on."""
 
     spec: Spec
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     skip_bytes: int
 
 
-Located = tuple[StoredFile, list[Found]]
+Located = tuple[StoredFile, list[Match]]
 """A file, and what to read of it in file order."""
 
 
@@ -44,15 +44,6 @@ class Stored:
         """The step at which it was saved."""
         return self.files[0].step
 
-    @property
-    def file_of(self) -> dict[str, str]:
-        """The name of the file that each stored tensor is in, as an index has it."""
-        names: dict[str, str] = {}
-        for file in self.files:
-            for tensor in file.tensors:
-                names[tensor.name] = file.path.name
-        return names
-
     def locate(self, specs: Iterable[Spec], rank: int) -> list[Located]:
         """Return what a rank must read of each file.
 
@@ -61,20 +52,22 @@ class Stored:
         shape.
         """
         world = self.files[0].world
-        stored_names = self.file_of.keys()
+        stored_names: set[str] = set()
+        for file in self.files:
+            stored_names.update(tensor.name for tensor in file.tensors)
         wanted: dict[str, Spec] = {}
         for spec in specs:
             local = local_name(spec.name, rank % world)
             wanted[local if local in stored_names else spec.name] = spec
-        located = [(file, list(_found_in(file, wanted))) for file in self.files]
+        located = [(file, list(_matches_in(file, wanted))) for file in self.files]
         _check_complete(wanted, located, self.files[0].path.parent)
         return [(file, entries) for file, entries in located if entries]
 
 
-def tensors_of(layout: Layout) -> list[Found]:
+def tensors_of(layout: Layout) -> list[Match]:
     """Return where the tensors lie in a file with this layout. They have no checksums yet."""
     return [
-        Found(
+        Match(
             entry.piece.spec,
             StoredTensor(
                 entry.piece.name,
@@ -173,14 +166,17 @@ def _check_index(stored: Stored, index: Path) -> None:
                 f"{file.path} is not the file that {INDEX} was written for, because its header "
                 f"has another checksum; {_REMEDY}"
             )
-    if file_of != stored.file_of:
+    stored_in: dict[str, str] = {}
+    for file in stored.files:
+        stored_in |= dict.fromkeys([tensor.name for tensor in file.tensors], file.path.name)
+    if file_of != stored_in:
         raise Damaged(
             f"{index} is damaged, because it names other tensors, or other files for them; "
             f"{_REMEDY}"
         )
 
 
-def _found_in(file: StoredFile, wanted: Mapping[str, Spec]) -> Iterator[Found]:
+def _matches_in(file: StoredFile, wanted: Mapping[str, Spec]) -> Iterator[Match]:
     """Yield the wanted tensors of a file. Raise Unfitting if one has another type or shape."""
     for tensor in file.tensors:
         rows = _ROWS.fullmatch(tensor.name) if "@" in tensor.name else None
@@ -191,12 +187,17 @@ def _found_in(file: StoredFile, wanted: Mapping[str, Spec]) -> Iterator[Found]:
         # Rows of a tensor have its shape, except for their number.
         shape = (spec.shape[0], *tensor.shape[1:]) if rows and spec.shape else tensor.shape
         if (tensor.dtype, shape) != (spec.dtype, spec.shape):
-            raise Unfitting(
-                f"tensor {tensor.name} is {tensor.dtype}{list(tensor.shape)} in {file.path}, and "
-                f"{spec.dtype}{list(spec.shape)} in the state; load a checkpoint of this model"
-            )
+            raise _mismatch(tensor, spec, file.path)
         row_bytes = spec.size_bytes // spec.shape[0] if rows else 0
-        yield Found(spec, tensor, int(rows["first"]) * row_bytes if rows else 0)
+        yield Match(spec, tensor, int(rows["first"]) * row_bytes if rows else 0)
+
+
+def _mismatch(tensor: StoredTensor, spec: Spec, path: Path) -> Unfitting:
+    """Return the error for a stored tensor with another type or shape than the wanted one."""
+    return Unfitting(
+        f"tensor {tensor.name} is {tensor.dtype}{list(tensor.shape)} in {path}, and "
+        f"{spec.dtype}{list(spec.shape)} in the state; load a checkpoint of this model"
+    )
 
 
 def _check_complete(wanted: Mapping[str, Spec], located: Sequence[Located], folder: Path) -> None:
