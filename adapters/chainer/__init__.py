@@ -1,1 +1,1 @@
-"""Chainer: the neutral workloads as links, and one module per checkpoint mechanism."""
+"""Chainer: the neutral workloads as links, and one file for each checkpoint mechanism."""

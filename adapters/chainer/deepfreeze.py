@@ -1,4 +1,4 @@
-"""The DeepFreeze engine on Chainer's arrays."""
+"""DeepFreeze on Chainer's arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The arrays in Chainer's layout, which is the canonical one: their own memory is saved from and loaded into."""
+    """DeepFreeze that copies from the memory of the arrays and loads into it.
+
+    Chainer's layout is the canonical one.
+    """
 
     metadata = {"framework": "chainer"}
 
@@ -29,16 +32,15 @@ class DeepFreeze(DeepFreezeMethod[State]):
         place = self.nearest(path)
         self.engine.expect(place)
         arrays = state.arrays()
-        self.engine.load(
-            place, self.tensors, {name: self._memory(array) for name, array in arrays.items()}
-        )
+        targets = {name: self._memory(array) for name, array in arrays.items()}
+        self.engine.load(place, self.tensors, targets)
         for name, parameter in parameters(state.model).items():
             parameter.update_rule.t = int(arrays[f"optimizer/step/{name}"])
         state.optimizer.t = int(arrays["optimizer/step"])
         state.step = int(arrays["position/step"])
 
     def _memory(self, array: Array) -> Memory:
-        # flat first: an array without dimensions cannot change its item size
+        # An array without dimensions cannot change its item size, so it gets a dimension first.
         data = array.reshape(-1).view(np.uint8)
         if isinstance(data, np.ndarray):
             return data

@@ -1,4 +1,4 @@
-"""chainer.serializers.save_hdf5 and load_hdf5 of the whole state, by rank 0."""
+"""chainer.serializers.save_hdf5 and load_hdf5 of the whole state, which rank 0 writes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from adapters.shared.formats import hdf5
 
 
 class Hdf5(Method[State]):
-    """Option: `gzip`, the level; 0 for contiguous datasets without a filter.
+    """The whole state in one HDF5 file.
 
-    Chainer's default is 4.
+    The option `gzip` is the level of compression. With 0, the datasets are contiguous and have no
+    filter. Chainer's default is 4.
     """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one file."""
         if self.place.rank == 0:
             save_hdf5(str(path), state, self.options["gzip"] or None)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read the file, dataset by dataset, into the state's own memory."""
+        """Read the file dataset by dataset into the memory of the state."""
         load_hdf5(str(path), state)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the datasets."""
         return hdf5.datasets(path, entry_role)

@@ -1,6 +1,6 @@
-"""The neutral vocabulary as Chainer links and functions.
+"""The neutral layers as Chainer's links and functions.
 
-Links lie under their canonical names, arrays under Chainer's own.
+Links have their canonical names, and arrays have Chainer's names.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import chainer
-import chainer.functions as F  # noqa: N812  (as Chainer's own documentation has it)
+import chainer.functions as F  # noqa: N812  (as in Chainer's documentation)
 import chainer.links as L  # noqa: N812
 import numpy as np
 from chainer import Chain, Link, Parameter, Variable
@@ -23,12 +23,16 @@ from workloads.layers import Layer
 Array = Any  # numpy.ndarray, or cupy.ndarray on a GPU
 Forward = Callable[[Variable], Variable]  # a link, or a function without parameters
 
-PARAMETERS = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}  # Chainer -> canonical
+# the canonical name of each of Chainer's names
+PARAMETERS = {"W": "weight", "b": "bias", "gamma": "weight", "beta": "bias"}
 BUFFERS = {"avg_mean": "running_mean", "avg_var": "running_var"}
 
 
 def translate(layer: Layer) -> Forward:
-    """Return what computes the layer. Its parameters hold whatever was in memory."""
+    """Return the link or function that computes a layer. Its parameters have no values yet.
+
+    Raises TypeError for a layer without one.
+    """
     match layer:
         case layers.Sequential(children):
             return Sequential([(name, translate(child)) for name, child in children])
@@ -66,24 +70,22 @@ def translate(layer: Layer) -> Forward:
 
 
 def parameters(model: Link) -> dict[str, Parameter]:
-    """Return the parameters under their canonical names."""
+    """Return the parameters of a model under their canonical names."""
     return {_canonical(path, PARAMETERS): parameter for path, parameter in model.namedparams()}
 
 
 def buffers(model: Link) -> Iterator[tuple[str, Link, str]]:
-    """Yield canonical name, link and attribute of every buffer."""
+    """Yield the canonical name, the link and the attribute of every buffer."""
     for path, link in model.namedlinks():
         if isinstance(link, L.BatchNormalization):
-            yield from (
-                (_canonical(f"{path}/{attribute}", BUFFERS), link, attribute)
-                for attribute in BUFFERS
-            )
+            for attribute in BUFFERS:
+                yield _canonical(f"{path}/{attribute}", BUFFERS), link, attribute
 
 
 def _canonical(path: str, names: dict[str, str]) -> str:
-    """/stem/norm/gamma -> stem.norm.weight."""
-    *above, own = path.strip("/").split("/")
-    return ".".join([*above, names[own]])
+    """Return the canonical name of a path, such as stem.norm.weight for /stem/norm/gamma."""
+    *above, attribute = path.strip("/").split("/")
+    return ".".join([*above, names[attribute]])
 
 
 def _translate_optional(layer: Layer | None) -> Forward:
@@ -91,11 +93,11 @@ def _translate_optional(layer: Layer | None) -> Forward:
 
 
 def _leave(array: Any) -> None:
-    """Initialize nothing: no time for first values that are replaced before they are used."""
+    """Initialize nothing, because the first values are replaced before they are used."""
 
 
 class Sequential(Chain):
-    """See `layers.Sequential`. Chainer's own class would number its children."""
+    """`layers.Sequential` as a link. Chainer's own class would number its children."""
 
     def __init__(self, children: Sequence[tuple[str, Forward]]) -> None:
         super().__init__()
@@ -105,64 +107,65 @@ class Sequential(Chain):
                 self.add_link(name, forward)
 
     def forward(self, x: Variable) -> Variable:
-        """Return what the last child makes of it."""
         for forward in self._forwards:
             x = forward(x)
         return x
 
 
 class Residual(Chain):
-    """See `layers.Residual`."""
+    """`layers.Residual` as a link."""
 
     def __init__(self, body: Forward, shortcut: Forward, after: Forward) -> None:
         super().__init__()
-        with self.init_scope():  # registers those that are links
+        with self.init_scope():  # registers them if they are links
             self.body = body
             self.shortcut = shortcut
             self.after = after
 
     def forward(self, x: Variable) -> Variable:
-        """Return a variable of the body's shape."""
         return self.after(self.body(x) + self.shortcut(x))
 
 
 class Dense(L.Linear):
-    """See `layers.Dense`."""
+    """`layers.Dense` as a link."""
 
     def forward(self, x: Variable) -> Variable:
-        """(..., in) -> (..., out); Chainer would flatten all axes but the first."""
+        """Take (..., in) to (..., out). Chainer would flatten all axes but the first."""
         return super().forward(x, n_batch_axes=x.ndim - 1)
 
 
 def dropout(x: Variable, rate: float) -> Variable:
-    """See `layers.Dropout`.
+    """Return `layers.Dropout` of a variable.
 
-    Asked for its mask, Chainer draws from CuPy's generator; cuDNN's own one cannot be set.
+    With `return_mask`, Chainer draws from CuPy's generator. Otherwise it would draw from cuDNN's,
+    which cannot be set.
     """
     return F.dropout(x, rate, return_mask=True)[0]
 
 
 class Embedding(L.EmbedID):
-    """See `layers.Embedding`."""
+    """`layers.Embedding` as a link."""
 
     def forward(self, tokens: Array) -> Variable:
-        """(..., token) -> (..., feature)."""
-        return (
-            super().forward(tokens)
-            if isinstance(tokens, np.ndarray)
-            else embed_by_product(tokens, self.W)
-        )
+        """Take (..., token) to (..., feature)."""
+        if isinstance(tokens, np.ndarray):
+            return super().forward(tokens)
+        return embed_by_product(tokens, self.W)
 
 
 def embed_by_product(tokens: Array, table: Parameter) -> Variable:
-    """Look tokens up by a product with ones and zeros: on a GPU, the look-up's gradient is added up in any order."""
-    places = get_array_module(tokens).arange(len(table), dtype=tokens.dtype)
-    chosen = (tokens[..., None] == places).astype(table.dtype)
-    return F.reshape(F.matmul(F.reshape(chosen, (-1, len(table))), table), (*tokens.shape, -1))
+    """Look tokens up by multiplying the table with ones and zeros.
+
+    On a GPU, the gradient of a look-up is added in any order, so that two runs differ.
+    """
+    rows = get_array_module(tokens).arange(len(table), dtype=tokens.dtype)
+    is_chosen = (tokens[..., None] == rows).astype(table.dtype)
+    features = F.matmul(F.reshape(is_chosen, (-1, len(table))), table)
+    return F.reshape(features, (*tokens.shape, -1))
 
 
 class RmsNorm(Link):
-    """See `layers.RmsNorm`."""
+    """`layers.RmsNorm` as a link."""
 
     def __init__(self, features: int, epsilon: float) -> None:
         super().__init__()
@@ -171,12 +174,12 @@ class RmsNorm(Link):
             self.gamma = Parameter(_leave, (features,))
 
     def forward(self, x: Variable) -> Variable:
-        """(..., feature) -> the same shape."""
+        """Take (..., feature) to the same shape."""
         return x * F.rsqrt(F.mean(x * x, axis=-1, keepdims=True) + self.epsilon) * self.gamma
 
 
 class Attention(Chain):
-    """See `layers.Attention`."""
+    """`layers.Attention` as a link."""
 
     def __init__(self, layer: layers.Attention) -> None:
         super().__init__(**{name: translate(child) for name, child in layer.children})
@@ -185,52 +188,59 @@ class Attention(Chain):
         self.theta = layer.theta
 
     def forward(self, x: Variable) -> Variable:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         query = rotate(self._split(self.query(x)), self.theta)
         key = rotate(self._split(self.key(x)), self.theta)
         mixed = self._mix(query, key, self._split(self.value(x)))
         return self.output(mixed.transpose(0, 2, 1, 3).reshape(x.shape))
 
     def _split(self, x: Variable) -> Variable:
-        """(batch, position, heads * head feature) -> (batch, head, position, head feature)."""
+        """Take (batch, position, heads * head feature) to (batch, head, position, head feature)."""
         return x.reshape(*x.shape[:2], -1, self.head_features).transpose(0, 2, 1, 3)
 
     def _mix(self, query: Variable, key: Variable, value: Variable) -> Variable:
         """Return the values weighted by causal attention.
 
-        Heads that share key and value lie along one axis with the positions.
+        Heads that share key and value are on one axis with the positions.
         """
         batch, heads, positions, features = query.shape
         grouped = (batch, self.kv_heads, -1)
-        scores = F.matmul(query.reshape(*grouped, features), key, transb=True) / math.sqrt(features)
-        scores = scores.reshape(batch, heads, positions, positions) + _future(scores.xp, positions)
+        products = F.matmul(query.reshape(*grouped, features), key, transb=True)
+        scores = (products / math.sqrt(features)).reshape(batch, heads, positions, positions)
+        scores = scores + _future(scores.xp, positions)
         weights = F.softmax(scores, axis=3).reshape(*grouped, positions)
         return F.matmul(weights, value).reshape(query.shape)
 
 
 def _future(xp: Any, positions: int) -> Any:
-    """Minus infinity where a query (row) comes before the key (column), else zero."""
+    """Return minus infinity where a query (row) comes before the key (column), or else zero."""
     return xp.triu(xp.full((positions, positions), -np.inf, dtype=np.float32), k=1)
 
 
 def rotate(x: Variable, theta: float) -> Variable:
-    """Turn the head features of (batch, head, position, head feature) by their position; angles are float32."""
+    """Rotate the features of (batch, head, position, head feature) by their positions.
+
+    The angles are float32.
+    """
     position = x.xp.arange(x.shape[2], dtype=np.float32)
     pair = x.xp.arange(0, x.shape[3], 2, dtype=np.float32) / np.float32(x.shape[3])
     angle = position[:, None] * np.float32(theta) ** -pair
-    cosine, sine = x.xp.cos(angle), x.xp.sin(angle)
+    cosine = x.xp.cos(angle)
+    sine = x.xp.sin(angle)
     first, second = F.split_axis(x, 2, axis=3)
-    return F.concat((first * cosine - second * sine, second * cosine + first * sine), axis=3)
+    rotated_first = first * cosine - second * sine
+    rotated_second = second * cosine + first * sine
+    return F.concat((rotated_first, rotated_second), axis=3)
 
 
 class SwiGlu(Chain):
-    """See `layers.SwiGlu`."""
+    """`layers.SwiGlu` as a link."""
 
     def __init__(self, layer: layers.SwiGlu) -> None:
         super().__init__(**{name: translate(child) for name, child in layer.children})
 
     def forward(self, x: Variable) -> Variable:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         gate = self.gate(x)
         return self.down(gate * F.sigmoid(gate) * self.up(x))
 
@@ -238,7 +248,10 @@ class SwiGlu(Chain):
 def new_model(
     layer: Layer, first_values: Callable[[str], Any], device: chainer.device.Device
 ) -> Link:
-    """Return the layer's link on the device with the first values that every canonical name is given."""
+    """Return the link of a layer on a device.
+
+    `first_values` gives the first values of a parameter or buffer by its canonical name.
+    """
     model = translate(layer)
     assert isinstance(model, Link)
     for name, parameter in parameters(model).items():

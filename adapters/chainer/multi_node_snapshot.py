@@ -1,7 +1,7 @@
-"""chainermn.extensions.multi_node_snapshot: Chainer's snapshot, by one rank of every set of ranks that are taken for replicas.
+"""chainermn.extensions.multi_node_snapshot, which divides the ranks into sets of replicas.
 
-The extension asks its trainer for nothing but the folder, both to save and to find the latest
-snapshot again.
+One rank of each set writes Chainer's snapshot. To save, and to find the latest snapshot, the
+extension needs the folder of its trainer alone.
 """
 
 from __future__ import annotations
@@ -19,60 +19,61 @@ from adapters.base import Entry, Method, Pending
 from adapters.chainer.npz_file import members
 from adapters.chainer.state import State
 
-FILE = "snapshot"  # to which ChainerMN adds the rank
+FILE = "snapshot"  # ChainerMN adds the rank to this name
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """The part of chainer.training.Trainer that a snapshot of an object uses."""
+    """The part of chainer.training.Trainer that a snapshot uses."""
 
     out: str
 
 
 @dataclass(frozen=True)
 class OneRank:
-    """The communicator of a world of one: ChainerMN's own would start MPI, which takes seconds and leaves a folder behind."""
+    """The communicator of a world of one rank.
+
+    ChainerMN's own communicator would start MPI, which takes seconds and leaves a folder behind.
+    """
 
     rank: int = 0
     size: int = 1
 
     def finalize(self) -> None:
-        """Have nothing to give back."""
+        """Do nothing, because there is nothing to give back."""
 
 
 class MultiNodeSnapshot(Method[State]):
-    """As shipped: all ranks are one set of replicas.
+    """The extension as shipped, with all ranks in one set of replicas.
 
-    Rank 0 writes its view, and sends it to the others after a load.
+    Rank 0 writes its state. In a load, it reads the file and sends the state to the others.
     """
 
     def open(self, state: State) -> None:
-        """Make the communicator by which the ranks exchange what one of them has loaded."""
-        self._communicator = (
-            chainermn.create_communicator("naive") if self.place.world > 1 else OneRank()
-        )
+        """Make the communicator with which a rank sends what it has loaded."""
+        several = self.place.world > 1
+        self._communicator = chainermn.create_communicator("naive") if several else OneRank()
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write a folder with a file of every set."""
-        path.mkdir(exist_ok=True)  # as trainers do on every rank
+        """Write a folder with one file from each set."""
+        path.mkdir(exist_ok=True)  # on every rank, as trainers do
         self._extension(state)(Trainer(str(path)))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Have every set's first rank find its file and send what it has loaded to the set's others, deflated."""
+        """Let the first rank of each set read its file, and send the state to the set, deflated."""
         self._extension(state).initialize(Trainer(str(path)))
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the arrays of all files."""
+        """Yield the arrays in all files."""
         for file in sorted(path.iterdir()):
             yield from members(file, file.name)
 
     def close(self) -> None:
-        """Give the communicator back."""
         self._communicator.finalize()
 
     def replica_sets(self) -> Sequence[Sequence[int]]:
-        """Return the sets of replicas; ranks that are in none are one more."""
+        """Return the sets of replicas. The ranks that are in no set form one more."""
         return []
 
     def _extension(self, state: State) -> Any:
@@ -81,8 +82,11 @@ class MultiNodeSnapshot(Method[State]):
 
 
 class MultiNodeSnapshotOfEach(MultiNodeSnapshot):
-    """With the remedy for what differs between the ranks: each is a set of its own, and writes the whole state."""
+    """The extension with one set for each rank, which writes its whole state.
+
+    So each rank gets back the values that differ from rank to rank.
+    """
 
     def replica_sets(self) -> Sequence[Sequence[int]]:
-        """Return as many sets as ranks."""
+        """Return one set for each rank."""
         return [[rank] for rank in range(self.place.world)]

@@ -1,4 +1,7 @@
-"""The workloads' optimizers, where Chainer computes something else or keeps another quantity in its slots."""
+"""The workloads' optimizers.
+
+Chainer's own compute other updates, or keep other quantities in their slots.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ import workloads.optimizers
 
 
 class MomentumRule(MomentumSGDRule):
-    """v = momentum * v + gradient; weight -= lr * v.
+    """The rule v = momentum * v + gradient; weight = weight - lr * v.
 
-    Chainer's own rule keeps -lr times this v. The weights are the same in exact arithmetic as long
-    as the rate is, but the slot would be another quantity than the one that the workload names.
+    Chainer's own rule keeps -lr * v in the slot, which is not the quantity that the workload names.
+    In exact arithmetic, both give the same weights as long as the learning rate stays the same.
     """
 
     def update_core(self, param: Parameter) -> None:
-        """Move the slot and the weight in place, on either device."""
+        """Change the slot and the weight in place, on either device."""
         slot = self.state["v"]
         slot *= self.hyperparam.momentum
         slot += param.grad
@@ -34,16 +37,16 @@ class Momentum(chainer.optimizers.MomentumSGD):
     """MomentumSGD with the workload's slot."""
 
     def create_update_rule(self) -> MomentumRule:
-        """Return a parameter's own rule."""
+        """Return a new rule for a parameter."""
         return MomentumRule(self.hyperparam)
 
 
 class Adam(chainer.optimizers.Adam):
-    """Adam with epsilon beside the root of the *corrected* second moment.
+    """Adam that adds epsilon to the root of the corrected second moment.
 
-    Chainer adds it to the root of the uncorrected one, and corrects both with the learning rate.
-    Scaling epsilon by the root of the correction gives the workload's update; the slots are the
-    same in both.
+    Chainer adds epsilon to the root of the uncorrected moment, and corrects both by the learning
+    rate. If epsilon is multiplied by the root of the correction, the update is the workload's. The
+    slots are the same either way.
     """
 
     def __init__(self, learning_rate: float, beta1: float, beta2: float, epsilon: float) -> None:
@@ -51,13 +54,13 @@ class Adam(chainer.optimizers.Adam):
         self.epsilon = epsilon
 
     def update(self, lossfun: Any = None, *args: Any, **kwds: Any) -> None:
-        """Take a step."""
+        """Take a step with the corrected epsilon."""
         self.eps = self.epsilon * math.sqrt(1 - self.beta2 ** (self.t + 1))
         super().update(lossfun, *args, **kwds)
 
 
 def new_optimizer(definition: workloads.optimizers.Optimizer, model: Link) -> GradientMethod:
-    """Return the workload's optimizer of the model, with its slots."""
+    """Return the optimizer of a model, with its slots."""
     optimizer: GradientMethod
     match definition:
         case workloads.optimizers.Sgd(learning_rate, momentum, weight_decay):
@@ -66,7 +69,7 @@ def new_optimizer(definition: workloads.optimizers.Optimizer, model: Link) -> Gr
         case workloads.optimizers.Adam(learning_rate, beta1, beta2, epsilon):
             optimizer = Adam(learning_rate, beta1, beta2, epsilon).setup(model)
     for parameter in model.params():
-        # Chainer makes the slots in the first step. A state that has taken none must have them to
-        # be saved or loaded into; the public `init_state` fills a dictionary that only this makes.
+        # Chainer makes the slots in the first step. A state needs them before that, to be saved or
+        # loaded into. This private method makes the dictionary that the public `init_state` fills.
         parameter.update_rule._init_states(parameter)
     return optimizer

@@ -1,7 +1,8 @@
-"""The writers of Chainer's snapshot extension: the state serialized into a dictionary, written by a thread or a forked process.
+"""The writers of Chainer's snapshot extension.
 
-Chainer makes a new thread or process for every snapshot, and a temporary folder beside the file,
-which it then renames.
+They serialize the state into a dictionary, which a thread or a forked process writes. Chainer makes
+a new thread or process for every snapshot. The file is written in a temporary folder beside its
+place, and renamed.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from adapters.chainer.state import State
 
 
 class ReportingWriter(StandardWriter):
-    """A writer that hands its errors over; Chainer's own only print them, and the training believes in its snapshot."""
+    """A writer whose `wait` raises its errors.
+
+    Chainer's own writers print them, so that training relies on a snapshot that is not there.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._reports, self._reporter = Pipe(duplex=False)
 
     def save(self, *args: Any, **kwds: Any) -> None:
-        """Write in the background, and report how it ended: None or the error."""
+        """Write in the background, and send the error to `wait`, or None if there is none."""
         try:
             super().save(*args, **kwds)
         except Exception as error:
@@ -36,7 +40,10 @@ class ReportingWriter(StandardWriter):
             self._reporter.send(None)
 
     def wait(self) -> None:
-        """Return when the file is complete; raise what went wrong."""
+        """Wait until the file is complete.
+
+        Raises the error of the background, or RuntimeError if it ended without a report.
+        """
         self._worker.join()
         if not self._reports.poll():
             raise RuntimeError(f"{self._worker.name} ended without a report")
@@ -45,7 +52,7 @@ class ReportingWriter(StandardWriter):
             raise error
 
     def finalize(self) -> None:
-        """Wait for a snapshot under way, and let go of its thread or process."""
+        """Wait for a snapshot in progress, and release its thread or process."""
         super().finalize()
         self._worker = None
         self._reports.close()
@@ -53,40 +60,41 @@ class ReportingWriter(StandardWriter):
 
 
 class ReportingThread(ReportingWriter, ThreadWriter):
-    """ThreadWriter with errors."""
+    """ThreadWriter whose errors are raised."""
 
 
 class ReportingProcess(ReportingWriter, ProcessWriter):
-    """ProcessWriter with errors."""
+    """ProcessWriter whose errors are raised."""
 
 
 class Snapshot(Pending):
-    """What a writer has under way. Chainer lets the training go on at once."""
+    """A save in progress of a writer. Chainer lets training go on at once."""
 
     def __init__(self, writer: ReportingWriter) -> None:
         self._writer = writer
 
     def finished(self) -> None:
-        """Return when the file has its name."""
+        """Wait until the file has its name."""
         self._writer.wait()
 
 
 class SnapshotThread(Method[State]):
-    """Options: `compression`, and `copy`, the remedy for what ThreadWriter does on a CPU.
+    """A snapshot that a thread writes.
 
-    The serialized dictionary holds the state's own arrays there, not copies, so without it the
-    thread writes whatever the training has made of them by then. On a GPU the dictionary is a copy
+    The option `compression` deflates it. With the option `copy`, the thread gets copies of the
+    arrays. On a CPU the serialized dictionary holds the arrays of the state. So without `copy` the
+    thread writes values that training has changed meanwhile. On a GPU the dictionary holds copies
     already.
     """
 
     writer_class: type[ReportingWriter] = ReportingThread
 
     def open(self, state: State) -> None:
-        """Make the writer, which serves all saves."""
+        """Make the writer of all saves."""
         self._writer = self.writer_class(compression=self.options["compression"])
 
     def save(self, state: State, path: Path) -> Pending:
-        """Serialize, and start to write one file."""
+        """Serialize the state, and start to write one file."""
         if self.place.rank != 0:
             return Pending()
         target = npz.serialize(state)
@@ -96,19 +104,22 @@ class SnapshotThread(Method[State]):
         return Snapshot(self._writer)
 
     def load(self, state: State, path: Path) -> None:
-        """Read the file, entry by entry."""
+        """Read the file entry by entry."""
         load_npz(str(path), state)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the arrays, each with numpy's header of 128 bytes."""
+        """Yield the arrays. Each has numpy's header of 128 bytes."""
         return members(path)
 
     def close(self) -> None:
-        """Leave no thread or process behind."""
+        """End the thread or process of the last save."""
         self._writer.finalize()
 
 
 class SnapshotProcess(SnapshotThread):
-    """The same with a forked process: the fork is the copy, made by the kernel page by page as the training writes to them."""
+    """A snapshot that a forked process writes.
+
+    The fork is the copy. The kernel copies each page when training first writes to it.
+    """
 
     writer_class = ReportingProcess

@@ -1,4 +1,4 @@
-"""A Chainer training state, with what a user's script would have to save and restore it."""
+"""A Chainer training state that Chainer's serializers save and restore."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from adapters.chainer.optimizers import new_optimizer
 from adapters.chainer.strategies import Strategy
 from workloads import Role, Workload
 
-SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}  # canonical -> Chainer
+# Chainer's name of each slot by its canonical name
+SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}
 
 
 class State:
-    """Model, optimizer, random generator and position in the data; an object that Chainer's serializers take as it is.
+    """Model, optimizer, random generator and position in the data.
 
-    Chainer draws from numpy's process-wide generator; the state keeps its value, so that several
-    states do not share it.
+    Chainer's serializers take this object as it is. Chainer draws from numpy's generator, which
+    belongs to the process, so the state keeps its value, and several states do not share it.
     """
 
     def __init__(
@@ -43,22 +44,25 @@ class State:
         self.loss: Array = np.float32("nan")
 
     def serialize(self, serializer: chainer.AbstractSerializer) -> None:
-        """Give everything to a serializer, or take everything over from a deserializer, arrays in place."""
+        """Give the state to a serializer, or set it in place to the values of a deserializer."""
         self.model.serialize(serializer["model"])
         self.optimizer.serialize(serializer["optimizer"])
         self.rng = serializer("rng", self.rng)
         self.step = serializer("step", self.step)
 
     def arrays(self) -> dict[str, Array]:
-        """Return everything as arrays under canonical names; weights, buffers and slots are the state's own."""
+        """Return the state as arrays under canonical names.
+
+        Weights, buffers and slots share the memory of the state.
+        """
         return dict(self._arrays())
 
     def assign(self, leaves: Mapping[str, memoryview]) -> None:
-        """Give the named arrays these bytes. Raises KeyError for an unknown name."""
-        arrays, counters = (
-            self.arrays(),
-            {name: place for name, *place in self._counters(parameters(self.model))},
-        )
+        """Set the named arrays to these bytes. Raises KeyError for an unknown name."""
+        arrays = self.arrays()
+        counters = {}
+        for name, owner, attribute in self._counters(parameters(self.model)):
+            counters[name] = (owner, attribute)
         for name, data in leaves.items():
             array = arrays[name]
             values = np.frombuffer(data, dtype=array.dtype).reshape(array.shape)
@@ -70,59 +74,61 @@ class State:
 
     @contextmanager
     def own_rng(self) -> Iterator[None]:
-        """Run with the state's random generator and keep what it has become."""
+        """Run a block with the state's random generator, and keep its new value."""
         np.random.set_state(("MT19937", self.rng[:-1], int(self.rng[-1])))
-        # CuPy's generator cannot be saved: every step seeds it from the one that can
+        # CuPy's generator cannot be saved, so every step seeds it from numpy's.
         if self.model.xp is not np:
             self.model.xp.random.seed(int(np.random.randint(1 << 32, dtype=np.uint32)))
         yield
         _, words, position, *_ = np.random.get_state()
-        self.rng[:-1], self.rng[-1] = words, position
+        self.rng[:-1] = words
+        self.rng[-1] = position
 
     def _arrays(self) -> Iterator[tuple[str, Array]]:
-        trained = parameters(self.model)  # a walk through the model, which takes a millisecond
-        yield from ((f"weights/{name}", parameter.array) for name, parameter in trained.items())
+        # Walking over the parameters takes a millisecond, so it is done once.
+        trained = parameters(self.model)
+        for name, parameter in trained.items():
+            yield f"weights/{name}", parameter.array
         for name, link, attribute in buffers(self.model):
             yield f"buffers/{name}", getattr(link, attribute)
         for slot in self.workload.optimizer.slots:
-            yield from (
-                (f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]])
-                for name, parameter in trained.items()
-            )
+            for name, parameter in trained.items():
+                yield f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]]
         yield "rng/numpy", self.rng
-        yield from (
-            (name, np.array(getattr(owner, attribute)))
-            for name, owner, attribute in self._counters(trained)
-        )
+        for name, owner, attribute in self._counters(trained):
+            yield name, np.array(getattr(owner, attribute))
 
     def _counters(
         self, trained: Mapping[str, chainer.Parameter]
     ) -> Iterator[tuple[str, object, str]]:
-        """Yield canonical name, owner and attribute of every number of steps."""
-        yield from (
-            (f"optimizer/step/{name}", parameter.update_rule, "t")
-            for name, parameter in trained.items()
-        )
+        """Yield the canonical name, the owner and the attribute of every number of steps."""
+        for name, parameter in trained.items():
+            yield f"optimizer/step/{name}", parameter.update_rule, "t"
         yield "optimizer/step", self.optimizer, "t"
         yield "position/step", self, "step"
 
 
 def entry_role(path: str) -> Role | None:
-    """Return the role of what `State.serialize` puts under the path; of a path of the model, its last part tells."""
+    """Return the role of the array that `State.serialize` puts under a path.
+
+    In the model, the last part of the path decides.
+    """
     part, _, inside = path.partition("/")
     if part != "model":
         return {"optimizer": Role.OPTIMIZER, "rng": Role.RNG, "step": Role.POSITION}.get(part)
-    own = inside.rpartition("/")[2]
-    if own in PARAMETERS:
+    attribute = inside.rpartition("/")[2]
+    if attribute in PARAMETERS:
         return Role.WEIGHT
-    # None: the count of batches that only fine-tuning a norm's statistics uses
-    return Role.BUFFER if own in BUFFERS else None
+    if attribute in BUFFERS:
+        return Role.BUFFER
+    # This is a count of batches, which Chainer needs to fine-tune the statistics of a norm alone.
+    return None
 
 
 def _generator(seed: int, rank: int) -> NDArray[np.uint32]:
-    """Return the 624 words of a Mersenne twister and the position in them.
+    """Return the 624 words of a Mersenne twister, and the position in them.
 
-    Only uniforms are drawn: no normal is held back.
+    numpy also keeps a drawn normal for later. There is none, because only uniforms are drawn.
     """
     state: Any = np.random.MT19937(np.random.SeedSequence((seed, rank))).state["state"]
     return np.append(state["key"], np.uint32(state["pos"]))

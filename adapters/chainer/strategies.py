@@ -1,11 +1,12 @@
-"""How the ranks train together: what takes an optimizer's step with the gradients of all of them.
+"""The strategies by which ranks train together, with the names in adapter.toml.
 
-The names are those of adapter.toml. ChainerMN exchanges the gradients inside its optimizer's
-`update`.
+A strategy gives the object that takes an optimizer's step with the gradients of all ranks.
+ChainerMN exchanges them in the `update` of its optimizer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import chainermn
@@ -18,17 +19,17 @@ from adapters.base import Place
 
 
 class Stepper(Protocol):
-    """Takes an optimizer's step."""
+    """An object that takes the steps of an optimizer."""
 
     def update(self) -> None:
         """Average the gradients over the ranks and move the weights."""
 
 
 class Strategy:
-    """A world of one, in which an optimizer takes its own steps."""
+    """Training on one rank, where the optimizer takes its steps itself."""
 
     def stepper(self, optimizer: GradientMethod) -> Stepper:
-        """Return what takes the optimizer's steps on all ranks. All call it together."""
+        """Return the object that takes the optimizer's steps. All ranks call this together."""
         return optimizer
 
     def leave(self) -> None:
@@ -39,12 +40,11 @@ class Flat(Strategy):
     """One all-reduce of all gradients in one buffer on the host."""
 
     def stepper(self, optimizer: GradientMethod) -> Stepper:
-        """Return the optimizer with averaged gradients."""
         return FlatMean(optimizer)
 
 
 class FlatMean:
-    """Averages over the ranks in one flat buffer, the same in every step."""
+    """An optimizer whose gradients are averaged in one flat buffer before each step."""
 
     def __init__(self, optimizer: GradientMethod) -> None:
         self._optimizer = optimizer
@@ -56,55 +56,63 @@ class FlatMean:
 
 
 class ChainerMn(Strategy):
-    """ChainerMN as its documentation has it: a communicator, and an optimizer around the optimizer.
+    """ChainerMN as in its documentation, with a communicator and an optimizer around the optimizer.
 
-    Such an optimizer's first `update` finds a model that it has not seen, sends out rank 0's
-    weights, and takes no step.
+    The first `update` of that optimizer gets a model that it does not know. It sends rank 0's
+    weights to the other ranks, and takes no step.
     """
 
     def __init__(self, device: str) -> None:
-        self._communicator = chainermn.create_communicator(
-            "pure_nccl" if device == "cuda" else "naive"
-        )
+        name = "pure_nccl" if device == "cuda" else "naive"
+        self._communicator = chainermn.create_communicator(name)
 
     def stepper(self, optimizer: GradientMethod) -> Stepper:
-        """Return ChainerMN's optimizer, which will lose its first update."""
+        """Return ChainerMN's optimizer, which loses its first update."""
         multi_node: Stepper = chainermn.create_multi_node_optimizer(optimizer, self._communicator)
         return multi_node
 
     def leave(self) -> None:
-        """Give the communicator back."""
         self._communicator.finalize()
 
 
 class ChainerMnRemedy(ChainerMn):
-    """The same without the loss: the weights are sent out before training."""
+    """ChainerMN without a lost update, because the weights are sent before training."""
 
     def stepper(self, optimizer: GradientMethod) -> Stepper:
-        """Return ChainerMN's optimizer, which has seen the model."""
+        """Return ChainerMN's optimizer, which knows the model already."""
         multi_node = chainermn.create_multi_node_optimizer(optimizer, self._communicator)
         self._communicator.bcast_data(optimizer.target)
-        multi_node.is_changed(optimizer.target)  # has it remember what it compares the model with
-        seen: Stepper = multi_node
-        return seen
+        # This question makes the optimizer remember the model.
+        multi_node.is_changed(optimizer.target)
+        stepper: Stepper = multi_node
+        return stepper
+
+
+STRATEGIES: dict[str, Callable[[str], Strategy]] = {
+    "chainermn": ChainerMn,
+    "chainermn-remedy": ChainerMnRemedy,
+    "flat": lambda device: Flat(),
+}
 
 
 def join(place: Place) -> Strategy:
-    """Return the place's strategy, on which all ranks have to call this together.
+    """Return the strategy of a place. All ranks call this together.
 
-    Raises KeyError for an unknown one.
+    Raises ValueError if several ranks have no known strategy.
     """
     if place.world == 1:
         return Strategy()
-    if place.strategy == "flat":
-        return Flat()
-    return {"chainermn": ChainerMn, "chainermn-remedy": ChainerMnRemedy}[place.strategy](
-        place.device
-    )
+    if place.strategy not in STRATEGIES:
+        raise ValueError(
+            f"{place.world} ranks need one of the strategies {', '.join(STRATEGIES)}, "
+            f"not {place.strategy!r}"
+        )
+    return STRATEGIES[place.strategy](place.device)
 
 
 def _average_gradients(model: Link) -> None:
-    from mpi4py import MPI  # starts MPI, which a world of one does without
+    # The import starts MPI, which a world of one rank does not need.
+    from mpi4py import MPI
 
     trained = list(model.params())
     flat = np.concatenate([cuda.to_cpu(parameter.grad).reshape(-1) for parameter in trained])
