@@ -79,9 +79,7 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
 )
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
     done = ckptbench("run", "--resume", str(shown.run.folder), *option)
-    message = (
-        f"ckptbench: leave {option[0]} out: a run that goes on keeps what it was asked for\n"
-    )
+    message = f"ckptbench: leave {option[0]} out: a run that goes on keeps what it was asked for\n"
     assert (done.returncode, done.stderr) == (2, message)
 
 

@@ -42,6 +42,7 @@ from harness.experiments.cost.samples import (
     ceiling_s,
     durable_s,
     finished_s,
+    growth_at_the_end,
     growth_bytes,
 )
 from harness.wire.records import StateRecord, SyscallsRecord, VerifiedRecord
@@ -286,7 +287,7 @@ class CostRow(Row):
         text=_growth_text,
         of=SAVES,
         derived=growth_bytes,
-        summary=most,
+        summary=growth_at_the_end,
     )
     load_peak_memory_bytes: int | None = column(
         "peak memory of a load beside the state that it fills, as a multiple of the state",

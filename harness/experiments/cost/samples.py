@@ -71,9 +71,18 @@ def _differences_of_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth_bytes(samples: pd.DataFrame) -> Any:
-    """Return how much resident memory grew from a process's first sample to each of its samples."""
-    first = samples.groupby(["case", "process"])["resident_bytes"].transform("first")
-    return samples["resident_bytes"] - first
+    """Return how much resident memory grew from a process's first counted save to each save.
+
+    Warm-ups are left out, because in them a process touches much of its memory for the first time.
+    """
+    counted = samples["resident_bytes"].where(~samples["warmup"])
+    by_process = counted.groupby([samples["case"], samples["process"]])
+    return counted - by_process.transform("first")
+
+
+def growth_at_the_end(samples: pd.DataFrame, name: str) -> int:
+    """Return the growth up to the last save of a process, of the process that grew most."""
+    return int(samples.groupby("process")[name].last().max())
 
 
 def durable_s(samples: pd.DataFrame) -> Any:
