@@ -67,6 +67,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/readability.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -137,6 +137,7 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
 EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that they help
     "scaling.py": "rows.py",
     "samples.py": "rows.py",
+    "cells.py": "rows.py",
     "scale_figure.py": "figure.py",
     "durability_figure.py": "figure.py",
     "asynchrony_figure.py": "figure.py",

@@ -24,7 +24,7 @@ from harness.analysis.columns import columns_of, sort_value
 from harness.analysis.report.again import command
 from harness.analysis.report.page import Machine, Picture, apart, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
-from harness.driver import catalog, machine, planning, suite
+from harness.driver import catalog, machine, options, planning, suite
 from harness.run.stored import folders
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
@@ -104,7 +104,7 @@ def planned_by(line: str) -> set[str]:
         strategies=given.get("--strategy"),
         device=given.get("--device", ["cpu"])[0],
         launcher=given.get("--launcher", [None])[0],
-        options=planning.parse_options(given.get("--option", ())),
+        options=options.parse_options(given.get("--option", ())),
     )
     return {planned.case.id for planned in found}
 

@@ -9,7 +9,7 @@ import pytest
 
 import workloads
 from harness import experiments as known
-from harness.driver import catalog, planning, suite
+from harness.driver import catalog, options, planning, suite
 from harness.driver.catalog import FrameworkEntry, Speed
 from harness.driver.suite import Suite
 from harness.driver.units import needed_disk_bytes, state_bytes
@@ -382,14 +382,14 @@ def test_options_show_in_the_name_of_the_methods_that_have_them(
 
 
 def test_options_are_read_as_toml_values_and_bare_words() -> None:
-    parsed = planning.parse_options(["crc=false", "level=2", "codec=zstd", "name='a=b'", "empty="])
+    parsed = options.parse_options(["crc=false", "level=2", "codec=zstd", "name='a=b'", "empty="])
     assert parsed == {"crc": False, "level": 2, "codec": "zstd", "name": "a=b", "empty": ""}
 
 
 @pytest.mark.parametrize("pair", ["crc", "=1", ""])
 def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
     with pytest.raises(UsageError, match="an option reads KEY=VALUE"):
-        planning.parse_options([pair])
+        options.parse_options([pair])
 
 
 @pytest.mark.parametrize("name", suite.names())

@@ -25,7 +25,7 @@ from harness.cli.app import (
 )
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
 from harness.cli.show import show
-from harness.driver import catalog, launch, planning, progress, slurm, slurm_jobs, suite
+from harness.driver import catalog, launch, options, planning, progress, slurm, slurm_jobs, suite
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.progress import samples_wanted
@@ -108,7 +108,7 @@ def run_command(
             "strategies": strategy,
             "device": device,
             "launcher": launcher,
-            "options": planning.parse_options(option or ()),
+            "options": options.parse_options(option or ()),
         }
         run = _newly_measured(asked, suite_name, framework, wishes, goal, settings)
     rows = show(run, "table")

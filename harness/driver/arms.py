@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.driver import border, catalog, machine, pins, planning, suite
+from harness.driver import border, catalog, machine, options, pins, planning, suite
 from harness.driver.border import UnknownFields
 from harness.driver.environments import REQUIREMENTS, Environments
 from harness.driver.launch import ROOT
@@ -203,8 +203,8 @@ def _with(described: Described, text: str) -> Described:
         # A link stays unresolved, because its own folder decides the environment.
         return replace(described, python=str(path.absolute()))
     if "=" in text:
-        options = planning.parse_options([text])
-        return replace(described, options={**described.options, **options})
+        parsed = options.parse_options([text])
+        return replace(described, options={**described.options, **parsed})
     raise UsageError(
         f"{text!r} is none of NAME==VERSION, KEY=VALUE, an interpreter, a checkout, "
         "or '.' for this checkout"

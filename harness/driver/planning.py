@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from harness import experiments
 from harness.driver import catalog
 from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Strategy
+from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
@@ -128,24 +128,6 @@ def plan(
         item = _planned(cell, choices)
         planned.setdefault(item.case.id, item)
     return list(planned.values())
-
-
-def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `["crc=false"]` as `{"crc": False}`: values as TOML writes them, or bare words."""
-    options = {}
-    for pair in pairs:
-        key, separator, value = pair.partition("=")
-        if not (key and separator):
-            raise UsageError(f"an option reads KEY=VALUE, not {pair!r}")
-        options[key] = _toml_value(value)
-    return options
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 def _require_devices(frameworks: Iterable[FrameworkEntry], device: str) -> None:
@@ -347,8 +329,8 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
 
 def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
     shape = cell.shape
-    overrides = _overrides(method, choices.options)
-    of_arm = _overrides(method, choices.arm_options)
+    replaced = overrides(method, choices.options)
+    of_arm = overrides(method, choices.arm_options)
     fields_of_case = {key: shape.settings[key] for key in shape.settings if key in _CASE_FIELDS}
     settings = {key: shape.settings[key] for key in shape.settings if key not in _CASE_FIELDS}
     return Case(
@@ -358,9 +340,9 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         preset=shape.preset,
         precision=shape.precision,
         dropout=shape.dropout,
-        method=_labelled(method.name, overrides),
+        method=labelled(method.name, replaced),
         method_path=method.class_path,
-        options={**method.options, **overrides, **of_arm},
+        options={**method.options, **replaced, **of_arm},
         covers=method.covers,
         rank_local=method.rank_local,
         device=choices.device,
@@ -393,38 +375,6 @@ def _processes(sweep: Sweep, method: MethodEntry) -> int:
     if method.speed is Speed.SLOW and sweep.slow_processes is not None:
         return sweep.slow_processes
     return sweep.processes
-
-
-def _overrides(method: MethodEntry, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that the method has, in order."""
-    return {
-        key: _checked(method, key, options[key]) for key in sorted(options) if key in method.options
-    }
-
-
-def _checked(method: MethodEntry, key: str, value: Any) -> Any:
-    """Return the value where it has the declared type, so that `crc=off` is not a true value."""
-    declared = method.options[key]
-    if type(value) is type(declared):
-        return value
-    if isinstance(declared, float) and type(value) is int:
-        return float(value)
-    kind = type(declared).__name__
-    raise UsageError(
-        f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, "
-        f"not {value!r}"
-    )
-
-
-def _labelled(name: str, overrides: Mapping[str, Any]) -> str:
-    if not overrides:
-        return name
-    options = ",".join(f"{key}={_shown(value)}" for key, value in overrides.items())
-    return f"{name}[{options}]"
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _launcher(world: int, wanted: str | None) -> str:

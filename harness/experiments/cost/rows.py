@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from harness.analysis import statistics, text
+from harness.analysis import statistics
 from harness.analysis.columns import (
     always_true,
     column,
@@ -28,6 +28,7 @@ from harness.analysis.records import RunRecords
 from harness.analysis.row import COVERAGE, Row, Wanted, identity, verified_column
 from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
+from harness.experiments.cost import cells
 from harness.experiments.cost.records import OpenedRecord
 from harness.experiments.cost.samples import (
     BACKING,
@@ -48,79 +49,6 @@ from harness.experiments.cost.samples import (
 from harness.wire.records import StateRecord, SyscallsRecord, VerifiedRecord
 
 
-def count_text(row: Any) -> str:
-    """Return how many samples count, and how many of them although they were disturbed."""
-    if not row.samples:
-        return text.NOTHING
-    if not row.used_disturbed:
-        return str(row.samples)
-    return f"{row.samples} ({row.used_disturbed}{text.DISTURBED})"
-
-
-def _share_text(row: CostRow) -> str:
-    mark = "*" if row.above_ceiling else ""
-    return f"{text.share(row.write_efficiency)}{mark}"
-
-
-def _load_text(row: CostRow) -> str:
-    if row.load_s is None or row.load_cache == "cold":
-        return text.duration(row.load_s)
-    return f"{text.duration(row.load_s)} ({row.load_cache})"
-
-
-def _power_safe_text(row: CostRow) -> str:
-    data_is_safe = row.data_durability in ("at return", "at finished")
-    if row.durability == "never" and data_is_safe:
-        return f"never (data {row.data_durability})"
-    return row.durability
-
-
-def _ranks_text(row: CostRow) -> str:
-    mark = text.OVERSUBSCRIBED if row.oversubscribed else ""
-    return f"{row.world}{mark}"
-
-
-def _straggler_text(row: CostRow) -> str:
-    """Return the ratio; the last rank says something only where all have the same to do."""
-    alike = row.writers is None or row.writers == row.world
-    return text.NOTHING if row.straggler is None or not alike else f"{row.straggler:.2f}"
-
-
-def _writers_text(row: CostRow) -> str:
-    return text.NOTHING if row.writers is None else f"{row.writers} of {row.world}"
-
-
-def _memory_text(row: CostRow) -> str:
-    return _states(row.peak_memory_bytes, row)
-
-
-def _load_memory_text(row: CostRow) -> str:
-    return _states(row.load_peak_memory_bytes, row)
-
-
-def _growth_text(row: CostRow) -> str:
-    return _states(row.memory_growth_bytes, row)
-
-
-def _states(count: int | None, row: CostRow) -> str:
-    if count is None or not row.state_bytes:
-        return text.NOTHING
-    return f"{count / row.state_bytes:.2f}"
-
-
-def _has_several_worlds(rows: Sequence[Row]) -> bool:
-    return len({row.world for row in rows}) > 1
-
-
-def _has_several_ranks(rows: Sequence[Row]) -> bool:
-    return any(row.world > 1 for row in rows)
-
-
-def _has_open(rows: Sequence[CostRow]) -> bool:
-    """Return whether any run says it: those before schema 7 do not."""
-    return any(row.open_s is not None for row in rows)
-
-
 @dataclass(kw_only=True)
 class CostRow(Row):
     """The cost of saves and loads of one case; None where nothing could be measured."""
@@ -132,8 +60,8 @@ class CostRow(Row):
     world: int = identity_column(
         "how many processes saved together; + marks more than there are processors",
         heading="ranks",
-        text=_ranks_text,
-        shown=_has_several_worlds,
+        text=cells.ranks_text,
+        shown=cells.has_several_worlds,
     )
     covers: str = identity_column(
         "what comes back: weights, weights+optimizer, or full (with random generators and position "
@@ -174,7 +102,7 @@ class CostRow(Row):
         "where the state grows with the ranks",
         heading="to one rank's",
         unit="ratio",
-        shown=_has_several_worlds,
+        shown=cells.has_several_worlds,
     )
     ceiling_write_s: Estimate | None = column(
         "a raw write of the same bytes, just before and after each save",
@@ -189,7 +117,7 @@ class CostRow(Row):
         "so that the ceiling is in doubt",
         heading="share of ceiling",
         unit="ratio",
-        text=_share_text,
+        text=cells.share_text,
         of=SAVES,
         derived=lambda samples: samples["ceiling_write_s"] / samples["durable_s"],
         compared=DURABLE,
@@ -198,7 +126,7 @@ class CostRow(Row):
         "how many saves the medians are of. In brackets, with ~, is how many of them were disturbed",
         default=0,
         heading="n",
-        text=count_text,
+        text=cells.count_text,
     )
     disturbed: int = column("how many saves stood between unequal ceilings", default=0)
     used_disturbed: int = column(
@@ -209,16 +137,16 @@ class CostRow(Row):
         "how much longer the last rank took than the median one",
         heading="last / median rank",
         unit="ratio",
-        text=_straggler_text,
-        shown=_has_several_ranks,
+        text=cells.straggler_text,
+        shown=cells.has_several_ranks,
         of=SAVES,
         summary=middle_number,
     )
     writers: int | None = column(
         "how many ranks wrote a share worth the name",
         heading="writers",
-        text=_writers_text,
-        shown=_has_several_ranks,
+        text=cells.writers_text,
+        shown=cells.has_several_ranks,
         of=SAVES,
         summary=middle_count,
     )
@@ -232,7 +160,7 @@ class CostRow(Row):
         "a load in another process, after the files had left the page cache",
         heading="cold load",
         unit="s",
-        text=_load_text,
+        text=cells.load_text,
         of=LOADS,
         sample=lambda record: record.load_ns / 1e9,
         over_ranks=slowest,
@@ -265,7 +193,7 @@ class CostRow(Row):
         "save",
         heading="open",
         unit="s",
-        shown=_has_open,
+        shown=cells.has_open,
     )
     peak_memory_bytes: int | None = column(
         "peak memory of a save beside the state, as a multiple of the state: the largest rank's, "
@@ -273,7 +201,7 @@ class CostRow(Row):
         heading="save memory",
         unit="bytes",
         per="state_bytes",
-        text=_memory_text,
+        text=cells.memory_text,
         of=SAVES,
         sample=lambda record: record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
         over_ranks=largest,
@@ -284,7 +212,7 @@ class CostRow(Row):
         heading="growth",
         unit="bytes",
         per="state_bytes",
-        text=_growth_text,
+        text=cells.growth_text,
         of=SAVES,
         derived=growth_bytes,
         summary=growth_at_the_end,
@@ -294,7 +222,7 @@ class CostRow(Row):
         heading="load memory",
         unit="bytes",
         per="state_bytes",
-        text=_load_memory_text,
+        text=cells.load_memory_text,
         of=LOADS,
         sample=lambda record: record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
         over_ranks=largest,
@@ -346,7 +274,7 @@ class CostRow(Row):
         "never (data …) says that the contents are flushed and only a name is not",
         default="unknown",
         heading="power-safe",
-        text=_power_safe_text,
+        text=cells.power_safe_text,
         left_aligned=True,
         compared=Rank(
             "safety after a power loss",

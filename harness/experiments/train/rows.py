@@ -24,7 +24,8 @@ from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, verified_column
 from harness.analysis.samples import KEY, SampleTable, Value, summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
-from harness.experiments.cost.rows import count_text, is_verified
+from harness.experiments.cost.cells import count_text
+from harness.experiments.cost.rows import is_verified
 from harness.experiments.train.records import TrainingRecord
 from harness.wire.records import StateRecord
 

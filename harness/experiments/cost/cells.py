@@ -1,0 +1,92 @@
+"""The texts of a cost row's cells, and the rows for which a table has a column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.analysis import text
+
+
+def count_text(row: Any) -> str:
+    """Return how many samples count, and how many of them although they were disturbed."""
+    if not row.samples:
+        return text.NOTHING
+    if not row.used_disturbed:
+        return str(row.samples)
+    return f"{row.samples} ({row.used_disturbed}{text.DISTURBED})"
+
+
+def share_text(row: Any) -> str:
+    """Return the share of the ceiling, with a mark where the ceiling is in doubt."""
+    mark = "*" if row.above_ceiling else ""
+    return f"{text.share(row.write_efficiency)}{mark}"
+
+
+def load_text(row: Any) -> str:
+    """Return the time of a load, and where it read from if that was not the device."""
+    if row.load_s is None or row.load_cache == "cold":
+        return text.duration(row.load_s)
+    return f"{text.duration(row.load_s)} ({row.load_cache})"
+
+
+def power_safe_text(row: Any) -> str:
+    """Return the instant after which the checkpoint is safe, and whether its data is."""
+    data_is_safe = row.data_durability in ("at return", "at finished")
+    if row.durability == "never" and data_is_safe:
+        return f"never (data {row.data_durability})"
+    return str(row.durability)
+
+
+def ranks_text(row: Any) -> str:
+    """Return how many ranks saved, with a mark where processors were fewer."""
+    mark = text.OVERSUBSCRIBED if row.oversubscribed else ""
+    return f"{row.world}{mark}"
+
+
+def straggler_text(row: Any) -> str:
+    """Return the ratio; the last rank says something only where all have the same to do."""
+    alike = row.writers is None or row.writers == row.world
+    return text.NOTHING if row.straggler is None or not alike else f"{row.straggler:.2f}"
+
+
+def writers_text(row: Any) -> str:
+    """Return how many of the ranks wrote."""
+    return text.NOTHING if row.writers is None else f"{row.writers} of {row.world}"
+
+
+def memory_text(row: Any) -> str:
+    """Return the peak memory of a save."""
+    return states(row.peak_memory_bytes, row)
+
+
+def load_memory_text(row: Any) -> str:
+    """Return the peak memory of a load."""
+    return states(row.load_peak_memory_bytes, row)
+
+
+def growth_text(row: Any) -> str:
+    """Return the growth of memory over saves."""
+    return states(row.memory_growth_bytes, row)
+
+
+def states(count: int | None, row: Any) -> str:
+    """Return bytes as a multiple of the state."""
+    if count is None or not row.state_bytes:
+        return text.NOTHING
+    return f"{count / row.state_bytes:.2f}"
+
+
+def has_several_worlds(rows: Sequence[Any]) -> bool:
+    """Return whether rows differ in their number of ranks."""
+    return len({row.world for row in rows}) > 1
+
+
+def has_several_ranks(rows: Sequence[Any]) -> bool:
+    """Return whether any row has several ranks."""
+    return any(row.world > 1 for row in rows)
+
+
+def has_open(rows: Sequence[Any]) -> bool:
+    """Return whether any run says it: those before schema 7 do not."""
+    return any(row.open_s is not None for row in rows)
