@@ -1,4 +1,4 @@
-"""A checkpoint that is restored from shared memory is a row of its own: never called cold, and shown not to come from files."""
+"""Checkpoints restored from shared memory: their loads are never cold, and read no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of several ranks: other numbers of them on load, one record for many, and what the table says of who wrote what."""
+"""Cases of several ranks: loads by another number of them, one record for many, the writers."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_eight_ranks_save_and_load(measure: Measure) -> None:
 def test_a_systems_own_mpi_starts_the_ranks_and_is_theirs(
     measure: Measure, own_mpirun: Path
 ) -> None:
-    """Ranks that loaded another library than their mpirun's would be two worlds of one, which fails."""
+    """If the ranks loaded another library than their mpirun's, each would be a world of its own."""
     found = measure(
         [planned("buffered", world=2, launcher="mpirun")], settings=Settings(mpirun=str(own_mpirun))
     )

@@ -1,4 +1,4 @@
-"""The sizes experiment: what files hold and how they repeat, in real worker processes, and the rows that come of it."""
+"""The sizes experiment: the content of files and their repetition, in real worker processes."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path) -> None:  # noq
 
 @pytest.mark.slow
 def test_an_interrupted_look_is_taken_again_from_its_beginning(measure: Measure) -> None:
-    """The kept checkpoint went with the first attempt: the second process needs another one to compare with."""
+    """The kept checkpoint went with the first attempt, and the second process needs one."""
     item = looked_at(planned("npz"))
     begun = [records.inventory(item.case.id), records.repeat(item.case.id, pair="one process")]
     measured = measure([item], before=begun)

@@ -1,4 +1,4 @@
-"""Training with checkpoints against training without: what the blocks hold, and what the table makes of them."""
+"""Training with checkpoints and without: the blocks that are recorded, and the rows of them."""
 
 from __future__ import annotations
 

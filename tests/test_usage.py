@@ -1,4 +1,4 @@
-"""What a sample costs besides time, read from the kernel while real memory, processes and files are used."""
+"""The cost of a sample besides time, while real memory, processes and files are used."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def resets() -> None:
-    """Skips where the kernel cannot forget a peak: it is then one of the whole life."""
+    """Skip where the kernel cannot reset a peak, which is then that of the process's life."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("this kernel does not reset the peak of resident memory")
 
 
 @pytest.fixture
 def cold(scratch: Path) -> Iterator[Path]:
-    """A file of 4 MiB on a disk, out of the page cache."""
+    """Make a file of 4 MiB on a disk that is not in the page cache."""
     reason = preflight.direct_io(scratch)
     if reason is not None:
         pytest.skip(reason)
@@ -42,7 +42,7 @@ def cold(scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts children that run a program and then wait to be told to end."""
+    """Start children that run a program and then wait until their input ends."""
     children: list[subprocess.Popen[str]] = []
 
     def run(program: str, *arguments: str) -> subprocess.Popen[str]:
@@ -60,7 +60,7 @@ def start() -> Iterator[Start]:
 
 
 def touch(size_bytes: int) -> None:
-    """Use so much memory and give it back."""
+    """Use some memory and free it."""
     np.ones(size_bytes, dtype=np.uint8)
 
 
@@ -99,7 +99,8 @@ HUNGRY = f"held = b'x' * {48 * MIB}"
 def test_memory_of_children_and_of_their_children_is_counted(start: Start) -> None:
     before = len(usage.descendants())
     start(HUNGRY)
-    nested = f"subprocess.run([sys.executable, '-c', \"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()\"])"
+    waiting = f"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()"
+    nested = f"subprocess.run([sys.executable, '-c', {waiting!r}])"
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; {nested}"],
         stdin=subprocess.PIPE,
@@ -187,7 +188,7 @@ def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(
     living = usage.since(begin).read_bytes
     assert living >= 4 * MIB
     child.communicate()
-    assert usage.since(begin).read_bytes >= living, "the kernel books it to the parent"
+    assert usage.since(begin).read_bytes >= living, "the kernel adds it to the parent's transfers"
 
 
 def test_what_a_child_had_read_before_is_not_counted(start: Start, cold: Path) -> None:
