@@ -152,8 +152,7 @@ def test_the_committed_run_proves_that_all_frameworks_hold_the_same_state() -> N
     }
 
 
-# --- what the worker checks before it trains
-# ----------------------------------------------------------------------------------
+# The worker's checks before it trains
 
 
 @pytest.fixture(params=[("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids=str)

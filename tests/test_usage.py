@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from harness.driver import preflight
 from harness.worker import storage, usage
 
 MIB = 1 << 20
+PAGE_BYTES = mmap.PAGESIZE
 Start = Callable[..., subprocess.Popen[str]]
 
 
@@ -82,6 +84,19 @@ def test_a_new_beginning_forgets_the_last_peak() -> None:
     usage.begin()
     touch(64 * MIB)
     assert usage.since(usage.begin()).peak_rss_bytes < 16 * MIB
+
+
+@pytest.mark.usefixtures("resets")
+def test_the_memory_before_is_what_is_resident_at_the_start() -> None:
+    """So its growth over the samples of a process is what the process keeps."""
+    touch(64 * MIB)
+    first = usage.since(usage.begin())
+    kept = np.ones(32 * MIB, dtype=np.uint8)
+    second = usage.since(usage.begin())
+    resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    assert second.rss_before_bytes == pytest.approx(resident_bytes, abs=4 * MIB)
+    growth_bytes = second.rss_before_bytes - first.rss_before_bytes
+    assert growth_bytes == pytest.approx(kept.nbytes, abs=4 * MIB)
 
 
 @pytest.mark.usefixtures("resets")
