@@ -1,4 +1,4 @@
-"""Ceilings: they move the bytes they say, as fast as an independent tool does here and now, and leave nothing behind."""
+"""Ceilings move the bytes that they say, as fast as an independent tool, and leave no files."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def place(scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def direct(scratch: Path) -> None:
-    """Skips where files are in memory: there is no device then whose speed could be found."""
+    """Skip where files are in memory, because there is no device whose speed could be measured."""
     reason = preflight.direct_io(scratch)
     if reason is not None:
         pytest.skip(reason)
@@ -53,14 +53,17 @@ def direct(scratch: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for a quiet disk only briefly: other programs may keep this one busy, and no time is looked at here."""
+    """Wait only briefly for a quiet disk, because other programs may keep it busy.
+
+    The tests that use this fixture do not look at times.
+    """
     monkeypatch.setattr(
         ceilings, "wait_until_quiet", functools.partial(storage.wait_until_quiet, limit_s=0.05)
     )
 
 
 def cached() -> Storage:
-    """Settings that any file system takes."""
+    """Return settings that any file system takes."""
     return Storage(False, MIB, 1, MIB, 2, counts_device_reads=False)
 
 
@@ -69,7 +72,7 @@ def settings(direct: bool = True) -> Storage:
 
 
 class Ranks(World):
-    """The first of several ranks, whose others are slower by a second."""
+    """The first of several ranks. The others are slower by a second."""
 
     size = 4
 
@@ -122,7 +125,7 @@ def test_a_direct_write_of_an_odd_size_is_rounded_up_to_whole_blocks(place: Path
 
 @pytest.mark.usefixtures("direct")
 def test_every_read_comes_from_the_device(place: Path) -> None:
-    """Also through the page cache, as where direct I/O is refused: the file is dropped from it first."""
+    """A read through the page cache does too, because the file is dropped from it first."""
     ceiling = Ceiling(cached(), place, World())
     for _ in range(2):
         before, _ = usage.transferred_bytes()
@@ -133,7 +136,7 @@ def test_every_read_comes_from_the_device(place: Path) -> None:
 
 @contextmanager
 def files_at_most(size_bytes: int) -> Iterator[None]:
-    """A disk that is full at this size, as far as a process can make one."""
+    """Limit the size of files, which looks to this process like a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
     try:
@@ -169,14 +172,16 @@ def test_ranks_do_not_remove_each_others_files(place: Path) -> None:
 
 
 def test_what_is_written_is_random(place: Path) -> None:
-    """A device or file system that compresses gets no gift."""
+    """A device or file system that compresses must gain nothing."""
     ring = np.frombuffer(ceilings.random_ring(), dtype=np.uint8)
     assert len(ring) == RING_BYTES
     counts = np.bincount(ring[: 16 * MIB], minlength=256)
     assert counts.min() > 0.97 * 16 * MIB / 256
     assert counts.max() < 1.03 * 16 * MIB / 256
     pages = ring[: 16 * MIB].view("V4096")
-    assert len(np.unique(pages)) == len(pages), "no page twice: deduplication gets no gift either"
+    assert len(np.unique(pages)) == len(pages), (
+        "no page occurs twice, so deduplication gains nothing either"
+    )
     ceilings.write_file(place / "file", memoryview(ring), 8192, cached())
     assert (place / "file").read_bytes() == ring[:8192].tobytes()
 
@@ -242,7 +247,7 @@ def test_calibration_tries_every_setting_and_takes_a_good_one(place: Path) -> No
 def test_a_simpler_setting_is_preferred_to_one_a_little_faster(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Depth first, then the block: only here the times are made up, because no device has them to order."""
+    """The depth counts first, then the block. No device is so exact, so the times are made up."""
     times_ns = {(1, 1): 970, (4, 1): 1010, (16, 1): 1100, (1, 2): 1000, (4, 4): 965}
     tries = itertools.count()
 
@@ -250,7 +255,8 @@ def test_a_simpler_setting_is_preferred_to_one_a_little_faster(
         storage = where[-1]
         assert isinstance(storage, Storage)
         usual_ns = times_ns.get((storage.write_block_bytes // MIB, storage.write_depth), 2000)
-        return 1 if next(tries) % 4 == 0 else usual_ns  # one try of four is lucky
+        # One try of four is lucky.
+        return 1 if next(tries) % 4 == 0 else usual_ns
 
     monkeypatch.setattr(ceilings._Sweep, "_write_ns", try_ns)
     monkeypatch.setattr(ceilings._Sweep, "_read_ns", try_ns)
@@ -261,7 +267,7 @@ def test_a_simpler_setting_is_preferred_to_one_a_little_faster(
         == (found.read_block_bytes, found.read_depth)
         == (4 * MIB, 1)
     )
-    assert found.counts_device_reads is False, "nothing was read: so the kernel counted nothing"
+    assert found.counts_device_reads is False, "nothing was read, so the kernel counted nothing"
 
 
 def test_without_direct_io_nothing_is_swept_and_the_reason_is_kept(place: Path) -> None:
@@ -303,7 +309,10 @@ def why_fio_cannot_be_compared() -> str | None:
 
 
 def fio_ns(operation: str, path: Path) -> int:
-    """Time that fio needs to write `path` anew and flush it, or to read it; fio rounds it up to milliseconds."""
+    """Return the time in which fio writes `path` anew and flushes it, or reads it.
+
+    fio rounds it up to milliseconds.
+    """
     argv = [
         "fio",
         "--name=ceiling",
@@ -330,7 +339,7 @@ def fio_ns(operation: str, path: Path) -> int:
 
 
 def paired_ratios(ours: Callable[[], int], theirs: Callable[[], int]) -> list[float]:
-    """Our time over theirs, the two measured in turn, and each about as often first as second."""
+    """Return our time over theirs, measured in pairs. Each side is first in every other pair."""
     ratios = []
     for pair in range(PAIRS):
         first, second = (ours, theirs) if pair % 2 else (theirs, ours)
@@ -342,7 +351,10 @@ def paired_ratios(ours: Callable[[], int], theirs: Callable[[], int]) -> list[fl
 @pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("operation", ["write", "read"])
 def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str) -> None:
-    """A neighbour on the same disk may favour one side for a whole series of a second or two: what counts is what is certain."""
+    """Other load on the disk may favour one side for a whole series of a second or two.
+
+    So the test fails only if the interval over several series excludes equal times.
+    """
     reason = why_fio_cannot_be_compared()
     if reason is not None:
         pytest.skip(reason)
@@ -373,7 +385,10 @@ def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str) -> No
             return
         every += found
     ratio = of_differences(np.log(every), 0.99)
-    text = f"the {operation} ceiling takes {ratio.value:.2f} [{ratio.low:.2f} to {ratio.high:.2f}] times as long as fio"
+    text = (
+        f"the {operation} ceiling takes {ratio.value:.2f} [{ratio.low:.2f} to {ratio.high:.2f}] "
+        "times as long as fio"
+    )
     if ratio.high < 0.85 or ratio.low > 1.15:
         pytest.fail(text)
     pytest.skip(f"{text}: this disk is too noisy to tell")

@@ -1,4 +1,4 @@
-"""Two checkpoints, file by file: where they differ, and what lies there."""
+"""The comparison of two checkpoints, file by file, and the causes of differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.experiments.sizes.file_comparison import Comparison
 
 
 def folders(tmp_path: Path, first: dict[str, bytes], second: dict[str, bytes]) -> Comparison:
-    """Compare two folders with these files."""
+    """Write two folders with these files, and compare them."""
     for name, files in (("first", first), ("second", second)):
         (tmp_path / name).mkdir()
         for file, content in files.items():
@@ -142,7 +142,7 @@ def test_another_order_of_the_same_bytes_is_recognized(tmp_path: Path) -> None:
 
 
 def test_random_content_is_no_order_of_other_random_content(tmp_path: Path) -> None:
-    """Of so many bytes, each value is about as frequent in one as in the other."""
+    """Among so many bytes, each value is about as frequent in one content as in the other."""
     first, second = (np.random.default_rng(seed).bytes(1 << 20) for seed in range(2))
     assert explanations._same_bytes(first, second, 1 << 20)
     assert causes(tmp_path, first, second) == (UNEXPLAINED,)

@@ -53,7 +53,7 @@ REASONS = {
 
 @pytest.fixture(scope="module")
 def run(measure: Measure) -> Measured:
-    """All of them in one run, so that each shows that the others went on."""
+    """Measure all faults in one run, because a failure must not stop the others."""
     return measure(
         [planned("buffered"), *(faulty(fault) for fault in REASONS), faulty("none")],
         timeout_s=HUNG_S,

@@ -46,7 +46,10 @@ SHARED = shared_folders()
 
 @dataclass(frozen=True)
 class Rule:
-    """What a layer may import: of this project by prefix, of third parties by name (None: everything but frameworks)."""
+    """The imports of a layer: of this project by prefix, of third parties by name.
+
+    None instead of libraries permits everything but frameworks.
+    """
 
     first_party: frozenset[str] = frozenset()
     libraries: frozenset[str] | None = frozenset()

@@ -1,4 +1,4 @@
-"""A checkpoint that is restored from shared memory is a row of its own: never called cold, and shown not to come from files."""
+"""Checkpoints restored from shared memory: their loads are never cold, and read no files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_another_process_restores_from_memory_and_nothing_stays_there(measure: M
     found = measure([planned("deepfreeze-memory"), planned("deepfreeze")])
     row = found.row("deepfreeze-memory")
     assert (row.status, row.verified, row.load_cache) == ("ok", True, "memory")
-    assert row.read_efficiency is None, "the disk is no ceiling for memory"
+    assert row.read_efficiency is None, "the disk is not a ceiling for memory"
     assert found.row("deepfreeze").load_cache != "memory"
     savers = {record.job for record in found.records("worker") if "save" in record.job}
     loaders = {record.job for record in found.records("worker") if "load" in record.job}
@@ -38,9 +38,7 @@ def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> N
         second.clear()
         assert kept.is_dir()
         shared_memory.SharedMemory(tmp_path / "one" / "20261121-220953-test-raw")
-        assert not kept.exists(), (
-            "a driver that goes on with the run removes what one that was killed has left"
-        )
+        assert not kept.exists(), "a driver that continues a run removes what a killed driver left"
     finally:
         first.clear()
 

@@ -1,4 +1,4 @@
-"""What a worker leaves for its driver: records line by line, and a mark that survives it."""
+"""The output of a worker for its driver: records line by line, and a mark that survives it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ for phase in sys.stdin:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that enters the phases it is sent."""
+    """Start a process that enters the phases that it is sent."""
     argv = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     child = subprocess.Popen(
         argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -119,7 +119,7 @@ def test_each_rank_has_a_mark_and_records_of_its_own(tmp_path: Path) -> None:
 
 
 def test_every_phase_changes_the_mark_also_the_same_one_again(tmp_path: Path) -> None:
-    """The driver takes a mark that stands still for a worker that hangs."""
+    """The driver believes that a worker hangs if its mark does not change."""
     output = Output(tmp_path, 0, 0)
     seen = []
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_ranks_on_several_nodes_are_compared_by_what_all_nodes_were_told(
 
 
 def test_the_mark_of_an_older_checkouts_worker_is_read(tmp_path: Path) -> None:
-    """An arm of a comparison may be one."""
+    """The worker of one arm of a comparison may be older than this driver."""
     mark_path(tmp_path, 0).write_bytes(struct.pack("<Qi20s", 5, 2, b"load"))
     assert read_mark(tmp_path, 0) == (5, 2, "load", 5)
 

@@ -1,4 +1,4 @@
-"""Whether frameworks hold the same state: what a worker checks and records, and what the analysis makes of it."""
+"""The equality of frameworks' states: the worker's checks and records, and the rows of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from workloads import Role
 
 
 def judged(found: dict[str, Record | None], precision: str = "float32") -> dict[str, ParityRow]:
-    """The rows of frameworks with these records."""
+    """Return the rows of frameworks with these records."""
     items = {}
     for framework in found:
         item = planned(framework=framework, precision=precision)
@@ -152,8 +152,7 @@ def test_the_committed_run_proves_that_all_frameworks_hold_the_same_state() -> N
     }
 
 
-# --- what the worker checks before it trains
-# ----------------------------------------------------------------------------------
+# The worker's checks before it trains
 
 
 @pytest.fixture(params=[("resnet50", "float32"), ("llm-slice", "bf16-mixed")], ids=str)
@@ -163,7 +162,7 @@ def workload(request: pytest.FixtureRequest) -> workloads.Workload:
 
 
 def first_leaves(workload: workloads.Workload, seed: int = 5) -> list[Leaf]:
-    """What a faithful framework has at the beginning, with a counter of its own."""
+    """Return the leaves of a framework that follows the workload, and a counter of its own."""
     made = [
         Leaf(
             spec.name,

@@ -1,4 +1,4 @@
-"""How far a state's bytes can be compressed, role by role."""
+"""The compressibility of a state's bytes, role by role."""
 
 from __future__ import annotations
 

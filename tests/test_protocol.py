@@ -1,4 +1,4 @@
-"""The measurement protocol's promises, each by a run that would come out otherwise if the promise were dropped."""
+"""The promises of the measurement protocol. Each has a run that fails if the promise is broken."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spied(spy: str, **changes: object) -> PlannedCase:
 
 @pytest.fixture(scope="module")
 def run(measure: Measure, scratch: Path) -> Measured:
-    """Two processes of everything, on a state large enough for ceilings to mean something."""
+    """Measure all cases in two processes, on a state that is large enough for ceilings."""
     return measure(
         [
             planned("direct", processes=2, repeats=2),
@@ -82,7 +82,7 @@ def test_every_save_stands_between_two_copies_of_the_state_in_memory(run: Measur
     ]
     assert len(rates) == len(run.records("save"))
     assert 0.05 < min(rates) < 500, "bytes a nanosecond"
-    assert len(set(rates)) > len(rates) // 2, "one of its own each"
+    assert len(set(rates)) > len(rates) // 2, "each save has copies of its own"
 
 
 def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None:
@@ -100,7 +100,7 @@ def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None
     )
     before_ns = fence.before(100)
     fence.after(100, before_ns)
-    assert fence.before(100) == 4, "the one behind the last sample, while that is fresh"
+    assert fence.before(100) == 4, "the ceiling after the last sample serves while it is recent"
     assert calls == [("settled", 100), ("ceiling", 100)] * 2
 
 

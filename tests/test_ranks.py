@@ -1,4 +1,4 @@
-"""Cases of several ranks: other numbers of them on load, one record for many, and what the table says of who wrote what."""
+"""Cases of several ranks: loads by another number of them, one record for many, the writers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_record_speaks_for_all_ranks() -> None:
     ]
     record = sum_up_saves(saves)
     assert (record.rank, record.finished_ns, record.disturbed) == (0, 500_000_000, True), (
-        "the last rank's times"
+        "the times of the slowest rank"
     )
     assert record.spread is not None
     assert (record.spread.ranks, record.spread.duration_ns.slowest_rank) == (5, 4)
@@ -58,7 +58,7 @@ def test_one_record_speaks_for_all_ranks() -> None:
     many = tuple(FileEntry(str(number), number) for number in range(100))
     sharded = sum_up_saves([records.save(files=many), records.save(rank=1)])
     assert (len(sharded.files), sharded.files[0].bytes, sharded.file_count) == (16, 99, 100), (
-        "the largest, and how many"
+        "the largest files, and the number of all"
     )
     loaded = sum_up_loads([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
     assert loaded.load_ns == 1000
@@ -83,11 +83,11 @@ def test_a_table_reads_the_one_record_as_all_ranks() -> None:
     assert every.stall_copies == summary.stall_copies
     assert every.stall_copies is not None
     assert every.stall_copies.value == pytest.approx(0.2 / 0.04), (
-        "one rank's disturbed copy counts for nothing"
+        "the median over the ranks, so one disturbed copy does not count"
     )
     assert every.straggler == pytest.approx(summary.straggler) == pytest.approx(0.7 / 0.5)
     assert (every.writers, summary.writers) == (5, None), (
-        "who wrote what is in the ranks' own records alone"
+        "only the ranks' own records say how many ranks wrote"
     )
 
 
@@ -176,7 +176,7 @@ def test_eight_ranks_save_and_load(measure: Measure) -> None:
 def test_a_systems_own_mpi_starts_the_ranks_and_is_theirs(
     measure: Measure, own_mpirun: Path
 ) -> None:
-    """Ranks that loaded another library than their mpirun's would be two worlds of one, which fails."""
+    """If the ranks loaded another library than their mpirun's, each would be a world of its own."""
     found = measure(
         [planned("buffered", world=2, launcher="mpirun")], settings=Settings(mpirun=str(own_mpirun))
     )

@@ -1,4 +1,4 @@
-"""The whole of a leaf that ranks hold in parts, and the row of a checkpoint that another number of ranks has loaded."""
+"""Leaves that ranks hold in parts, and the row of a load by another number of ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CASE = replace(planned().case, experiment="reshard", world=2, launcher="mpirun",
 
 
 class Gathered(World):
-    """A rank 0 that gathers what the other ranks are given to hold."""
+    """A rank 0 that gathers the parts of made-up other ranks."""
 
     def __init__(self, others: list[Any]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Gathered(World):
 
 
 def part_of(begin: int, end: int) -> Leaf:
-    """Some rows of the whole, as the rank has them that holds these."""
+    """Return some rows of the whole as the leaf of the rank that holds them."""
     rows_ = WHOLE[begin:end]
     return Leaf(
         "weight",

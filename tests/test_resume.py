@@ -1,4 +1,4 @@
-"""Runs that are killed and go on: what the workers find, and what the table says of it."""
+"""Runs that are killed and continue: the workers' records, and the rows made of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ CASE = replace(planned().case, experiment="resume")
 
 
 def of(item: PlannedCase, **changes: object) -> PlannedCase:
-    """The case in an experiment without samples."""
+    """Return the case in an experiment without samples."""
     return replace(item, case=replace(item.case, **changes), samples=1, warmups=0)
 
 
 def row(found: list[Record], case: Case = CASE) -> ResumeRow:
-    """The row of these records, each put under the case."""
+    """Return the row of these records, as if all were of the case."""
     (made,) = rows([Wanted(case, 1, 1)], [replace(record, case=case.id) for record in found])
     assert isinstance(made, ResumeRow)
     return made

@@ -1,8 +1,9 @@
-"""The sizes experiment: what files hold and how they repeat, in real worker processes, and the rows that come of it."""
+"""The sizes experiment: the content of files and their repetition, in real worker processes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import records
@@ -130,7 +131,7 @@ def test_a_save_that_changes_the_state_costs_its_own_row_alone(run: Measured) ->
     assert "weights/stem.convolution.weight" in row.reason
 
 
-def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path) -> None:  # noqa: ANN001
+def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(bytes(10))
     with pytest.raises(inspect.WrongEntries, match="files that are not there: elsewhere"):
         inspect.contents(tmp_path, [Entry("elsewhere", "a", Role.WEIGHT, 1, 1)])
@@ -146,7 +147,7 @@ def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path) -> None:  # noq
 
 @pytest.mark.slow
 def test_an_interrupted_look_is_taken_again_from_its_beginning(measure: Measure) -> None:
-    """The kept checkpoint went with the first attempt: the second process needs another one to compare with."""
+    """The kept checkpoint went with the first attempt, and the second process needs one."""
     item = looked_at(planned("npz"))
     begun = [records.inventory(item.case.id), records.repeat(item.case.id, pair="one process")]
     measured = measure([item], before=begun)
@@ -159,8 +160,7 @@ def test_an_interrupted_look_is_taken_again_from_its_beginning(measure: Measure)
     )
 
 
-# --- rows from made-up records
-# ------------------------------------------------------------------------------------------------
+# Rows from made-up records
 
 
 def made(*found: Record) -> SizesRow:

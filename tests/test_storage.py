@@ -1,4 +1,4 @@
-"""What the worker does to files around a sample: flushed, forgotten by the kernel and shown to be, watched, removed."""
+"""The worker's work on files: flush them, drop them from memory and prove it, watch, remove."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def on_disk(scratch: Path) -> None:
-    """Skips where files are in memory: they have no cache to be dropped from."""
+    """Skip where files are in memory, because they have no cache to be dropped from."""
     reason = preflight.direct_io(scratch)
     if reason is not None:
         pytest.skip(reason)
@@ -41,7 +41,7 @@ def on_disk(scratch: Path) -> None:
 
 @pytest.fixture
 def tree(place: Path) -> Path:
-    """A checkpoint of several files, one of them empty, in two directories."""
+    """Make a checkpoint of several files, one of them empty, in several directories."""
     path = place / "checkpoint"
     (path / "deep" / "deeper").mkdir(parents=True)
     (path / "weights").write_bytes(os.urandom(MIB))
@@ -52,7 +52,7 @@ def tree(place: Path) -> Path:
 
 @pytest.fixture
 def file(place: Path) -> Path:
-    """A checkpoint of one file."""
+    """Make a checkpoint of one file."""
     path = place / "checkpoint"
     path.write_bytes(os.urandom(MIB))
     return path
@@ -118,11 +118,14 @@ def test_a_fingerprint_changes_with_every_change(tree: Path, change: object) -> 
 
 
 def flushed(path: Path, log: Path) -> list[str]:
-    """What `sync_tree` flushes, in order, as strace sees it."""
+    """Return the files that `sync_tree` flushes, in the order in which strace sees it."""
     reason = strace.available()
     if reason is not None:
         pytest.skip(reason)
-    program = "import sys; from pathlib import Path; from harness.worker import storage; storage.sync_tree(Path(sys.argv[1]))"
+    program = (
+        "import sys; from pathlib import Path; from harness.worker import storage; "
+        "storage.sync_tree(Path(sys.argv[1]))"
+    )
     tracer = ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync", "-o", str(log)]
     subprocess.run(
         [*tracer, sys.executable, "-c", program, str(path)], cwd=ROOT, check=True, timeout=60

@@ -1,4 +1,4 @@
-"""Training with checkpoints against training without: what the blocks hold, and what the table makes of them."""
+"""Training with checkpoints and without: the blocks that are recorded, and the rows of them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_block_that_a_rank_has_not_reported_gives_no_number() -> None:
     found = row(both, two)
     assert found.overhead_s is not None
     assert found.overhead_s.value == pytest.approx(0.1), (
-        "the longer of two blocks that stalled alike"
+        "the longer block, because both stalled equally long"
     )
 
 
@@ -127,9 +127,7 @@ def test_blocks_alternate_and_the_last_checkpoint_is_verified(measure: Measure) 
             + sum(record.finished_ns)
             + sum(record.step_ns)
         )
-        assert 0.9 * record.block_ns < waits <= record.block_ns, (
-            "nothing in the block goes unaccounted for"
-        )
+        assert 0.9 * record.block_ns < waits <= record.block_ns, "the parts make up the block"
     assert len(found.records("load")) == 2, "one load each, which proves what was written"
     assert not list(found.scratch.rglob("*"))
 

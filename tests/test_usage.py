@@ -1,7 +1,8 @@
-"""What a sample costs besides time, read from the kernel while real memory, processes and files are used."""
+"""The cost of a sample besides time, while real memory, processes and files are used."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -17,19 +18,20 @@ from harness.driver import preflight
 from harness.worker import storage, usage
 
 MIB = 1 << 20
+PAGE_BYTES = mmap.PAGESIZE
 Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def resets() -> None:
-    """Skips where the kernel cannot forget a peak: it is then one of the whole life."""
+    """Skip where the kernel cannot reset a peak, which is then that of the process's life."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("this kernel does not reset the peak of resident memory")
 
 
 @pytest.fixture
 def cold(scratch: Path) -> Iterator[Path]:
-    """A file of 4 MiB on a disk, out of the page cache."""
+    """Make a file of 4 MiB on a disk that is not in the page cache."""
     reason = preflight.direct_io(scratch)
     if reason is not None:
         pytest.skip(reason)
@@ -42,7 +44,7 @@ def cold(scratch: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts children that run a program and then wait to be told to end."""
+    """Start children that run a program and then wait until their input ends."""
     children: list[subprocess.Popen[str]] = []
 
     def run(program: str, *arguments: str) -> subprocess.Popen[str]:
@@ -60,7 +62,7 @@ def start() -> Iterator[Start]:
 
 
 def touch(size_bytes: int) -> None:
-    """Use so much memory and give it back."""
+    """Use some memory and free it."""
     np.ones(size_bytes, dtype=np.uint8)
 
 
@@ -85,6 +87,19 @@ def test_a_new_beginning_forgets_the_last_peak() -> None:
 
 
 @pytest.mark.usefixtures("resets")
+def test_the_memory_before_is_what_is_resident_at_the_start() -> None:
+    """So its growth over the samples of a process is what the process keeps."""
+    touch(64 * MIB)
+    first = usage.since(usage.begin())
+    kept = np.ones(32 * MIB, dtype=np.uint8)
+    second = usage.since(usage.begin())
+    resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+    assert second.rss_before_bytes == pytest.approx(resident_bytes, abs=4 * MIB)
+    growth_bytes = second.rss_before_bytes - first.rss_before_bytes
+    assert growth_bytes == pytest.approx(kept.nbytes, abs=4 * MIB)
+
+
+@pytest.mark.usefixtures("resets")
 def test_less_memory_than_at_the_start_is_no_negative_peak() -> None:
     held = [np.ones(64 * MIB, dtype=np.uint8)]
     begin = usage.begin()
@@ -99,7 +114,8 @@ HUNGRY = f"held = b'x' * {48 * MIB}"
 def test_memory_of_children_and_of_their_children_is_counted(start: Start) -> None:
     before = len(usage.descendants())
     start(HUNGRY)
-    nested = f"subprocess.run([sys.executable, '-c', \"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()\"])"
+    waiting = f"{HUNGRY}; print('ready', flush=True); import sys; sys.stdin.read()"
+    nested = f"subprocess.run([sys.executable, '-c', {waiting!r}])"
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; {nested}"],
         stdin=subprocess.PIPE,
@@ -187,7 +203,7 @@ def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(
     living = usage.since(begin).read_bytes
     assert living >= 4 * MIB
     child.communicate()
-    assert usage.since(begin).read_bytes >= living, "the kernel books it to the parent"
+    assert usage.since(begin).read_bytes >= living, "the kernel adds it to the parent's transfers"
 
 
 def test_what_a_child_had_read_before_is_not_counted(start: Start, cold: Path) -> None:

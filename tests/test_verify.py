@@ -1,4 +1,4 @@
-"""Whether a state is what was saved, leaf by leaf: every difference is seen and named, and so is what must not have come back."""
+"""The comparison with the saved state names every difference, and every leaf restored too much."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leaf(
 
 
 def state(value: float, names: Iterable[str] = ("weights/a", "weights/b")) -> list[Leaf]:
-    """Leaves of every role, all with this value."""
+    """Return leaves of every role, all with this value."""
     return [
         *(leaf(name, value) for name in names),
         leaf("optimizer/a", value, role=Role.OPTIMIZER),
@@ -44,7 +44,7 @@ def state(value: float, names: Iterable[str] = ("weights/a", "weights/b")) -> li
 
 
 def mixed(saved: Digests, other: Digests, restored: Iterable[str]) -> Digests:
-    """`other`, but for the leaves that were restored."""
+    """Return `other` with the saved value in the leaves that were restored."""
     return other | {name: saved[name] for name in restored}
 
 
@@ -52,7 +52,7 @@ SAVED, OTHER = verify.digests(state(1.0)), verify.digests(state(2.0))
 
 
 def complaint(saved: Digests, loaded: Digests, scope: Scope) -> str:
-    """What `check_restored` says; "" where it is content."""
+    """Return the error of `check_restored`, or "" if it raises none."""
     try:
         verify.check_restored(saved, loaded, scope)
     except Mismatch as error:
@@ -85,7 +85,7 @@ def test_a_shard_is_not_a_ranks_own() -> None:
 
 def test_the_same_values_have_the_same_digest_wherever_they_lie() -> None:
     assert verify.digests(state(1.0)) == SAVED
-    assert verify.digests(reversed(state(1.0))) == SAVED, "the order is irrelevant"
+    assert verify.digests(reversed(state(1.0))) == SAVED, "the order of the leaves does not matter"
 
 
 def test_equal_bytes_of_another_type_or_shape_are_not_equal() -> None:

@@ -1,4 +1,4 @@
-"""The imports of a worker: it starts in any framework's interpreter, which may have numpy alone."""
+"""The imports of a worker. It starts in interpreters that may have nothing but numpy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ print(json.dumps([name for name in sys.modules if name.startswith("harness")]))
 
 
 def imported(allowed: list[str], modules: list[str], statement: str = "") -> list[str]:
-    """Import modules where only some packages can be, and return all that came of this project."""
+    """Import modules where only some packages can be imported.
+
+    Return the modules of this project that were loaded.
+    """
     installed = Path(np.__file__).parents[1]
     request = json.dumps([[str(ROOT), str(installed)], allowed, modules, statement])
     # -I and -S leave out the environment's variables, the current directory and site-packages.

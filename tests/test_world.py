@@ -1,4 +1,4 @@
-"""What a worker knows of its world before and beside MPI."""
+"""The parts of a worker's world that need no MPI."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class Bench:
         yield
 
     def timed(self, phase: str) -> Timed:
-        """Return the region that times the lines of the block in this phase."""
+        """Return a region in this phase in which a clock runs; see `Timed`."""
         return Timed(self.world, self.output, phase)
 
     def settle(self, size_bytes: int) -> Conditions:

@@ -22,7 +22,7 @@ LATE_WORK_WAIT_S = 0.1
 
 @dataclass(frozen=True)
 class SaveTimes:
-    """How long a save blocked in each of its phases."""
+    """The time that a save blocked in each of its phases."""
 
     save_ns: int
     staged_ns: int

@@ -1,4 +1,4 @@
-"""The timed region: what is kept out of the clock, and what is read around it."""
+"""The surroundings of a clock: things that are kept out of it, or read before and after it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from types import TracebackType
 
 from harness.wire.records import Usage
 from harness.worker import usage
-from harness.worker.clock import now_ns
 from harness.worker.output import Output
 from harness.worker.world import World
 
 
 class Timed:
-    """One region of code with the clock running, begun by all ranks together.
+    """A region of code in which a clock runs, begun by all ranks together.
 
-    `with Timed(world, output, "load") as load:` starts the clock last and stops it first. So the
-    barrier, the counters of the process and the switch of the garbage collector are outside it. A
-    save has several phases, which it times itself within the region.
+    Before the block, all ranks meet in a barrier, the counters of the process are read, and the
+    garbage collector is switched off. After the block it is switched on again, and `usage` says
+    what the block used. The clock itself runs inside the block, right beside the calls that it
+    times, because entering and leaving a block takes a microsecond.
     """
 
-    duration_ns: int
     usage: Usage
     started_at_s: float
 
@@ -38,7 +37,6 @@ class Timed:
         self.started_at_s = time.time()
         gc.disable()
         self._output.enter(self._phase)
-        self._begin_ns = now_ns()
         return self
 
     def __exit__(
@@ -47,7 +45,6 @@ class Timed:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.duration_ns = now_ns() - self._begin_ns
         gc.enable()
         self.usage = usage.since(self._usage_before)
 

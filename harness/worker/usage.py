@@ -1,4 +1,4 @@
-"""What a sample costs besides time: memory, processor time, page faults, bytes on the device."""
+"""The cost of a sample besides time: memory, processor time, page faults, device transfers."""
 
 from __future__ import annotations
 

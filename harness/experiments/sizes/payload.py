@@ -1,4 +1,4 @@
-"""How far the bytes of a state can be compressed, whatever format they are stored in."""
+"""The compressibility of a state's bytes, whatever format they are stored in."""
 
 from __future__ import annotations
 

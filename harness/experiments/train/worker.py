@@ -114,7 +114,7 @@ class TrainingTrial(Trial[Pace]):
             before = fence.before(steps)
             bench.forget_digests()
         with bench.timed("train") as block:
-            train_block(bench, self.method, paths, every, waits)
+            block_ns = train_block(bench, self.method, paths, every, waits)
         sync_ns = timed_sync(bench, bench.folders.trial)
         after = fence.after(steps)
         bench.thread_errors.raise_first()
@@ -126,7 +126,7 @@ class TrainingTrial(Trial[Pace]):
             checkpoints=CHECKPOINTS,
             plain_before_ns=before.total_ns,
             plain_after_ns=after.total_ns,
-            block_ns=block.duration_ns,
+            block_ns=block_ns,
             save_ns=tuple(waits.save_ns),
             staged_ns=tuple(waits.staged_ns),
             finished_ns=tuple(waits.finished_ns),
@@ -148,8 +148,9 @@ class TrainingTrial(Trial[Pace]):
 
 def train_block(
     bench: Bench, method: Method[Any], paths: Sequence[Path], every: int, waits: Waits
-) -> None:
-    """Save to each path, and train `every` steps after each save."""
+) -> int:
+    """Save to each path, and train `every` steps after each save. Return the nanoseconds."""
+    block_begin = now_ns()
     for path in paths:
         bench.output.enter("save")
         begin = now_ns()
@@ -162,6 +163,7 @@ def train_block(
         begin = now_ns()
         pending.finished()
         waits.finished_ns.append(now_ns() - begin)
+    return now_ns() - block_begin
 
 
 def timed_step(bench: Bench) -> int:
