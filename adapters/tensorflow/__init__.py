@@ -1,7 +1,11 @@
-"""TensorFlow with Keras 3: the neutral workloads as Keras models, and one module per checkpoint mechanism."""
+"""TensorFlow with Keras 3.
+
+The neutral workloads are Keras models, and each checkpoint mechanism is one file.
+"""
 
 import os
 
-# Both are read once, by the first import of either library.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only
-os.environ["KERAS_BACKEND"] = "tensorflow"  # whatever the user's keras.json says
+# The first import of either library reads both variables.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors alone
+# This overrides the user's keras.json.
+os.environ["KERAS_BACKEND"] = "tensorflow"

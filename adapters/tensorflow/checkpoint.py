@@ -1,4 +1,4 @@
-"""tf.train.Checkpoint: an index and a data file, by rank 0."""
+"""tf.train.Checkpoint, with which rank 0 writes an index and a data file."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from adapters.tensorflow import bundle, roles
 from adapters.tensorflow.state import State
 from workloads import Role
 
-PREFIX = "state"  # of the names of a checkpoint's files
+PREFIX = "state"  # the beginning of the names of a checkpoint's files
 
 
 class Checkpoint(Method[State]):
-    """`write` and `read` of model, optimizer, dropout seeds and position."""
+    """Model, optimizer, dropout seeds and position, by `write` and `read`."""
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write one folder of two files."""
+        """Write a folder of two files."""
         if self.place.rank == 0:
             self.objects(state).write(path / PREFIX)
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read into the state's own variables, every one of which must be there."""
+        """Read into the variables of the state. All of them must be in the files."""
         status = self.objects(state).read(path / PREFIX)
-        # An asynchronous write adds TensorFlow's own counter of saves, which is left where it is.
+        # An asynchronous write adds TensorFlow's counter of saves, which no object here reads.
         status.assert_existing_objects_matched().expect_partial()
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the variables and what describes them."""
+        """Yield the variables and their description."""
         return bundle.tensors(path, PREFIX, self.role)
 
     def objects(self, state: State) -> tf.train.Checkpoint:
-        """Return what is saved, as scripts list it.
+        """Return the saved objects, as scripts list them.
 
-        The seeds must be named: no Keras object hands them on.
+        The seeds are listed, because no Keras object tracks them.
         """
         return tf.train.Checkpoint(
             model=state.model, optimizer=state.optimizer, rng=state.rng, step=state.step
@@ -46,8 +46,8 @@ class Checkpoint(Method[State]):
     def role(self, name: str) -> Role | None:
         """Return the role of a variable by its path through `objects`.
 
-        A variable that several objects share has one of its paths: a weight that of the optimizer's
-        list of what it trains. The learning rate is a setting, and no state.
+        A variable that several objects share has one of its paths. A weight has the path in the
+        optimizer's list of trained variables. The learning rate is a setting, so its role is None.
         """
         match name.split("/"):
             case ["optimizer", "_trainable_variables", _]:
@@ -64,19 +64,21 @@ class Checkpoint(Method[State]):
 
 
 class CheckpointOfEach(Checkpoint):
-    """With the remedy for what differs between the ranks: each writes the whole state into two files of its own."""
+    """A checkpoint to which every rank writes its whole state, as two files.
+
+    So each rank gets back the values that differ from rank to rank.
+    """
 
     def save(self, state: State, path: Path) -> Pending:
-        """Write this rank's files into one folder."""
         self.objects(state).write(path / self._prefix(self.place.rank))
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read this rank's files into the state's own variables."""
+        """Read this rank's files into the variables of the state."""
         self.objects(state).read(path / self._prefix(self.place.rank)).assert_consumed()
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the variables of every rank."""
+        """Yield the variables in the files of all ranks."""
         for rank in range(self.place.world):
             yield from bundle.tensors(path, self._prefix(rank), self.role)
 
@@ -85,8 +87,11 @@ class CheckpointOfEach(Checkpoint):
 
 
 class CheckpointShipped(Checkpoint):
-    """Model and optimizer alone, as TensorFlow's guides have it."""
+    """Model and optimizer alone, as in TensorFlow's guides."""
 
     def objects(self, state: State) -> tf.train.Checkpoint:
-        """Return what is saved: the seeds of dropout are left out, without a word, and so is the position."""
+        """Return the saved objects.
+
+        TensorFlow does not warn that dropout seeds and position are missing.
+        """
         return tf.train.Checkpoint(model=state.model, optimizer=state.optimizer)

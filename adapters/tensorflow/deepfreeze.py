@@ -1,4 +1,4 @@
-"""The DeepFreeze engine on TensorFlow's variables."""
+"""DeepFreeze on TensorFlow's variables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec
 from adapters.tensorflow.state import State
 from workloads import Role
 
-ALIGNMENT = 64  # of memory that TensorFlow takes over as it is
+ALIGNMENT = 64  # bytes; TensorFlow copies memory that is not aligned so
 
 
 class DeepFreeze(DeepFreezeMethod[State]):
-    """The variables in TensorFlow's own layout, from their own memory, and loaded into it.
+    """DeepFreeze that copies from the memory of the variables, and loads into it.
 
-    A variable whose value somebody still holds gets new memory when it changes. So every value is
-    held until it is copied: what the forward pass changes is safe that way, and of the others none
-    is held any more when `staged` returns, for the optimizer's step to work in place.
+    The layout in the file is TensorFlow's.
+
+    A variable gets new memory when it changes while something holds its old value. So the engine
+    holds every value until it has copied it, and no forward pass can change it before. Values that
+    the optimizer changes are released before `staged` returns, so that its step works in place.
     """
 
     metadata = {
@@ -32,14 +34,14 @@ class DeepFreeze(DeepFreezeMethod[State]):
     }
 
     def open(self, state: State) -> None:
-        state.recycling.take(state.plain_values)  # the first time takes longer, for both
+        # The first call takes longer, so it is not left to a load.
+        state.recycling.take(state.plain_values)
         super().open(state)
 
     def specs(self, state: State) -> list[Spec]:
         variables = state.plain_variables()
-        return [
-            replace(spec, shape=tuple(variables[spec.name].shape)) for spec in super().specs(state)
-        ]
+        specs = super().specs(state)
+        return [replace(spec, shape=tuple(variables[spec.name].shape)) for spec in specs]
 
     def changed_by(self, role: Role) -> Changes:
         return Changes.NEVER if role in (Role.BUFFER, Role.RNG) else Changes.UPDATE
@@ -49,35 +51,35 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def load(self, state: State, path: Path) -> None:
         place = self.nearest(path)
-        self.engine.join()  # a save may still hold values, which would get copies then
+        # A save may still hold values. Their variables would get copies.
+        self.engine.join()
         if self.place.device == "cpu":
             self.engine.expect(place)
         variables = state.plain_variables()
         specs = {spec.name: spec for spec in self.tensors}
-        own = state.recycling.take(state.plain_values)
-        targets = {name: value.memory for name, value in own.items()}
+        taken = state.recycling.take(state.plain_values)
+        targets = {name: own.memory for name, own in taken.items()}
         with closing(self.engine.arriving(place, self.tensors, targets)) as arriving:
             for name, data in arriving:
-                tf.raw_ops.AssignVariableOp(
-                    resource=variables[name].handle, value=_tensor(data, specs[name])
-                )
+                value = _tensor(data, specs[name])
+                tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=value)
 
 
 def _bytes(tensor: tf.Tensor) -> Bytes:
-    """Return the bytes on the host, which are the tensor's own memory where it lies there."""
-    # Python's buffers have no bfloat16
+    """Return the bytes of a tensor. A tensor in host memory is not copied."""
+    # Python's buffers have no bfloat16.
     plain = tf.bitcast(tensor, tf.uint16) if tensor.dtype == tf.bfloat16 else tensor
     return np.frombuffer(memoryview(plain), np.uint8)
 
 
 def _tensor(data: Bytes, spec: Spec) -> tf.Tensor:
-    """Return the bytes as a tensor, in the same memory where that is aligned."""
+    """Return bytes as a tensor, which uses the same memory if that is aligned."""
     is_bfloat16 = spec.dtype == "bfloat16"
     array = data.view("uint16" if is_bfloat16 else spec.dtype).reshape(spec.shape)
+    is_aligned = data.ctypes.data % ALIGNMENT == 0
     with tf.device("CPU:0"):
-        tensor = (
-            tf.constant(array)
-            if data.ctypes.data % ALIGNMENT
-            else tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-        )
+        if is_aligned:
+            tensor = tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        else:
+            tensor = tf.constant(array)
         return tf.bitcast(tensor, tf.bfloat16) if is_bfloat16 else tensor

@@ -1,4 +1,4 @@
-"""model.save of Keras: architecture, weights and optimizer in one file, by rank 0."""
+"""Keras's model.save, with which rank 0 writes architecture, weights and optimizer in one file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from adapters.tensorflow import roles
 from adapters.tensorflow.state import State, Variable, copy
 from workloads import Role
 
-POSITION = "position"  # no layer's name
+POSITION = "position"  # no layer has this name
 
 
 class KerasFile(Method[State]):
-    """A zip archive of a description and an HDF5 file."""
+    """A zip archive of the architecture and an HDF5 file."""
 
-    file = "model.keras"  # Keras insists on the suffix
+    file = "model.keras"  # with the suffix that Keras requires
 
     def save(self, state: State, path: Path) -> Pending:
         """Write a folder of one file."""
@@ -31,13 +31,13 @@ class KerasFile(Method[State]):
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Have Keras make a new model, and take its values over."""
+        """Let Keras make a new model, and copy its values."""
         loaded = keras.saving.load_model(path / self.file)
         copy(loaded.weights, state.model.weights)
         copy(loaded.optimizer.variables, state.optimizer.variables)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the datasets of the HDF5 file, which Keras packs without compression."""
+        """Yield the datasets in the HDF5 file, which is stored without compression."""
         with (
             zipfile.ZipFile(path / self.file) as archive,
             archive.open("model.weights.h5") as content,
@@ -46,7 +46,10 @@ class KerasFile(Method[State]):
 
 
 class KerasFileWithSeeds(KerasFile):
-    """With the remedy for what no file of Keras holds: the seeds of dropout and the position, in a small HDF5 file beside it."""
+    """The file of Keras, and beside it a small HDF5 file with dropout seeds and position.
+
+    Keras's files hold neither.
+    """
 
     beside = "seeds.h5"
 
@@ -55,30 +58,28 @@ class KerasFileWithSeeds(KerasFile):
         pending = super().save(state, path)
         if self.place.rank == 0:
             with h5py.File(path / self.beside, "w") as file:
-                file.update({name: variable.numpy() for name, variable in _left_out(state).items()})
+                for name, variable in _left_out(state).items():
+                    file[name] = variable.numpy()
         return pending
 
     def load(self, state: State, path: Path) -> None:
-        """Take over the new model's values, and those beside it."""
+        """Copy the new model's values, and those in the file beside it."""
         super().load(state, path)
         with h5py.File(path / self.beside) as file:
             for name, variable in _left_out(state).items():
                 variable.assign(file[name][()])
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the datasets of both files."""
+        """Yield the datasets in both files."""
         yield from super().entries(path)
-        yield from hdf5.datasets(
-            path / self.beside,
-            lambda name: Role.POSITION if name == POSITION else Role.RNG,
-            self.beside,
-        )
+        yield from hdf5.datasets(path / self.beside, _role_beside, self.beside)
 
 
 class LegacyFile(KerasFile):
     """One HDF5 file, as before Keras 3.
 
-    The optimizer is in it, but Keras 3.15 gives a loaded one no slots to read it into.
+    It holds the optimizer. But Keras 3.15 makes no slots in a loaded optimizer, so that nothing can
+    be read into them.
     """
 
     file = "model.h5"
@@ -86,19 +87,24 @@ class LegacyFile(KerasFile):
     def save(self, state: State, path: Path) -> Pending:
         """Write a folder of one file."""
         pending = super().save(state, path)
-        # Keras strikes the optimizer from the model's description: later .keras files would do
-        # without it
+        # Keras removes the optimizer from the model's description. Without this, later .keras files
+        # would lack it.
         state.compile()
         return pending
 
     def load(self, state: State, path: Path) -> None:
-        """Have Keras make a new model, and take the values of its weights over."""
+        """Let Keras make a new model, and copy the values of its weights."""
         copy(keras.saving.load_model(path / self.file).weights, state.model.weights)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the datasets, those of the optimizer included."""
+        """Yield the datasets, with those of the optimizer."""
         return hdf5.datasets(path / self.file, roles.of_legacy_dataset, self.file)
 
 
+def _role_beside(name: str) -> Role:
+    return Role.POSITION if name == POSITION else Role.RNG
+
+
 def _left_out(state: State) -> dict[str, Variable]:
+    """Return the variables that Keras's files lack."""
     return {**state.rng, POSITION: state.step}

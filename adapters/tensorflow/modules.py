@@ -1,7 +1,7 @@
-"""The neutral vocabulary as Keras layers: channels last, kernels (in, out) and (height, width, in, out).
+"""The neutral layers as Keras layers.
 
-Every layer of the vocabulary that has parameters becomes one Keras layer whose name is its
-canonical path.
+Channels are last, and kernels are (in, out) and (height, width, in, out). Every neutral layer with
+parameters becomes one Keras layer, whose name is the canonical path.
 """
 
 from __future__ import annotations
@@ -15,45 +15,48 @@ import tensorflow as tf
 from workloads import layers
 from workloads.layers import Layer
 
-PACKAGE = "ckptbench"  # under which saved files find the classes below
+PACKAGE = "ckptbench"  # the name by which saved files find the classes below
 
 
 def new_model(
     layer: Layer, shape: tuple[int, ...], input_dtype: str, dtype: str, seeds: Iterator[int]
 ) -> keras.Model:
-    """Return the model of an architecture, with Keras's own first values.
+    """Return the model of an architecture with Keras's first values.
 
-    `shape` is that of one example as the model takes it, `dtype` that of weights and activations;
-    each dropout layer takes one of the seeds.
+    `shape` is the shape of one input example, and `dtype` the type of weights and activations. Each
+    dropout layer takes one of the seeds.
     """
     inputs = keras.Input(shape, dtype=input_dtype)
     return keras.Model(inputs, _Translation(dtype, seeds).apply(layer, inputs, ""))
 
 
 class _Translation:
-    """What all layers of one model share."""
+    """The translation of one model, with the values that its layers share."""
 
     def __init__(self, dtype: str, seeds: Iterator[int]) -> None:
         self.dtype = dtype
         self.seeds = seeds
 
     def apply(self, layer: Layer, x: keras.KerasTensor, path: str) -> keras.KerasTensor:
-        """Return what the layer at `path` makes of `x`."""
+        """Return the output of the layer at `path` for the input `x`.
+
+        Raises TypeError for an unknown layer.
+        """
         match layer:
             case layers.Sequential(children):
                 for name, child in children:
                     x = self.apply(child, x, _join(path, name))
                 return x
             case layers.Residual(after=after):
-                total = keras.layers.Add(name=_join(path, "sum"), dtype=self.dtype)(
-                    [self._child(layer, "body", x, path), self._child(layer, "shortcut", x, path)]
-                )
+                add = keras.layers.Add(name=_join(path, "sum"), dtype=self.dtype)
+                body = self._child(layer, "body", x, path)
+                shortcut = self._child(layer, "shortcut", x, path)
+                total = add([body, shortcut])
                 return total if after is None else self.apply(after, total, _join(path, "after"))
             case layers.Convolution(padding=padding) if padding:
-                # Keras's "same" pads unevenly where the stride is not one.
-                x = keras.layers.ZeroPadding2D(
-                    padding, name=_join(path, "padding"), dtype=self.dtype
-                )(x)
+                # Keras's "same" pads the sides unevenly if the stride is not one.
+                name = _join(path, "padding")
+                x = keras.layers.ZeroPadding2D(padding, name=name, dtype=self.dtype)(x)
         return self._keras_layer(layer, {"name": path, "dtype": self.dtype})(x)
 
     def _child(
@@ -94,7 +97,10 @@ def _join(path: str, name: str) -> str:
 
 
 class _Configured(keras.layers.Layer):
-    """A layer that is made again from the numbers it was made of, as every file with an architecture needs it."""
+    """A layer that knows the numbers from which it was made.
+
+    A file with an architecture keeps them, and makes the layer from them again.
+    """
 
     def __init__(self, numbers: dict[str, Any], **common: Any) -> None:
         super().__init__(**common)
@@ -105,17 +111,16 @@ class _Configured(keras.layers.Layer):
         return super().get_config() | dict(self._numbers)
 
     def _dense(self, name: str, outputs: int) -> keras.layers.Dense:
-        return keras.layers.Dense(
-            outputs, use_bias=False, name=_join(self.name, name), dtype=self.dtype_policy
-        )
+        path = _join(self.name, name)
+        return keras.layers.Dense(outputs, use_bias=False, name=path, dtype=self.dtype_policy)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class BatchNorm(_Configured):
-    """See `layers.BatchNorm`.
+    """`layers.BatchNorm` as a Keras layer.
 
-    Keras's own layer keeps the running average of the biased variance, and its momentum is the
-    weight of the old average. Here it is the unbiased variance, as in torch.nn.BatchNorm2d.
+    Keras's own layer averages the biased variance, and its momentum is the weight of the old
+    average. This one averages the unbiased variance, as torch.nn.BatchNorm2d does.
     """
 
     def __init__(self, epsilon: float, momentum: float, **common: Any) -> None:
@@ -129,13 +134,13 @@ class BatchNorm(_Configured):
         self.gamma = self.add_weight(features, "ones", name="gamma")
         self.beta = self.add_weight(features, "zeros", name="beta")
         self.moving_mean = self.add_weight(features, "zeros", trainable=False, name="moving_mean")
-        self.moving_variance = self.add_weight(
-            features, "ones", trainable=False, name="moving_variance"
-        )
+        name = "moving_variance"
+        self.moving_variance = self.add_weight(features, "ones", trainable=False, name=name)
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """(batch, height, width, channels) -> the same shape."""
-        mean, variance = self.moving_mean, self.moving_variance
+        """Take (batch, height, width, channels) to the same shape."""
+        mean = self.moving_mean
+        variance = self.moving_variance
         if training:
             mean, variance = tf.nn.moments(x, (0, 1, 2))
             count = tf.cast(tf.size(x) // tf.size(mean), x.dtype)
@@ -149,7 +154,7 @@ class BatchNorm(_Configured):
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class MaxPool(_Configured):
-    """See `layers.MaxPool`. Keras's own layer cannot pad evenly."""
+    """`layers.MaxPool` as a Keras layer. Keras's own layer cannot pad evenly."""
 
     def __init__(self, kernel: int, stride: int, padding: int, **common: Any) -> None:
         super().__init__({"kernel": kernel, "stride": stride, "padding": padding}, **common)
@@ -158,7 +163,7 @@ class MaxPool(_Configured):
         self.padding = padding
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, height, width, channels) -> the same with smaller height and width."""
+        """Take (batch, height, width, channels) to the same with smaller height and width."""
         sides = (self.padding, self.padding)
         padded = tf.pad(x, ((0, 0), sides, sides, (0, 0)), constant_values=-float("inf"))
         return tf.nn.max_pool2d(padded, self.kernel, self.stride, "VALID")
@@ -166,20 +171,19 @@ class MaxPool(_Configured):
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Attention(_Configured):
-    """See `layers.Attention`. Keras's own layer has no rotary positions."""
+    """`layers.Attention` as a Keras layer. Keras's own layer has no rotary positions."""
 
     def __init__(
         self, features: int, heads: int, kv_heads: int, theta: float, **common: Any
     ) -> None:
-        super().__init__(
-            {"features": features, "heads": heads, "kv_heads": kv_heads, "theta": theta}, **common
-        )
+        numbers = {"features": features, "heads": heads, "kv_heads": kv_heads, "theta": theta}
+        super().__init__(numbers, **common)
         self.head_features = features // heads
         self.theta = theta
         self.query = self._dense("query", features)
         self.key = self._dense("key", kv_heads * self.head_features)
         self.value = self._dense("value", kv_heads * self.head_features)
-        # `output` is a property of every Keras layer
+        # It is not named `output`, because every Keras layer has a property of that name.
         self.output_projection = self._dense("output", features)
 
     def build(self, shape: tuple[int | None, ...]) -> None:
@@ -188,35 +192,38 @@ class Attention(_Configured):
             projection.build(shape)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         query = rotate(self._split(self.query(x)), self.theta)
         key = rotate(self._split(self.key(x)), self.theta)
-        mixed = keras.ops.dot_product_attention(
-            query, key, self._split(self.value(x)), is_causal=True
-        )
+        value = self._split(self.value(x))
+        mixed = keras.ops.dot_product_attention(query, key, value, is_causal=True)
         return self.output_projection(keras.ops.reshape(mixed, keras.ops.shape(x)))
 
     def _split(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, position, heads * head feature) -> (batch, position, head, head feature)."""
-        return keras.ops.reshape(
-            x, (-1, x.shape[1], x.shape[2] // self.head_features, self.head_features)
-        )
+        """Take (batch, position, heads * head feature) to (batch, position, head, head feature)."""
+        heads = x.shape[2] // self.head_features
+        return keras.ops.reshape(x, (-1, x.shape[1], heads, self.head_features))
 
 
 def rotate(x: tf.Tensor, theta: float) -> tf.Tensor:
-    """Turn the head features of (batch, position, head, head feature) by their position; angles are float32."""
+    """Rotate the features of (batch, position, head, head feature) by their positions.
+
+    The angles are float32 in every precision.
+    """
     position = tf.range(x.shape[1], dtype=tf.float32)
     pair = tf.range(0, x.shape[3], 2, dtype=tf.float32) / x.shape[3]
     angle = (position[:, None] * theta**-pair)[:, None]
-    cosine, sine = tf.cos(angle), tf.sin(angle)
+    cosine = tf.cos(angle)
+    sine = tf.sin(angle)
     first, second = tf.split(tf.cast(x, tf.float32), 2, axis=3)
-    turned = (first * cosine - second * sine, second * cosine + first * sine)
-    return tf.cast(tf.concat(turned, axis=3), x.dtype)
+    rotated_first = first * cosine - second * sine
+    rotated_second = second * cosine + first * sine
+    return tf.cast(tf.concat((rotated_first, rotated_second), axis=3), x.dtype)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class SwiGlu(_Configured):
-    """See `layers.SwiGlu`."""
+    """`layers.SwiGlu` as a Keras layer."""
 
     def __init__(self, features: int, hidden: int, **common: Any) -> None:
         super().__init__({"features": features, "hidden": hidden}, **common)
@@ -231,5 +238,5 @@ class SwiGlu(_Configured):
         self.down.build((*shape[:-1], self.up.units))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """(batch, position, feature) -> the same shape."""
+        """Take (batch, position, feature) to the same shape."""
         return self.down(keras.ops.silu(self.gate(x)) * self.up(x))

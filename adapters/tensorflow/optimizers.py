@@ -1,8 +1,8 @@
 """The optimizers of the workloads as Keras optimizers.
 
-Keras's own differ from the definition, and so do their slots: `keras.optimizers.SGD` keeps
--learning_rate times the momentum, and `keras.optimizers.Adam` adds epsilon before the bias
-correction. Neither keeps float32 copies of lower-precision weights.
+Keras's own compute other updates and keep other slots. `keras.optimizers.SGD` keeps the momentum
+times -learning_rate, and `keras.optimizers.Adam` adds epsilon before the bias correction. Neither
+keeps float32 copies of weights in lower precision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from workloads import Workload
 
 
 class SlotOptimizer(keras.optimizers.Optimizer):
-    """Keeps float32 slots under their canonical names, and where asked a float32 master copy of every weight."""
+    """An optimizer with float32 slots under their canonical names.
+
+    With `master_weights`, it keeps a float32 copy of every weight, too.
+    """
 
     def __init__(
         self,
@@ -34,22 +37,19 @@ class SlotOptimizer(keras.optimizers.Optimizer):
         self._numbers = numbers
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Make the slots of the model's weights; the master copies begin as the weights are."""
+        """Make the slots of the weights. The master copies start with the values of the weights."""
         if self.built:
             return
         super().build(variables)
-        self._slots = {
-            name: [self._slot(variable, name) for variable in variables]
-            for name in self._slot_names
-        }
+        self._slots = {name: self._new_slots(variables, name) for name in self._slot_names}
         if self.master_weights:
-            self._slots["master"] = [self._slot(variable, "master") for variable in variables]
+            self._slots["master"] = self._new_slots(variables, "master")
             for master, variable in zip(self._slots["master"], variables, strict=True):
                 master.assign(variable)
 
     @property
     def slots(self) -> dict[str, list[keras.Variable]]:
-        """The slots under their canonical names, each a list in the order of the weights."""
+        """The slots by their canonical names, as lists in the order of the weights."""
         return self._slots
 
     def get_config(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class SlotOptimizer(keras.optimizers.Optimizer):
         return self._slots[name][self._get_variable_index(variable)].value
 
     def trained(self, variable: tf.Variable) -> tf.Variable:
-        """Return what the steps add up in: the weight itself or its master copy."""
+        """Return the variable that the steps change: the weight itself, or its master copy."""
         return self.slot("master", variable) if self.master_weights else variable
 
     def step(self, variable: tf.Variable, change: tf.Tensor) -> None:
@@ -71,17 +71,19 @@ class SlotOptimizer(keras.optimizers.Optimizer):
         if self.master_weights:
             variable.assign(tf.cast(trained, variable.dtype))
 
-    def _slot(self, variable: keras.Variable, name: str) -> keras.Variable:
-        return self.add_variable(
-            variable.shape, dtype="float32", name=f"{variable.path.replace('/', '_')}_{name}"
-        )
+    def _new_slots(self, variables: list[keras.Variable], name: str) -> list[keras.Variable]:
+        return [self._new_slot(variable, name) for variable in variables]
+
+    def _new_slot(self, variable: keras.Variable, name: str) -> keras.Variable:
+        full_name = f"{variable.path.replace('/', '_')}_{name}"
+        return self.add_variable(variable.shape, dtype="float32", name=full_name)
 
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Sgd(SlotOptimizer):
-    """See `workloads.optimizers.Sgd`.
+    """`workloads.optimizers.Sgd` as a Keras optimizer.
 
-    `decay` is not Keras's `weight_decay`, which leaves the momentum alone.
+    `decay` is not Keras's `weight_decay`, which does not change the momentum.
     """
 
     def __init__(
@@ -92,13 +94,8 @@ class Sgd(SlotOptimizer):
         master_weights: bool = False,
         **common: Any,
     ) -> None:
-        super().__init__(
-            ("momentum",),
-            {"momentum": momentum, "decay": decay},
-            learning_rate,
-            master_weights,
-            **common,
-        )
+        numbers = {"momentum": momentum, "decay": decay}
+        super().__init__(("momentum",), numbers, learning_rate, master_weights, **common)
         self.momentum = momentum
         self.decay = decay
 
@@ -113,7 +110,7 @@ class Sgd(SlotOptimizer):
 
 @keras.saving.register_keras_serializable(PACKAGE)
 class Adam(SlotOptimizer):
-    """See `workloads.optimizers.Adam`."""
+    """`workloads.optimizers.Adam` as a Keras optimizer."""
 
     def __init__(
         self,
@@ -125,9 +122,8 @@ class Adam(SlotOptimizer):
         **common: Any,
     ) -> None:
         numbers = {"beta1": beta1, "beta2": beta2, "epsilon": epsilon}
-        super().__init__(
-            ("exp_avg", "exp_avg_sq"), numbers, learning_rate, master_weights, **common
-        )
+        slots = ("exp_avg", "exp_avg_sq")
+        super().__init__(slots, numbers, learning_rate, master_weights, **common)
         self.beta1 = beta1
         self.beta2 = beta2
         self.epsilon = epsilon
@@ -136,19 +132,23 @@ class Adam(SlotOptimizer):
         self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
     ) -> None:
         """Change one weight and its slots."""
-        mean, square = self.slot("exp_avg", variable), self.slot("exp_avg_sq", variable)
+        mean = self.slot("exp_avg", variable)
+        square = self.slot("exp_avg_sq", variable)
         mean.assign_add((1 - self.beta1) * (gradient - mean))
         square.assign_add((1 - self.beta2) * (tf.square(gradient) - square))
         root = tf.sqrt(square / self._correction(self.beta2)) + self.epsilon
         self.step(variable, learning_rate / self._correction(self.beta1) * mean / root)
 
     def _correction(self, beta: float) -> tf.Tensor:
-        """1 - beta ** t, in which float32 would lose digits in the first steps."""
+        """Return 1 - beta ** t.
+
+        It is computed in float64, because float32 would lose digits in the first steps.
+        """
         return tf.cast(1 - beta ** tf.cast(self.iterations + 1, tf.float64), tf.float32)
 
 
 def new_optimizer(workload: Workload) -> SlotOptimizer:
-    """Return the workload's optimizer, not yet built."""
+    """Return the optimizer of a workload, which has no slots yet."""
     match workload.optimizer:
         case workloads.optimizers.Sgd(learning_rate, momentum, weight_decay):
             return Sgd(learning_rate, momentum, weight_decay, workload.master_weights)

@@ -1,4 +1,4 @@
-"""What the variables in Keras's files are, by the names they have there."""
+"""The roles of variables by the names that they have in Keras's files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ _KINDS = {
     for kind, name in CANONICAL.items()
 }
 _KINDS["seed_generator_state"] = Role.RNG
-# Keras numbers a layer's variables, the trainable ones first: of a batch norm, scale and shift are
-# 0 and 1.
+# Keras numbers a layer's variables, and the trainable ones come first. So 0 and 1 are the scale and
+# the shift of a batch norm.
 _MOVING_STATISTIC = re.compile(r"layers/batch_norm(_\d+)?/vars/[23]")
-_LEARNING_RATE = "optimizer/vars/1"  # behind the count of steps, before the slots
+# It stands between the count of steps and the slots.
+_LEARNING_RATE = "optimizer/vars/1"
 
 
 def of_variable(name: str) -> Role:
-    """The role of a variable of the model by its Keras path, such as "stem.norm/gamma"; KeyError for one of another kind."""
+    """Return the role of a variable by its Keras path, such as "stem.norm/gamma".
+
+    Raises KeyError for an unknown kind of variable.
+    """
     return _KINDS[name.rpartition("/")[2]]
 
 
 def of_dataset(name: str) -> Role | None:
-    """The role of a dataset of Keras 3, such as "layers/conv2d_1/vars/0".
+    """Return the role of a dataset of Keras 3, such as "layers/conv2d_1/vars/0".
 
-    The learning rate is a setting, and no state.
+    The learning rate is a setting, so its role is None.
     """
     if name == _LEARNING_RATE:
         return None
@@ -36,7 +40,10 @@ def of_dataset(name: str) -> Role | None:
 
 
 def of_legacy_dataset(name: str) -> Role | None:
-    """The role of a dataset of a legacy file, such as "model_weights/norm/norm/gamma" or "optimizer_weights/sgd/iteration"."""
+    """Return the role of a dataset in a legacy file.
+
+    Names are like "model_weights/norm/norm/gamma" or "optimizer_weights/sgd/iteration".
+    """
     if name.startswith("model_weights/"):
         return of_variable(name)
     return None if name.endswith("/learning_rate") else Role.OPTIMIZER

@@ -1,4 +1,4 @@
-"""A TensorFlow training state: a compiled Keras model with its optimizer, and the position in the data."""
+"""A TensorFlow training state: a compiled Keras model, its optimizer and a position in the data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adapters.tensorflow.optimizers import SlotOptimizer, new_optimizer
 from adapters.tensorflow.recycling import Recycling
 from workloads import Batch, Workload
 
-# The canonical name of each kind of variable inside its layer.
+# the canonical name of each kind of variable inside its layer
 CANONICAL = {
     "kernel": "weight",
     "gamma": "weight",
@@ -28,8 +28,8 @@ CANONICAL = {
     "moving_mean": "running_mean",
     "moving_variance": "running_var",
 }
-# The axes of a kernel in their canonical order, by the number of axes: (in, out) and (height,
-# width, in, out).
+# The axes of a kernel in canonical order, by their number. Keras's kernels are (in, out) and
+# (height, width, in, out).
 KERNEL_AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
 CHANNELS_LAST = (0, 2, 3, 1)
 
@@ -38,42 +38,43 @@ Variable = keras.Variable | tf.Variable
 
 @dataclass(frozen=True)
 class Tensor:
-    """A variable of the state, and how its axes are put in their canonical order."""
+    """A variable of the state, and its axes in canonical order, or None for the same order."""
 
     variable: Variable
     axes: tuple[int, ...] | None = None
 
     @property
     def plain(self) -> tf.Variable:
-        """The variable that TensorFlow knows."""
+        """The tf.Variable, which a Keras variable holds."""
         return self.variable.value if isinstance(self.variable, keras.Variable) else self.variable
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its elements, as numpy with ml_dtypes has it."""
+        """The type of the elements in numpy with ml_dtypes."""
         return np.dtype(self.plain.dtype.as_numpy_dtype)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its canonical axes."""
+        """The sizes of the axes in canonical order."""
         native = tuple(self.plain.shape)
         return native if self.axes is None else tuple(native[axis] for axis in self.axes)
 
     @property
     def nbytes(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
         size: int = self.plain.dtype.size * self.plain.shape.num_elements()
         return size
 
     def canonical(self) -> NDArray[Any]:
         """Return a copy on the host in the canonical layout."""
         values = self.plain.value()
-        with tf.device("CPU:0"):  # TensorFlow permutes on all cores, numpy on one
+        # TensorFlow transposes on all cores, and numpy on one.
+        with tf.device("CPU:0"):
             host = tf.identity(values) if self.axes is None else tf.transpose(values, self.axes)
         return cast("NDArray[Any]", host.numpy())
 
     def assign(self, array: NDArray[Any]) -> None:
-        """Take over values in the canonical layout."""
+        """Set the variable to values in the canonical layout."""
         values = array if self.axes is None else array.transpose(np.argsort(self.axes))
         self.plain.assign(tf.cast(np.asarray(values, order="C"), self.plain.dtype))
 
@@ -81,29 +82,25 @@ class Tensor:
 class State:
     """Model, optimizer, dropout seeds and position.
 
-    A load changes the values of its variables, never the variables.
-
-    The compiled step refers to the variables, and compiling it anew takes seconds.
+    A load changes the values of the variables and never replaces a variable. The compiled step
+    refers to the variables, and compiling it again would take seconds.
     """
 
     def __init__(self, workload: Workload, model: keras.Model) -> None:
         self.workload = workload
         self.model = model
         self.optimizer: SlotOptimizer = new_optimizer(workload)
-        # else the slots come with the first step, too late for a load
+        # Otherwise the first step makes the slots, which is too late for a load.
         self.optimizer.build(model.trainable_variables)
         self.compile()
-        self.rng = {
-            layer.name: layer.seed_generator.state
-            for layer in model.layers
-            if hasattr(layer, "seed_generator")
-        }
+        drawing = [layer for layer in model.layers if hasattr(layer, "seed_generator")]
+        self.rng = {layer.name: layer.seed_generator.state for layer in drawing}
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
         self.gradients: list[tf.Tensor] = []
         self.loss = tf.constant(float("nan"))
 
     def compile(self) -> None:
-        """Make the optimizer known to the model, so that Keras's files hold it."""
+        """Give the optimizer to the model, so that Keras's files hold it."""
         self.model.compile(self.optimizer)
 
     @tf.function(autograph=False)
@@ -113,44 +110,49 @@ class State:
         """Return the loss and the gradients in float32."""
         with tf.GradientTape() as tape:
             loss = _loss(self.workload, self.model(inputs, training=True), targets)
-        gradients = tape.gradient(
-            loss, [variable.value for variable in self.model.trainable_variables]
-        )
+        weights = [variable.value for variable in self.model.trainable_variables]
+        gradients = tape.gradient(loss, weights)
         return loss, [tf.cast(gradient, tf.float32) for gradient in gradients]
 
     @tf.function(autograph=False)
     def optimize(self, gradients: list[tf.Tensor]) -> None:
-        """Take the optimizer's step and move on by one batch."""
+        """Take a step of the optimizer, and advance by one batch."""
         self.optimizer.apply(gradients, self.model.trainable_variables)
         self.step.assign_add(1)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return everything under canonical names."""
+        """Return the state's variables under canonical names."""
         return dict(self._tensors())
 
     def plain_variables(self) -> dict[str, tf.Variable]:
-        """Return everything as what TensorFlow itself knows of it, under canonical names."""
+        """Return the state's tf.Variables under canonical names."""
         return dict(self._plain_variables)
 
     def plain_values(self) -> dict[str, tf.Tensor]:
-        """Return the values of all variables, without a copy: one whose value is held gets new memory when it changes."""
+        """Return the values of all variables without a copy.
+
+        A variable gets new memory if it changes while something holds its old value.
+        """
         return dict(zip(self._plain_variables, self._read_all(), strict=True))
 
     @cached_property
     def recycling(self) -> Recycling:
-        """What has the variables take values in the memory that they have."""
+        """The reuse of the variables' memory by a load."""
         return Recycling(self._plain_variables)
 
     @cached_property
     def _read_all(self) -> Callable[[], list[tf.Tensor]]:
-        """Looks up all values by one call: one for each of hundreds of variables takes four times as long."""
+        """The function that looks up all values in one call.
+
+        One call for each of hundreds of variables takes four times as long.
+        """
         variables = self._plain_variables.values()
         look_up = tf.function(lambda: [_value(variable) for variable in variables], autograph=False)
         return cast("Callable[[], list[tf.Tensor]]", look_up.get_concrete_function())
 
     @cached_property
     def _plain_variables(self) -> dict[str, tf.Variable]:
-        """Kept: Keras looks hundreds of them up anew for every save."""
+        """The tf.Variables, which are kept because Keras would look up hundreds in every save."""
         return {name: tensor.plain for name, tensor in self._tensors()}
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -160,10 +162,8 @@ class State:
             yield f"buffers/{_canonical_name(variable)}", _tensor(variable)
         for slot, values in self.optimizer.slots.items():
             for variable, value in zip(self.model.trainable_variables, values, strict=True):
-                yield (
-                    f"optimizer/{slot}/{_canonical_name(variable)}",
-                    Tensor(value, _tensor(variable).axes),
-                )
+                name = f"optimizer/{slot}/{_canonical_name(variable)}"
+                yield name, Tensor(value, _tensor(variable).axes)
         yield "optimizer/iterations", Tensor(self.optimizer.iterations)
         for name, seed in self.rng.items():
             yield f"rng/{name}", Tensor(seed)
@@ -173,15 +173,15 @@ class State:
 def new_state(workload: Workload, seed: int, rank: int) -> State:
     """Return a state at step 0.
 
-    The dropout seeds differ from rank to rank, the other first values do not.
+    The ranks start with the same values, but for their dropout seeds.
     """
     example = native(workload.data.examples(0, 1, 0)).inputs
     dtype = "bfloat16" if workload.master_weights else "float32"
     random = np.random.default_rng((seed, rank))
     seeds = (int(random.integers(2**31)) for _ in iter(int, 1))
-    state = State(
-        workload, new_model(workload.model, example.shape[1:], example.dtype.name, dtype, seeds)
-    )
+    shape = example.shape[1:]
+    model = new_model(workload.model, shape, example.dtype.name, dtype, seeds)
+    state = State(workload, model)
     tensors = state.tensors()
     for part, variables in (("weights", workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
@@ -192,7 +192,7 @@ def new_state(workload: Workload, seed: int, rank: int) -> State:
 
 
 def native(batch: Batch) -> Batch:
-    """Return a batch with the channels of images last."""
+    """Return a batch in which the channels of images are last."""
     if batch.inputs.ndim != 4:
         return batch
     return Batch(np.ascontiguousarray(batch.inputs.transpose(CHANNELS_LAST)), batch.targets)
@@ -201,10 +201,10 @@ def native(batch: Batch) -> Batch:
 def copy(
     sources: Iterable[Variable], targets: Iterable[Variable], leave_out: Iterable[Variable] = ()
 ) -> None:
-    """Give the sources' values to the targets, one to one, except to the targets in `leave_out`."""
-    kept = {id(variable) for variable in leave_out}
+    """Set each target to the value of its source, except the targets in `leave_out`."""
+    left_out = {id(variable) for variable in leave_out}
     for source, target in zip(sources, targets, strict=True):
-        if id(target) not in kept:
+        if id(target) not in left_out:
             target.assign(source)
 
 
@@ -218,7 +218,8 @@ def _canonical_name(variable: keras.Variable) -> str:
 
 
 def _tensor(variable: keras.Variable) -> Tensor:
-    return Tensor(variable, KERNEL_AXES[len(variable.shape)] if variable.name == "kernel" else None)
+    is_kernel = variable.name == "kernel"
+    return Tensor(variable, KERNEL_AXES[len(variable.shape)] if is_kernel else None)
 
 
 def _loss(workload: Workload, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:

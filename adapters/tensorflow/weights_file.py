@@ -1,6 +1,6 @@
-"""model.save_weights of Keras: HDF5 in one file or in several with an index, by rank 0.
+"""Keras's model.save_weights, with which rank 0 writes HDF5.
 
-A compiled model's optimizer is in it.
+It writes one file, or several files and an index. They hold the optimizer of a compiled model, too.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ GIB = 1 << 30
 
 
 class WeightsFile(Method[State]):
-    """One file."""
+    """Weights and optimizer in one file."""
 
-    file = "model.weights.h5"  # Keras insists on the suffix
+    file = "model.weights.h5"  # with the suffix that Keras requires
 
     def save(self, state: State, path: Path) -> Pending:
         """Write a folder."""
@@ -29,28 +29,29 @@ class WeightsFile(Method[State]):
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        """Read into the state's own variables."""
+        """Read into the variables of the state."""
         state.model.load_weights(path / self.file)
 
     def entries(self, path: Path) -> Iterator[Entry]:
-        """Yield the datasets of all files."""
+        """Yield the datasets in all files."""
         for file in sorted(path.glob("*.weights.h5")):
             yield from hdf5.datasets(file, roles.of_dataset, file.name)
 
     def max_shard_gib(self, state: State) -> float | None:
-        """Return how large a file may become, or None for a single one."""
+        """Return the largest size of a file in GiB, or None for a single file."""
         return None
 
 
 class ShardedWeights(WeightsFile):
-    """Options: `shards`, into about how many files the state is divided.
+    """Weights and optimizer in several files.
 
-    Keras divides no tensor, and refuses one too large.
+    The option `shards` is about their number. Keras divides no tensor, and raises an error if one
+    does not fit into a file.
     """
 
     file = "model.weights.json"
 
     def max_shard_gib(self, state: State) -> float:
-        """Return an even share, or the size of the largest tensor."""
+        """Return an even share of the state, or the size of the largest tensor if that is more."""
         sizes = [tensor.nbytes for tensor in state.tensors().values()]
         return max(sum(sizes) / self.options["shards"], *sizes) / GIB
