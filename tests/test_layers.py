@@ -137,24 +137,31 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
         "harness.wire harness.run harness.analysis harness.experiments", "matplotlib numpy"
     ),
 }
-EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that they help
-    "scaling.py": "rows.py",
-    "samples.py": "rows.py",
-    "cells.py": "rows.py",
-    "scale_figure.py": "figure.py",
-    "durability_figure.py": "figure.py",
-    "asynchrony_figure.py": "figure.py",
-    "causes.py": "worker.py",
-    "file_comparison.py": "worker.py",
-    "payload.py": "worker.py",
-    "reference.py": "worker.py",
-}
+
+
+def part_of(file: Path) -> str:
+    """Return the part of its experiment that a file is, or helps.
+
+    A helper of a picture is named so. Another one helps the worker where the worker imports it,
+    perhaps through other helpers, and the rows where it does not.
+    """
+    if file.name in EXPERIMENT_RULES:
+        return file.name
+    if file.name.endswith("_figure.py"):
+        return "figure.py"
+    helpers = [file.parent / "worker.py"]
+    for helper in helpers:
+        prefix = f"harness.experiments.{file.parent.name}."
+        names = {name.removeprefix(prefix).split(".")[0] for _, name in imported(helper)}
+        found = [file.parent / f"{name}.py" for name in names]
+        helpers += [each for each in found if each.exists() and each not in helpers]
+    return "worker.py" if file in helpers else "rows.py"
 
 
 def rule_for(file: Path) -> Rule:
     relative = file.relative_to(ROOT)
     if relative.parts[:2] == ("harness", "experiments") and len(relative.parts) == 4:
-        return EXPERIMENT_RULES[EXPERIMENT_HELPERS.get(relative.name, relative.name)]
+        return EXPERIMENT_RULES[part_of(file)]
     if (
         relative.parts[0] == "adapters"
         and len(relative.parts) > 2
@@ -216,8 +223,9 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
 
 def runs_in_a_worker(file: Path) -> bool:
     relative = file.relative_to(ROOT)
-    is_helped = EXPERIMENT_HELPERS.get(relative.name, relative.name) == "worker.py"
-    return relative.parts[1] == "worker" or (relative.parts[1] == "experiments" and is_helped)
+    if relative.parts[1] != "experiments" or len(relative.parts) < 4:
+        return relative.parts[1] == "worker"
+    return part_of(file) == "worker.py"
 
 
 def test_only_a_worker_imports_the_worker() -> None:
