@@ -80,7 +80,7 @@ def test_runs_are_killed_and_go_on_bit_by_bit(measure: Measure) -> None:
     assert [row.status for row in found.rows] == ["ok"] * 5, [row.reason for row in found.rows]
     assert (whole.bitwise, npz.bitwise, again.bitwise) == (True, True, True)
     assert (whole.at_step, whole.steps, whole.repeatable) == (4, 8, True)
-    assert no_optimizer.verdict.startswith("not restored (optimizer: ")
+    assert no_optimizer.result.startswith("not restored (optimizer: ")
     assert no_position.first_leaves[0].startswith("position/")
     assert (no_position.diverged_at, no_position.first_roles) == (4, ["position"])
     assert not [text for text in found.messages if "warning" in text], "the kill is no breakdown"
@@ -104,7 +104,7 @@ def test_what_a_method_does_not_restore_is_named_at_the_load(measure: Measure) -
         4,
         ["rng"],
     )
-    assert made.verdict.startswith("not restored")
+    assert made.result.startswith("not restored")
 
 
 @pytest.mark.parametrize("fault", ["raises", "killed", "changes-state"])
@@ -135,7 +135,7 @@ def test_a_difference_names_step_leaf_and_rank() -> None:
         1,
         3,
     )
-    assert found.verdict == "differs from step 6 on (weight: 2 of 10 leaves)"
+    assert found.result == "differs from step 6 on (weight: 2 of 10 leaves)"
     assert found.first_leaves == ["weights/dense.weight (3 ulp)"]
     assert (found.final_count, found.final_max_ulp) == (9, 40)
 
@@ -205,7 +205,7 @@ def test_what_differed_before_it_was_saved_is_not_the_checkpoints_doing() -> Non
         identical=False, diverged_at=4, first=(leaf,), first_count=1, first_roles=("weight",)
     )
     before = [records.straight(), records.interrupt()]
-    assert row([*before, replace(differed, restored=True)]).verdict.startswith(
+    assert row([*before, replace(differed, restored=True)]).result.startswith(
         "differed before it was saved"
     )
-    assert row([*before, replace(differed, restored=False)]).verdict.startswith("not restored")
+    assert row([*before, replace(differed, restored=False)]).result.startswith("not restored")
