@@ -100,8 +100,8 @@ def trained(
 ) -> list[Record]:
     """The records of a training row.
 
-    Its overhead is a little more or less in each process. Blocks without checkpoints take `plain_s`,
-    and `changes` go to the state.
+    Its overhead is a little more or less in each process. Blocks without checkpoints take
+    `plain_s`, and `changes` go to the state.
     """
     plain_ns = int(1e9 * plain_s)
     case = of.case.id

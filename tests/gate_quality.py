@@ -199,7 +199,7 @@ def resampled_share(alarms: np.ndarray) -> tuple[float, float]:
 
 
 def power(runs: Sequence[ReadRun]) -> str:
-    """Return how often `ab` finds the slowdown, and how many processes would find it nearly always."""
+    """Return how often `ab` finds the slowdown, and how many processes find it nearly always."""
     rows = []
     for run in runs:
         for row in comparison.of_arms(run).rows:

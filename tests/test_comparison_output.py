@@ -66,7 +66,8 @@ def test_markdown_keeps_its_table_whatever_a_record_says() -> None:
     text = comparison_output.to_markdown(nasty())
     assert text.startswith(
         "### 1 of 1 rows got worse: head against base. "
-        "Metrics: 1 slower, 1 inconclusive, 1 not compared.\n- a remark\n\n**group \\<1\\>**\n\n| row |"
+        "Metrics: 1 slower, 1 inconclusive, 1 not compared.\n"
+        "- a remark\n\n**group \\<1\\>**\n\n| row |"
     )
     assert "<script>" not in text
     assert "| **slower** |" in text

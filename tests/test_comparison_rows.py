@@ -1,4 +1,4 @@
-"""Rows and runs: which rows are the same on both sides, which one lacks, and what is never compared."""
+"""Rows and runs: which rows one side lacks, how rows are named, and what is never compared."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_row_that_a_run_was_not_asked_for_is_left_out(
     assert row_faults(found) == [("raw buffered", ())]
     assert not found.regressed
     assert list(found.remarks) == [
-        f"1 row of {of_base.name} left out, because {of_head.name} was not asked for them"
+        f"1 row of {of_base.name} left out, because {of_head.name} was not asked for it"
     ]
 
 

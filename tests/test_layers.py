@@ -101,6 +101,10 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.wire harness.worker workloads adapters.base adapters.shared.directio",
         "numpy mpi4py",
     ),
+    # It compares by what columns declare, so that a new experiment needs no change here.
+    "harness/analysis/comparison": rule(
+        "harness.wire harness.run harness.analysis", "pandas numpy"
+    ),
     "harness/analysis": rule(
         "harness.wire harness.run harness.analysis harness.experiments",
         "pandas numpy scipy matplotlib PIL jinja2",

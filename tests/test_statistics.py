@@ -1,4 +1,4 @@
-"""Intervals that hold what they promise, also when the samples of one process resemble each other."""
+"""Intervals that hold what they promise, also where samples of one process are alike."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def samples(values: list[float], processes: list[int] | None = None) -> Samples:
 
 
 def drawn(generator: np.random.Generator, processes: int, each: int, between: float) -> Samples:
-    """Samples around TRUE, with a spread of 1 within a process and of `between` from process to process."""
+    """Return samples around TRUE.
+
+    Their spread is 1 within a process and `between` from process to process.
+    """
     centre = TRUE + between * generator.standard_normal((processes, 1))
     values = centre + generator.standard_normal((processes, each))
     return Samples(values.ravel(), np.repeat(np.arange(processes), each))

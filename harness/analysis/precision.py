@@ -27,14 +27,19 @@ class Precision:
     metric: str
     half_width: float
 
+    @property
+    def in_words(self) -> str:
+        """The metric with its precision."""
+        return f"{self.metric} ±{_percent(self.half_width)}"
+
 
 def of_run(run: ReadRun) -> list[Precision]:
     """Return the precision of every row that took samples.
 
     The metrics are those that `comparison` tests. In a run with arms it is the precision of their
     ratios. The intervals are Student's over the processes. The bootstrap of a table is narrow by
-    chance now and then where processes are few, so a run that stopped at the first such moment would
-    look more precise than it is.
+    chance now and then where processes are few, so a run that stopped at the first such moment
+    would look more precise than it is.
     """
     return list(_of_arms(run) if comparison.has_arms(run) else _of_rows(run))
 
@@ -53,19 +58,16 @@ def notes(run: ReadRun) -> list[str]:
     goal: dict[str, Any] = run.stored.header.get("goal") or {}
     if not goal:
         return []
-    reached, missed = [], []
-    for row in of_run(run):
-        if row.half_width <= goal["precision"]:
-            reached.append(row.name)
-        else:
-            missed.append(f"{row.name} ({row.metric} ±{_percent(row.half_width)})")
-    asked = f"±{_percent(goal['precision'])} was asked for"
-    budget = f"within {goal['budget_s'] / 60:g} min"
+    precision, budget_s = goal["precision"], goal["budget_s"]
+    rows = of_run(run)
+    reached = [row.name for row in rows if row.half_width <= precision]
+    missed = [f"{row.name} ({row.in_words})" for row in rows if row.half_width > precision]
+    asked = f"±{_percent(precision)} was asked for"
     texts = []
     if reached:
         texts.append(f"{asked} and reached by {listed(reached)}.")
     if missed:
-        texts.append(f"{asked} {budget} and not reached by {listed(missed)}.")
+        texts.append(f"{asked} within {budget_s / 60:g} min and not reached by {listed(missed)}.")
     return texts
 
 

@@ -5,11 +5,11 @@ has none: it never leaves the values that they took. So each process gives one n
 of its median, and the intervals are those of tests.
 
 Where processes of two sides ran in turn, their differences count. Sides that are alike give
-differences that are as often positive as negative, however far the disk throws some of them. F.
-Wilcoxon's signed ranks need nothing else, so the interval is theirs. scipy has the test and not the
-interval. It lies between two of the means of all pairs of differences (J. W. Tukey; M. Hollander and
-D. A. Wolfe, "Nonparametric Statistical Methods", section 3.3), and the estimate is the median of
-these means (J. L. Hodges and E. L. Lehmann, 1963).
+differences that are as often positive as negative, however far the disk throws some of them.
+F. Wilcoxon's signed ranks need nothing else, so the interval is theirs. scipy has the test and not
+the interval. It lies between two of the means of all pairs of differences (J. W. Tukey;
+M. Hollander and D. A. Wolfe, "Nonparametric Statistical Methods", section 3.3), and the estimate is
+the median of these means (J. L. Hodges and E. L. Lehmann, 1963).
 
 Ranks of a few differences have no far tails either: at 0.3 %, nine differences cannot be
 significant. There the interval is Student's. With just enough differences, an end of Wilcoxon's

@@ -1,10 +1,10 @@
 """Rows that only one of two runs has: those that the other run ought to have, and all others.
 
-A suite measures what it lists. On the command line it is narrowed to some frameworks, workloads and
-methods, and other methods, numbers of ranks and ways to train replace its own. A row is missed where
-both runs were asked for it, or both left it to the same suite. It is left out where one of them was
-asked for something else: for another suite, for other names, or for any names at all where the other
-run had only what the suite lists.
+A suite measures what it lists. On the command line it is narrowed to some frameworks, workloads
+and methods, and other methods, numbers of ranks and ways to train replace its own. A row is missed
+where both runs were asked for it, or both left it to the same suite. It is left out where one of
+them was asked for something else: for another suite, for other names, or for any names at all where
+the other run had only what the suite lists.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BEYOND_THE_SUITE = ("methods", "worlds", "strategies", "launchers", "nodes")
 def is_left_out(case: Case, of: ReadRun, other: ReadRun) -> bool:
     """Return whether a row of the run `of` is one that the other run was not asked for.
 
-    Older runs did not store their selection. Such a run counts as asked for what occurs in its plan.
+    Older runs did not store their selection. They count as asked for what occurs in their plan.
     """
     if of.stored.header["suite"] != other.stored.header["suite"]:
         return True

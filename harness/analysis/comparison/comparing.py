@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from harness.analysis.comparison import facts, metrics, remarks
-from harness.analysis.comparison.metrics import RowMetrics
+from harness.analysis.comparison.metrics import MatchedRow
 from harness.analysis.comparison.results import ComparedRow, Comparison
 from harness.analysis.comparison.sides import (
     ARMS,
@@ -40,11 +39,7 @@ def of_runs(base: ReadRun, head: ReadRun) -> Comparison:
     the runs have no row in common.
     """
     for run in (base, head):
-        if has_arms(run):
-            raise Unlike(
-                f"run {run.name} has two arms, so it is only compared with itself: "
-                f"ckptbench compare {run.name}"
-            )
+        _require_no_arms(run)
         _require_finished(run)
     differences = comparable(base.stored.manifest, head.stored.manifest)
     if differences:
@@ -94,6 +89,14 @@ def _arm(run: ReadRun, arm: str) -> Side:
     return side(run, arm, f"{arm} ({asked})")
 
 
+def _require_no_arms(run: ReadRun) -> None:
+    if has_arms(run):
+        raise Unlike(
+            f"run {run.name} has two arms, so it is only compared with itself: "
+            f"ckptbench compare {run.name}"
+        )
+
+
 def _require_finished(run: ReadRun) -> None:
     if not is_finished(run):
         raise Unlike(
@@ -102,45 +105,39 @@ def _require_finished(run: ReadRun) -> None:
 
 
 def _compared(base: Side, head: Side, paired: bool, notes: Sequence[str]) -> Comparison:
-    """Compare the rows that both sides have, and say which ones only one side has."""
-    pairs = [(row, head.rows[name]) for name, row in base.rows.items() if name in head.rows]
-    if not pairs:
+    """Compare the rows that both sides have. Raises Unlike where there are none."""
+    matched = []
+    for name, base_row in base.rows.items():
+        if name in head.rows:
+            matched.append(metrics.matched(base_row, head.rows[name], paired))
+    if not matched:
         raise Unlike(f"{base.name} and {head.name} have no row in common")
-    of_rows = [metrics.of_row(*pair, paired) for pair in pairs]
-    tests = sum(len(of_row.pairs) for of_row in of_rows)
+    tests = sum(len(row.pairs) for row in matched)
     confidence = simultaneous(CONFIDENCE, tests)
-    rows = []
-    row_notes = []
-    for pair, of_row in zip(pairs, of_rows, strict=True):
-        rows.append(_compared_row(*pair, of_row, paired, confidence))
-        row_notes += remarks.of_row(*pair, of_row)
-    gone, not_asked_of_head = missing(base, head)
-    added, not_asked_of_base = missing(head, base)
+    rows = [_compared_row(row, paired, confidence) for row in matched]
+    gone, _ = missing(base, head)
     rows += [_row_that_is_gone(row) for row in gone]
-    all_notes = itertools.chain(
-        notes,
-        remarks.of_left_out_metrics(of_rows),
-        row_notes,
-        remarks.of_left_out_rows(base, head, not_asked_of_head),
-        remarks.of_left_out_rows(head, base, not_asked_of_base),
-        remarks.of_new_rows(head, added),
-    )
+    all_notes = [*notes, *_notes(base, head, matched)]
     return Comparison(base.name, head.name, paired, tests, tuple(rows), tuple(all_notes))
 
 
-def _compared_row(
-    base: SideRow, head: SideRow, of_row: RowMetrics, paired: bool, confidence: float
-) -> ComparedRow:
-    changes = facts.changes(base, head)
-    left_out = {name: left_out.reason for name, left_out in of_row.left_out.items()}
+def _notes(base: Side, head: Side, matched: Sequence[MatchedRow]) -> list[str]:
+    notes = remarks.of_left_out_metrics(matched)
+    for row in matched:
+        notes += remarks.of_row(row)
+    return notes + remarks.of_rows_of_one_side(base, head)
+
+
+def _compared_row(row: MatchedRow, paired: bool, confidence: float) -> ComparedRow:
+    changes = facts.changes(row.base, row.head)
     return ComparedRow(
-        group=head.group,
-        name=head.name,
-        cases=(base.case.id, head.case.id),
-        metrics=tuple(pair.tested(paired, confidence) for pair in of_row.pairs),
+        group=row.head.group,
+        name=row.head.name,
+        cases=(row.base.case.id, row.head.case.id),
+        metrics=tuple(pair.tested(paired, confidence) for pair in row.pairs),
         faults=tuple(change.sentence for change in changes if change.is_worse),
         gains=tuple(change.sentence for change in changes if not change.is_worse),
-        left_out=left_out,
+        left_out={name: left_out.reason for name, left_out in row.left_out.items()},
     )
 
 

@@ -1,9 +1,9 @@
-"""The metrics of a row: those that are tested, how far the machine moved meanwhile, their ratios."""
+"""The metrics of a row: which are tested, what drifts meanwhile, and their ratios."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,9 @@ from harness.analysis.compared import Circumstances, Controls, Cost, Worth
 from harness.analysis.comparison.results import Metric
 from harness.analysis.comparison.sides import ARMS, SideRow, side
 from harness.analysis.comparison.verdicts import verdict
+from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
+from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Samples
 from harness.wire.case import Case
 from harness.wire.records import CalibrationRecord
@@ -67,7 +69,7 @@ class MetricPair:
     """One metric on both sides.
 
     `drift` is the logarithm of how far its unit may have moved from one side to the other, and
-    `worth` says which ratios are worth the name.
+    `worth` says which ratios matter.
     """
 
     cost: Cost
@@ -95,15 +97,20 @@ class MetricPair:
 
 
 @dataclass(frozen=True)
-class RowMetrics:
-    """The metrics that a row has on both sides: those to test, and those that are not compared."""
+class MatchedRow:
+    """A row that both sides have, with its metrics: those to test, and those not compared."""
 
+    base: SideRow
+    head: SideRow
     pairs: Sequence[MetricPair]
     left_out: Mapping[str, LeftOut]
 
 
-def of_row(base: SideRow, head: SideRow, paired: bool) -> RowMetrics:
-    """Return the metrics of one row; with `paired`, its processes ran in turn with the base's."""
+def matched(base: SideRow, head: SideRow, paired: bool) -> MatchedRow:
+    """Return a row with the metrics that both sides have.
+
+    With `paired`, the processes of the two sides ran in turn, so nothing drifted between them.
+    """
     pairs = []
     left_out = {}
     in_base = measured_costs(base)
@@ -116,7 +123,7 @@ def of_row(base: SideRow, head: SideRow, paired: bool) -> RowMetrics:
             pairs.append(_pair(of_base, of_head, paired))
         else:
             left_out[name] = unlike
-    return RowMetrics(pairs, left_out)
+    return MatchedRow(base, head, pairs, left_out)
 
 
 def measured_costs(row: SideRow) -> dict[str, MeasuredCost]:
@@ -129,13 +136,8 @@ def measured_costs(row: SideRow) -> dict[str, MeasuredCost]:
         return {}
     row_class = type(row.row)
     measured = {}
-    for name, column in columns_of(row_class).items():
-        cost = column.compared
-        if not isinstance(cost, Cost) or not cost.applies_to(row.row):
-            continue
-        if column.of is None:
-            raise TypeError(f"column {name!r} of {row_class.__name__} is a cost, so it needs 'of'")
-        samples = row.run.records.samples_of(column.of, row_class, row.case.id)
+    for cost, table in _declared_costs(row.row):
+        samples = row.run.records.samples_of(table, row_class, row.case.id)
         if not samples["warmup"].all():
             measured[cost.name] = MeasuredCost(cost, row, samples)
     return measured
@@ -160,6 +162,18 @@ def has_settled_ceilings(run: ReadRun) -> bool:
                 if condition.value(measured.circumstances) not in (None, condition.of_now):
                     return False
     return True
+
+
+def _declared_costs(row: Row) -> Iterator[tuple[Cost, SampleTable]]:
+    """Yield the costs that a row is tested by, with the tables of their samples."""
+    row_class = type(row)
+    for name, column in columns_of(row_class).items():
+        cost = column.compared
+        if not isinstance(cost, Cost) or not cost.applies_to(row):
+            continue
+        if column.of is None:
+            raise TypeError(f"column {name!r} of {row_class.__name__} is a cost, so it needs 'of'")
+        yield cost, column.of
 
 
 def _all_rows(run: ReadRun) -> list[SideRow]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from harness.analysis.comparison import facts
-from harness.analysis.comparison.metrics import LeftOut, RowMetrics
-from harness.analysis.comparison.sides import Side, SideRow
+from harness.analysis.comparison.metrics import LeftOut, MatchedRow
+from harness.analysis.comparison.sides import Side, SideRow, missing
 from harness.analysis.runs import ReadRun
 from harness.analysis.text import listed
 from harness.wire.records import WorkerRecord
@@ -19,13 +19,15 @@ Versions = Mapping[tuple[str, str], str]
 
 def packages(base: Versions, head: Versions) -> list[str]:
     """Return which packages have other versions, of the frameworks that both sides have."""
-    frameworks = {framework for framework, _ in base} & {framework for framework, _ in head}
+    in_base = {framework for framework, _ in base}
+    in_head = {framework for framework, _ in head}
     changes = []
-    for framework, package in sorted(base.keys() | head.keys()):
-        before = base.get((framework, package), _ABSENT)
-        now = head.get((framework, package), _ABSENT)
-        if framework in frameworks and before != now:
+    for name in sorted(base.keys() | head.keys()):
+        framework, package = name
+        before, now = base.get(name, _ABSENT), head.get(name, _ABSENT)
+        if framework in in_base & in_head and before != now:
             changes.append(f"{package} {before} to {now}")
+    # Frameworks have packages in common.
     unique = dict.fromkeys(changes)
     return [f"packages: {', '.join(unique)}"] if unique else []
 
@@ -49,7 +51,7 @@ def mpirun(base: ReadRun, head: ReadRun) -> list[str]:
     return [f"mpirun: {before} to {now}"] if before and now and before != now else []
 
 
-def of_left_out_metrics(rows: Iterable[RowMetrics]) -> list[str]:
+def of_left_out_metrics(rows: Iterable[MatchedRow]) -> list[str]:
     """Return which metrics are not compared for a reason that concerns the runs, and what to do."""
     names: dict[LeftOut, list[str]] = {}
     for row in rows:
@@ -63,35 +65,41 @@ def of_left_out_metrics(rows: Iterable[RowMetrics]) -> list[str]:
     return remarks
 
 
-def of_row(base: SideRow, head: SideRow, metrics: RowMetrics) -> list[str]:
+def of_row(row: MatchedRow) -> list[str]:
     """Return what a reader must know of one row."""
     remarks = []
-    if facts.failed_by_chance(base, head):
+    if facts.failed_by_chance(row.base, row.head):
         remarks.append("fails now and then by a race in its framework, so it is not compared")
-    for name, left_out in metrics.left_out.items():
+    for name, left_out in row.left_out.items():
         if not left_out.advice:
             remarks.append(f"{name} is not compared, because {left_out.reason}")
-    remarks += facts.doubts(base, head)
-    return [f"{head.name}: {remark}" for remark in remarks]
+    remarks += facts.doubts(row.base, row.head)
+    return [f"{row.head.name}: {remark}" for remark in remarks]
 
 
-def of_left_out_rows(of: Side, other: Side, rows: Sequence[SideRow]) -> list[str]:
-    """Return how many rows the other side was not asked for, and why."""
+def of_rows_of_one_side(base: Side, head: Side) -> list[str]:
+    """Return how many rows one side was not asked for, and which rows are new in the head."""
+    _, not_asked_of_head = missing(base, head)
+    added, not_asked_of_base = missing(head, base)
+    remarks = [
+        *_of_left_out_rows(base, head, not_asked_of_head),
+        *_of_left_out_rows(head, base, not_asked_of_base),
+    ]
+    if added:
+        remarks.append(f"new in {head.name}: {', '.join(row.name for row in added)}")
+    return remarks
+
+
+def _of_left_out_rows(of: Side, other: Side, rows: Sequence[SideRow]) -> list[str]:
     if not rows:
         return []
+    what, them = ("1 row", "it") if len(rows) == 1 else (f"{len(rows)} rows", "them")
     suite, other_suite = of.run.stored.header["suite"], other.run.stored.header["suite"]
     if suite == other_suite:
-        why = f"{other.name} was not asked for them"
+        why = f"{other.name} was not asked for {them}"
     else:
         why = f"{other.name} is of suite {other_suite}, not {suite}"
-    noun = "row" if len(rows) == 1 else "rows"
-    return [f"{len(rows)} {noun} of {of.name} left out, because {why}"]
-
-
-def of_new_rows(head: Side, rows: Sequence[SideRow]) -> list[str]:
-    """Return which rows only the head has although both sides were asked for them."""
-    names = ", ".join(row.name for row in rows)
-    return [f"new in {head.name}: {names}"] if rows else []
+    return [f"{what} of {of.name} left out, because {why}"]
 
 
 def _mpirun(run: ReadRun) -> str:

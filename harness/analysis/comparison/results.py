@@ -14,9 +14,9 @@ from harness.analysis.statistics import Estimate
 class Metric:
     """One metric of a row on both sides.
 
-    `base` and `head` are medians in `unit`, and `ratio` is head over base with its interval. `drift`
-    is the logarithm of the factor by which the interval was widened at each end, because the machine
-    was another one when the head was measured. `worth` holds the limits of the verdict.
+    `base` and `head` are medians in `unit`, and `ratio` is head over base with its interval.
+    `drift` is the logarithm of the factor by which the interval was widened at each end, because
+    the machine was another one when the head was measured. `worth` holds the verdict's limits.
     """
 
     name: str
@@ -56,8 +56,8 @@ class ComparedRow:
 class Comparison:
     """Two sides and the results of their rows.
 
-    `tests` is the number of metrics that the intervals are corrected for. With `paired`, processes of
-    the two sides ran in turn.
+    `tests` is the number of metrics that the intervals are corrected for. With `paired`, processes
+    of the two sides ran in turn.
     """
 
     base: str
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def is_hollow(self) -> bool:
-        """Return whether a metric was left out, and none that is told in ceilings was compared.
+        """Return whether a metric was left out, and none that is measured in ceilings was compared.
 
         Then nothing is known of the time that saves and loads take of the disk.
         """

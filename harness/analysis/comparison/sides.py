@@ -114,7 +114,10 @@ def key(case: Case) -> str:
 
 
 def missing(of: Side, other: Side) -> tuple[list[SideRow], list[SideRow]]:
-    """Return the rows that the other side lacks: those it ought to have, and those not asked of it."""
+    """Return the rows that the other side lacks.
+
+    The first ones are those that it ought to have, the second ones those that were not asked of it.
+    """
     missed, not_asked = [], []
     for name, row in of.rows.items():
         if name in other.rows:

@@ -15,8 +15,8 @@ USUAL = Worth()
 def verdict(ratio: Estimate, worth: Worth = USUAL) -> Verdict:
     """Return the verdict on a ratio of costs, head over base, with its corrected interval.
 
-    A metric is slower where the interval excludes 1 and the estimate is worth the name. Faster is
-    the mirror image. It is the same where the whole interval lies within what is worth the name.
+    A metric is slower where the interval excludes 1 and the estimate is large enough to matter.
+    Faster is the mirror image. It is the same where the whole interval is too close to 1 to matter.
     """
     if ratio.low > 1.0 and ratio.value > worth.different:
         return "slower"

@@ -113,8 +113,8 @@ class CostRow(Row):
     )
     write_efficiency: Estimate | None = column(
         "the time of a raw write of the same bytes, measured just before and after, over durable. "
-        "1 is as fast as the disk. In brackets is the 95 % interval. * marks one that lies above 1, "
-        "so that the ceiling is in doubt",
+        "1 is as fast as the disk. In brackets is the 95 % interval. * marks one that lies above "
+        "1, so that the ceiling is in doubt",
         heading="share of ceiling",
         unit="ratio",
         text=cells.share_text,
@@ -123,7 +123,8 @@ class CostRow(Row):
         compared=DURABLE,
     )
     samples: int = column(
-        "how many saves the medians are of. In brackets, with ~, is how many of them were disturbed",
+        "how many saves the medians are of. In brackets, with ~, is how many of them were "
+        "disturbed",
         default=0,
         heading="n",
         text=cells.count_text,
