@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -132,7 +133,7 @@ def test_a_broken_link_is_found(link: str) -> None:
 def test_files_that_a_page_names_exist(page: Path) -> None:
     spans = CODE_SPAN.findall(prose(page.read_text()))
     paths = [span for span in spans if span.startswith(OWN_FOLDERS)]
-    concrete = [path for path in paths if not re.search(r"[*…]|\b(NAME|X|RUN)\b", path)]
+    concrete = [path for path in paths if not re.search(r"[*…]|\b(NAME|ENGINE|X|RUN)\b", path)]
     assert [path for path in concrete if not (ROOT / path).exists()] == []
 
 
@@ -184,17 +185,23 @@ def unknown(words: list[str], options: set[str]) -> list[str]:
     return [option for option in named_options if option not in options]
 
 
-def wrong_values(name: str, arguments: list[str]) -> list[str]:
-    """Names of suites, frameworks, methods, strategies and workloads that nobody has declared."""
+@functools.cache
+def declared_names() -> dict[str, set[str]]:
+    """What may follow an option that takes a name."""
     frameworks = catalog.frameworks()
     entries = frameworks.values()
-    declared = {
+    return {
         "--framework": {*frameworks, "all"},
         "--method": {method for entry in entries for method in entry.methods},
         "--strategy": {strategy for entry in entries for strategy in entry.strategies},
         "--workload": set(workloads.names()),
         "--suite": set(suite.names()),
     }
+
+
+def wrong_values(name: str, arguments: list[str]) -> list[str]:
+    """Names of suites, frameworks, methods, strategies and workloads that nobody has declared."""
+    declared = declared_names()
     pairs = zip(arguments, arguments[1:], strict=False)
     given = [(option, value) for option, value in pairs if option in declared]
     if name in ("run", "ab") and arguments and not arguments[0].startswith("-"):

@@ -1,7 +1,9 @@
-"""The commands of `ckptbench` with their arguments and options, as the application declares them."""
+"""The commands of `ckptbench` with their arguments and options, as the application has them."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,8 +27,11 @@ def commands() -> str:
     return "\n\n".join(sections)
 
 
+@functools.cache
 def all_commands() -> dict[str, _Command]:
     """Return every command by its words, such as "env create"."""
+    # The commands join the application when they are imported.
+    importlib.import_module("harness.cli.application")
     return dict(_below(typer.main.get_command(app), ""))
 
 

@@ -22,7 +22,7 @@ from harness.docs.reference import full_run
 FOLDER = DOCS / "figures"
 _DPI = 120
 # A chart has few colours. Their mixtures at the edges of lines need the rest.
-_COLOURS = 32
+_COLOURS = 64
 
 
 @dataclass(frozen=True)
