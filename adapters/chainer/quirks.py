@@ -36,6 +36,10 @@ class Quirks(quirks.Quirks[State]):
     # The count of batches that only fine-tuning the statistics of a norm uses.
     entries_without_role = r"(.*/)?N(\.npy)?"
 
+    def lost_updates(self, strategy: str) -> int:
+        # ChainerMN's first update only broadcasts the weights.
+        return 1 if strategy == "chainermn" else 0
+
     def lasting_objects(self, state: State) -> Mapping[str, object]:
         return {
             name: array

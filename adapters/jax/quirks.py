@@ -25,6 +25,23 @@ class Quirks(quirks.Quirks[State]):
     leaves_out_zeros = True
     safetensors_name = "flax"
 
+    # jax.distributed cannot be started twice in a process.
+    can_be_started_again = False
+    trained_cases = ("resnet50-float32", "llm-slice-bf16-mixed")
+
+    def averaged_dropout(self, strategy: str) -> float:
+        # A batch that is divided has one mask, whatever the number of ranks.
+        return 0.1 if strategy == "sharded" else 0.0
+
+    def leaves_rank_local_leaves_alone(self, method: str) -> bool:
+        return method.startswith("orbax")
+
+    def weight_tolerance(self, steps: int) -> float:
+        return 0.1
+
+    def moment_tolerance(self, steps: int) -> float:
+        return 1e-5 if steps == 1 else 1e-4
+
     def compiled_programs(self, state: State) -> tuple[int, ...]:
         training = state.training
         return training.gradients._cache_size(), training.update._cache_size()

@@ -16,3 +16,5 @@ class Quirks(quirks.Quirks[State]):
     without_gpu = "CuPy"
     formats_without_entries = frozenset({"raw bytes"})
     header_bytes = {"npz": 128}
+    averaged_cases = ()
+    buffers_differ_between_ranks = False

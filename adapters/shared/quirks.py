@@ -100,10 +100,60 @@ class Quirks(Generic[StateT]):
         """Return the numbers of programs that were compiled for a state's step."""
         return ()
 
+    # --- several ranks ---
+
+    # One process can join the other ranks, leave them, and join them again.
+    can_be_started_again = True
+    # The numbers of ranks that train.
+    training_worlds: tuple[int, ...] = (4,)
+    # The cases that ranks train. "uneven" has tensors that ranks cannot share evenly.
+    trained_cases: tuple[str, ...] = ("resnet50-float32",)
+    # The cases that ranks train for a comparison with one rank that has the whole batch.
+    averaged_cases: tuple[str, ...] = ("candle-mlp-float32", "llm-slice-float32")
+    # The cases that ranks save under a strategy that divides the state.
+    sharded_cases: tuple[str, ...] = ("llm-slice-bf16-mixed",)
+    buffers_differ_between_ranks = True
+    # Each rank that writes a checkpoint writes one file with entries.
+    writes_one_file_per_rank = False
+    # The error of a method that cannot load what another number of ranks has saved.
+    refusal: type[Exception] | None = None
+
+    def averaged_dropout(self, strategy: str) -> float:
+        """Return the dropout with which several ranks compute the same as one."""
+        return 0.0
+
+    def lost_updates(self, strategy: str) -> int:
+        """Return the number of updates that ranks lose before they train."""
+        return 0
+
+    def steps_before_assigning(self, strategy: str) -> int:
+        """Return the steps of a state that can be made equal to another one by `assign`."""
+        return 1
+
+    def part_that_dies(self, state: StateT) -> object | None:
+        """Return a part of a state that must be freed with it, if a weak reference can tell."""
+        return None
+
+    def leaves_rank_local_leaves_alone(self, method: str) -> bool:
+        """Return whether a load with other ranks leaves what belongs to a rank as it is."""
+        return False
+
+    def weight_tolerance(self, steps: int) -> float:
+        """Return how far several ranks may be from one, as a share of the learning rate."""
+        return 5e-2
+
+    def moment_tolerance(self, steps: int) -> float:
+        """Return how far a moment may be off, as a share of its largest number."""
+        return 1e-4
+
     # --- DeepFreeze ---
 
     # The name by which safetensors.safe_open knows the framework.
     safetensors_name = "np"
+    # The cases whose tensors safetensors can hand to the framework.
+    cases_of_safetensors: tuple[str, ...] | None = ("resnet50-float32", "llm-slice-bf16-mixed")
+    # A load uses the memory of the state even while a save is under way.
+    loads_in_place_during_a_save = False
 
     def addresses(self, state: StateT) -> Mapping[str, int]:
         """Return the addresses of tensors that an optimizer's step changes in place."""

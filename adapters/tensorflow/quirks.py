@@ -35,6 +35,8 @@ class Quirks(quirks.Quirks[State]):
     # A bundle holds nothing else but the length and the checksum of its one text.
     unaccounted_bytes = {".data-": 8}
 
+    loads_in_place_during_a_save = True
+
     def addresses(self, state: State) -> dict[str, int]:
         addresses = {}
         for name, variable in state.plain_variables().items():

@@ -58,6 +58,11 @@ class Subject:
             if not is_broken(method, self.precision(case))
         ]
 
+    def copies(self, name: str) -> Mapping[Role, int]:
+        """Return how often a method writes the leaves of each role."""
+        once = dict.fromkeys(Coverage(self.methods[name]["covers"]).roles, 1)
+        return self.quirks.copies.get(name, once)
+
     def _refuses(self, case: str) -> bool:
         return self.framework_class.unsupported(self.workload(case), "cpu") is not None
 
