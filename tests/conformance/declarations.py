@@ -15,6 +15,11 @@ ADAPTERS = Path(__file__).parents[2] / "adapters"
 Declaration = dict[str, Any]
 
 
+def frameworks() -> list[str]:
+    """Return the names of all frameworks."""
+    return sorted(path.parent.name for path in ADAPTERS.glob("*/adapter.toml"))
+
+
 def declaration(framework: str) -> Declaration:
     """Return a framework's adapter.toml, with the methods of its engines in `methods`."""
     folder = ADAPTERS / framework
@@ -49,3 +54,23 @@ def must_be_named(method: Declaration) -> bool:
 def writes_parts(method: Declaration) -> bool:
     """Return whether every rank of a method writes a part of a sharded state."""
     return method.get("writes") == "shares" or method.get("takes_shards", False)
+
+
+def has_a_race(method: Declaration) -> bool:
+    """Return whether training behind a save may change what a method writes."""
+    return any(failure.get("race") for failure in method.get("expected_failures", []))
+
+
+def failures(method: Declaration) -> list[Declaration]:
+    """Return the declared failures that a save and a load always meet."""
+    declared = method.get("expected_failures", [])
+    return [failure for failure in declared if not failure.get("race")]
+
+
+def is_broken(method: Declaration, precision: str) -> bool:
+    """Return whether a save and a load of a state of this precision fail, as declared."""
+    return any(
+        failure.get("precision", precision) == precision
+        and failure.get("experiment", "cost") == "cost"
+        for failure in failures(method)
+    )

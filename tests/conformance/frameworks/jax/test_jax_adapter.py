@@ -1,0 +1,93 @@
+"""The parts of the JAX adapter that no other framework has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tensorstore as ts
+from subject import SUBJECT, new_method, opened, train
+
+import workloads
+from adapters.base import DirectIo, Place
+from adapters.jax import ocdbt
+from adapters.jax.framework import Jax
+from adapters.jax.layout import same_memory
+from adapters.jax.modules import _max_pool, max_pool_by_windows
+from adapters.shared.formats import zarr
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding"), [(3, 2, 1), (2, 2, 0), (3, 1, 1), (2, 3, 0)]
+)
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (1, 2, 9, 7)])
+def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(
+    shape: tuple[int, ...], kernel: int, stride: int, padding: int
+) -> None:
+    # most windows hold their largest value twice
+    x = jnp.asarray(np.random.default_rng(1).integers(-2, 3, shape), jnp.float32)
+    pooled, pull_back = jax.vjp(lambda x: _max_pool(x, kernel, stride, padding), x)
+    gradient = jnp.asarray(np.random.default_rng(2).normal(size=pooled.shape), jnp.float32)
+    by_windows, pull_back_by_windows = jax.vjp(
+        lambda x: max_pool_by_windows(x, kernel, stride, padding), x
+    )
+    assert np.array_equal(by_windows, pooled)
+    np.testing.assert_allclose(
+        pull_back_by_windows(gradient)[0], pull_back(gradient)[0], rtol=1e-6, atol=1e-6
+    )
+
+
+def test_the_same_memory_is_another_arrays_too() -> None:
+    own = jnp.arange(12.0).addressable_data(0)
+    other = same_memory(own)
+    assert other is not own
+    assert other.unsafe_buffer_pointer() == own.unsafe_buffer_pointer()
+    assert np.array_equal(other, own)
+
+
+@pytest.mark.parametrize("case", SUBJECT.cases)
+def test_a_step_is_compiled_once(framework: Jax, case: str) -> None:
+    state = framework.build(SUBJECT.workload(case), seed=5)
+    functions = [state.training.gradients, state.training.update]
+    for function in functions:
+        function.clear_cache()
+    train(framework, state, 3)
+    assert [function._cache_size() for function in functions] == [1, 1]
+
+
+def test_a_tree_of_many_nodes_is_read_to_the_end(tmp_path: Path) -> None:
+    small = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 10}
+    store = ts.KvStore.open(
+        {"driver": "ocdbt", "config": small, "base": f"file://{tmp_path}/"}
+    ).result()
+    written = {f"optimizer.{number % 3}.weight{number}/0": number * b"." for number in range(40)}
+    with ts.Transaction() as transaction:
+        for key, value in written.items():
+            store.with_transaction(transaction)[key] = value
+    found = list(ocdbt.values(tmp_path, zarr.is_description))
+    assert len(found) == len(written)
+    assert {value.key: value.read() for value in found} == written
+    assert all(value.stored_bytes <= value.size_bytes == len(written[value.key]) for value in found)
+    assert all((tmp_path / value.file).is_file() for value in found)
+
+
+@pytest.mark.parametrize("name", [name for name in SUBJECT.methods if name.startswith("orbax")])
+def test_orbax_leaves_nothing_beside_the_checkpoint(
+    framework: Jax, name: str, tmp_path: Path
+) -> None:
+    state = framework.build(workloads.load("candle-mlp", "small"), 1)
+    method = new_method(name, framework)
+    with opened(method, state):
+        method.save(state, tmp_path / "checkpoint").finished()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_several_ranks_need_a_strategy(tmp_path: Path) -> None:
+    place = Place(
+        0, 2, "cpu", tmp_path, DirectIo(False, 0, 0), ("127.0.0.1", 1), strategy="pipelined"
+    )
+    with pytest.raises(ValueError, match="replicated, sharded, not 'pipelined'"):
+        Jax().start(place)
