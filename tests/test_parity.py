@@ -214,7 +214,7 @@ def broken(leaves: list[Leaf], how: str) -> Iterator[Leaf]:
     ("how", "reason"),
     [
         ("transposed", " and the workload has "),
-        ("retyped", "'float16'.* and the workload has "),
+        ("retyped", r" float16\[.* and the workload has \w+ \w+\["),
         ("another value", "does not start with the workload's values"),
         ("renamed", "leaves are missing"),
         ("left out", "leaves are missing"),

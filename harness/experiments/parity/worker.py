@@ -5,7 +5,7 @@ Never timed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +77,8 @@ def check_first_state(
         if spec is None:
             extra.append(ExtraLeaf(leaf.name, str(leaf.role), leaf.dtype, tuple(leaf.shape)))
             continue
-        actual = (leaf.role, leaf.dtype, tuple(leaf.shape))
-        wanted = (spec.role, spec.dtype, spec.shape)
+        actual = _described(leaf.role, leaf.dtype, leaf.shape)
+        wanted = _described(spec.role, spec.dtype, spec.shape)
         if actual != wanted:
             raise AnotherState(f"{leaf.name} is {actual}, and the workload has {wanted}")
         if bytes(leaf.data) != _first_bytes(workload, spec, seed):
@@ -101,6 +101,10 @@ def samples(
     left_out = set(leave_out)
     sampled = [_sample(leaf) for leaf in leaves if leaf.role in roles and leaf.name not in left_out]
     return tuple(sorted(sampled, key=lambda sample: sample.name))
+
+
+def _described(role: Role, dtype: str, shape: Sequence[int]) -> str:
+    return f"{role} {dtype}{list(shape)}"
 
 
 def _sample(leaf: Leaf) -> LeafSample:
