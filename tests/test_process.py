@@ -126,6 +126,22 @@ def test_a_child_that_has_ended_can_still_be_asked_for_its_status(run: Run) -> N
     assert other.wait() == 7
 
 
+@pytest.mark.parametrize("within_slurm", [True, False])
+def test_ranks_that_slurms_daemons_started_end_with_the_job(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within_slurm: bool
+) -> None:
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    rank = subprocess.Popen(["sleep", "60"], env=variables, start_new_session=True)
+    try:
+        if within_slurm:
+            monkeypatch.setenv("SLURM_JOB_ID", "17")
+        run("pass")
+        assert (rank.poll() is not None) == within_slurm
+    finally:
+        rank.kill()
+        rank.wait()
+
+
 def test_orphans_are_adopted_only_while_a_job_runs(run: Run, tmp_path: Path) -> None:
     run("pass")
     assert not adopts_orphans()

@@ -3,7 +3,7 @@
 A daemon of a method, or a rank of a killed mpirun, outlives its parent. Linux then gives it to the
 nearest ancestor that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)), else to init, where nobody
 can tell any more which job it came from. While a job runs, this process adopts, so that everything
-that the job started stays below this process.
+that the job started stays below this process. Only Slurm's daemons start processes elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -46,9 +46,18 @@ def adopted() -> Iterator[set[psutil.Process]]:
 class Descendants:
     """The processes that a job started: those below its first process, and its orphans."""
 
-    def __init__(self, job: subprocess.Popen[bytes], others: set[psutil.Process]) -> None:
-        """Take the job's first process, which leads a session, and what `adopted` yielded."""
+    def __init__(
+        self,
+        job: subprocess.Popen[bytes],
+        environment: Mapping[str, str],
+        others: set[psutil.Process],
+    ) -> None:
+        """Take the job's first process, its environment, and what `adopted` yielded.
+
+        The first process leads a session. Its TMPDIR is a folder of its run alone.
+        """
         self._job = job
+        self._environment = environment
         self._others = others
         self._alive: set[psutil.Process] = set()
         self._pids = {job.pid}
@@ -78,15 +87,30 @@ class Descendants:
         deadline = time.monotonic() + _ORPHANS_END_S
         # What an orphan had started is an orphan as soon as that has ended.
         while (orphans := self._orphans()) and time.monotonic() < deadline:
-            _, still_alive = psutil.wait_procs(orphans, timeout=_ORPHAN_GRACE_S)
-            _kill(still_alive)
-            psutil.wait_procs(still_alive, timeout=_GRACE_S)
+            _end(orphans)
 
-    def clear_shared_memory(self) -> None:
-        """Remove the segments that PyTorch named after processes that were killed."""
+    def clear_up(self) -> None:
+        """End the processes that the job left when it ended, and remove their shared memory."""
+        self.end_orphans()
+        if "SLURM_JOB_ID" in self._environment:
+            self._end_ranks_of_slurm()
         for pid in self._pids:
+            # PyTorch names its segments after processes, and a killed one leaves them.
             for segment in _SHARED_MEMORY.glob(f"torch_{pid}_*"):
                 segment.unlink(missing_ok=True)
+
+    def _end_ranks_of_slurm(self) -> None:
+        """End the ranks on this node that Slurm's daemons started for the job.
+
+        Over several nodes, mpirun starts its own daemons with srun, so that their ranks are not
+        below this process. When such a daemon is killed, for example because memory ran out, its
+        ranks stay at work with init as their parent until the Slurm job ends, and would disturb the
+        measurements until then. They are known by the temporary folder of the run.
+        """
+        folder = self._environment["TMPDIR"]
+        ranks = [rank for rank in psutil.process_iter() if _temporary_folder(rank) == folder]
+        self._pids |= {rank.pid for rank in ranks}
+        _end(ranks)
 
     def _orphans(self) -> list[psutil.Process]:
         """Return the processes of the job that this process has adopted."""
@@ -138,6 +162,21 @@ def _is_alive(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def _temporary_folder(process: psutil.Process) -> str | None:
+    try:
+        folder: str | None = process.environ().get("TMPDIR")
+    except psutil.Error:
+        return None
+    return folder
+
+
+def _end(processes: Iterable[psutil.Process]) -> None:
+    """Give processes a moment to end by themselves, then kill them."""
+    _, still_alive = psutil.wait_procs(processes, timeout=_ORPHAN_GRACE_S)
+    _kill(still_alive)
+    psutil.wait_procs(still_alive, timeout=_GRACE_S)
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -106,7 +106,8 @@ def run(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        hung = _run_to_its_end(job, Descendants(job, others), follower, timeout_s)
+        processes = Descendants(job, environment, others)
+        hung = _run_to_its_end(job, processes, follower, timeout_s)
     marks = follower.marks()
     standing = _broken_rank(marks)
     if _all_done(marks) and (hung or job.returncode == 0):
@@ -135,8 +136,7 @@ def _run_to_its_end(
         processes.end()
         raise
     finally:
-        processes.end_orphans()
-        processes.clear_shared_memory()
+        processes.clear_up()
         follower.poll()
     return hung
 
