@@ -102,10 +102,10 @@ class Descendants:
     def _end_ranks_of_slurm(self) -> None:
         """End the ranks on this node that Slurm's daemons started for the job.
 
-        Over several nodes, mpirun starts its daemons with srun, so that their ranks are not below
-        this process. When mpirun is killed, for example because memory ran out, these daemons end
-        and leave their ranks at work, with init as their parent. They are known by the temporary
-        folder of the job. Slurm ends the ranks on the other nodes, at the latest with its own job.
+        Over several nodes, mpirun starts its own daemons with srun, so that their ranks are not
+        below this process. When such a daemon is killed, for example because memory ran out, its
+        ranks stay at work with init as their parent until the Slurm job ends, and would disturb the
+        measurements until then. They are known by the temporary folder of the run.
         """
         folder = self._environment["TMPDIR"]
         ranks = [rank for rank in psutil.process_iter() if _temporary_folder(rank) == folder]
