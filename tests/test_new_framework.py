@@ -65,7 +65,7 @@ def measure_and_read(tree: Tree, scratch: Path, framework: str, *methods: str) -
     """Run methods on a small state, read the run with all commands, and return its rows."""
     for method in methods:
         assert method in tree.ckptbench("list", "methods")
-    named = [word for method in methods for word in ("--method", method)]
+    named = [f"--method={method}" for method in methods]
     python = f"{framework}={sys.executable}"
     tree.ckptbench(
         *("run", "smoke", "--workload", "resnet50", "--framework", framework, *named),
@@ -79,8 +79,7 @@ def measure_and_read(tree: Tree, scratch: Path, framework: str, *methods: str) -
         "compare": tree.ckptbench("compare", "latest", "latest"),
     }
     for command, text in texts.items():
-        for method in methods:
-            assert method in text, command
+        assert [method for method in methods if method not in text] == [], command
     return rows
 
 

@@ -131,30 +131,38 @@ def _pool_backward(
     add their gradients there.
     """
     x, pooled = kept
-    images, channels, rows, columns = x.shape
+    rows, columns = x.shape[2:]
     pads = [(0, 0), (0, 0), (padding, padding), (padding, padding)]
     padded = jnp.pad(x, pads, constant_values=-jnp.inf)
-    padded_rows, padded_columns = padded.shape[2:]
     has_largest = jnp.zeros(pooled.shape, bool)
     total = jnp.zeros_like(padded)
-    zero = jnp.zeros((), gradient.dtype)
-    for row, column in itertools.product(range(kernel), repeat=2):
-        row_end = row + stride * (pooled.shape[2] - 1) + 1
-        column_end = column + stride * (pooled.shape[3] - 1) + 1
-        starts = (0, 0, row, column)
-        ends = (images, channels, row_end, column_end)
-        elements = lax.slice(padded, starts, ends, (1, 1, stride, stride))
+    for place in itertools.product(range(kernel), repeat=2):
+        elements = _gathered(padded, place, stride, pooled.shape[2:])
         is_first_largest = (elements == pooled) & ~has_largest
         has_largest |= is_first_largest
-        # This undoes the slice: zeros before, after and between the elements.
-        spread = [
-            (0, 0, 0),
-            (0, 0, 0),
-            (row, padded_rows - row_end, stride - 1),
-            (column, padded_columns - column_end, stride - 1),
-        ]
-        total += lax.pad(jnp.where(is_first_largest, gradient, 0), zero, spread)
+        chosen = jnp.where(is_first_largest, gradient, 0)
+        total += _spread(chosen, place, stride, padded.shape[2:])
     return (total[:, :, padding : padding + rows, padding : padding + columns],)
+
+
+def _gathered(x: Array, place: tuple[int, ...], stride: int, shape: tuple[int, ...]) -> Array:
+    """Return the elements at a place of all windows of images, as an array of (rows, columns)."""
+    ends = _ends(place, stride, shape)
+    return lax.slice(x, (0, 0, *place), (*x.shape[:2], *ends), (1, 1, stride, stride))
+
+
+def _spread(x: Array, place: tuple[int, ...], stride: int, shape: tuple[int, ...]) -> Array:
+    """Put elements back to the places from which `_gathered` takes them, with zeros around them."""
+    pads = [(0, 0, 0), (0, 0, 0)]
+    for start, end, length in zip(place, _ends(place, stride, x.shape[2:]), shape, strict=True):
+        pads.append((start, length - end, stride - 1))
+    return lax.pad(x, jnp.zeros((), x.dtype), pads)
+
+
+def _ends(place: tuple[int, ...], stride: int, shape: tuple[int, ...]) -> list[int]:
+    """Return the row and column behind the last element at a place of all windows."""
+    pairs = zip(place, shape, strict=True)
+    return [start + stride * (windows - 1) + 1 for start, windows in pairs]
 
 
 max_pool_by_windows.defvjp(_pool_forward, _pool_backward)

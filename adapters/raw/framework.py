@@ -137,23 +137,19 @@ class Raw(Framework[State]):
 
     def _empty(self, workload: Workload) -> State:
         """Return a state whose leaves are zero."""
-        specs = sorted([*workload.leaf_specs(), _RNG, _POSITION], key=_is_local)
-        offsets: dict[str, int] = {}
-        end = 0
-        local_start = None
-        for spec in specs:
-            if _is_local(spec) and local_start is None:
-                local_start = round_up(end, ALIGNMENT)
-                end = local_start
-            offsets[spec.name] = end
-            end = round_up(end + _size_bytes(spec), _LEAF_ALIGNMENT)
+        specs = [*workload.leaf_specs(), _RNG, _POSITION]
+        offsets, end = _laid_out([spec for spec in specs if not _is_local(spec)], 0)
+        local_start = round_up(end, ALIGNMENT)
+        local_offsets, end = _laid_out([spec for spec in specs if _is_local(spec)], local_start)
+        offsets |= local_offsets
         arena, host = self._arena(round_up(end, ALIGNMENT))
+        by_name = {spec.name: spec for spec in specs}
         return State(
-            specs={spec.name: spec for spec in specs},
-            leaves={spec.name: _view(arena, offsets[spec.name], spec) for spec in specs},
+            specs={name: by_name[name] for name in offsets},
+            leaves={name: _view(arena, offsets[name], by_name[name]) for name in offsets},
             arena=arena,
             host=host,
-            local_start=local_start or end,
+            local_start=local_start,
         )
 
     def _arena(self, size_bytes: int) -> tuple[Array, memoryview]:
@@ -174,6 +170,16 @@ def _array_module(device: str) -> ModuleType:
 
     module: ModuleType = cupy
     return module
+
+
+def _laid_out(specs: list[LeafSpec], start: int) -> tuple[dict[str, int], int]:
+    """Return the offset of each leaf from `start` on, and the end of the last one, in bytes."""
+    offsets = {}
+    end = start
+    for spec in specs:
+        offsets[spec.name] = end
+        end = round_up(end + _size_bytes(spec), _LEAF_ALIGNMENT)
+    return offsets, end
 
 
 def _is_local(spec: LeafSpec) -> bool:
