@@ -113,7 +113,7 @@ def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
         (["--b", "torch==2.12.*", "--framework", "raw"], "unknown package 'torch'"),
         (
             ["--b", "slowdown=2.0", "--framework", "raw", "--budget", "10m"],
-            "--budget is for --precision",
+            "so give --precision too",
         ),
         (
             ["--b", "slowdown=2.0", "--framework", "raw", "--mpirun", "/no/mpirun"],

@@ -48,7 +48,7 @@ def test_rows_of_another_suite_are_left_out_and_that_is_said(make: Make) -> None
     found = comparison.of_runs(base, head)
     assert row_faults(found) == [("raw buffered", ())]
     assert list(found.remarks) == [
-        f"1 row of {base.name} left out, because {head.name} is of suite other, not gate"
+        f"1 row is left out of {base.name}, because {head.name} is of suite other, not gate"
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_row_that_a_run_was_not_asked_for_is_left_out(
     assert row_faults(found) == [("raw buffered", ())]
     assert not found.regressed
     assert list(found.remarks) == [
-        f"1 row of {of_base.name} left out, because {of_head.name} was not asked for it"
+        f"1 row is left out of {of_base.name}, because {of_head.name} was not asked for it"
     ]
 
 

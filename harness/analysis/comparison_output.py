@@ -66,7 +66,7 @@ def method(comparison: Comparison) -> str:
         design = "Processes of both sides ran in turn and are compared pair by pair"
     else:
         design = "Two runs of one machine are compared"
-    intervals = f"intervals of {CONFIDENCE:.0%} for all {comparison.tests} metrics together"
+    intervals = f"intervals of {100 * CONFIDENCE:.0f} % for all {comparison.tests} metrics together"
     return (
         f"A ratio above 1 is worse. {design}, with {intervals}. "
         "Slower means that the interval excludes 1 and the estimate is above 1.05. For training it "

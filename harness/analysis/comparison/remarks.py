@@ -93,13 +93,14 @@ def of_rows_of_one_side(base: Side, head: Side) -> list[str]:
 def _of_left_out_rows(of: Side, other: Side, rows: Sequence[SideRow]) -> list[str]:
     if not rows:
         return []
-    what, them = ("1 row", "it") if len(rows) == 1 else (f"{len(rows)} rows", "them")
+    is_one = len(rows) == 1
     suite, other_suite = of.run.stored.header["suite"], other.run.stored.header["suite"]
     if suite == other_suite:
-        why = f"{other.name} was not asked for {them}"
+        why = f"{other.name} was not asked for {'it' if is_one else 'them'}"
     else:
         why = f"{other.name} is of suite {other_suite}, not {suite}"
-    return [f"{what} of {of.name} left out, because {why}"]
+    left_out = "1 row is" if is_one else f"{len(rows)} rows are"
+    return [f"{left_out} left out of {of.name}, because {why}"]
 
 
 def _mpirun(run: ReadRun) -> str:
