@@ -33,7 +33,15 @@ SLOWED = "raw double"
 SLOWDOWN = 1.15
 RESAMPLES = 2000
 # The code that makes the numbers.
-MEASURING = ("harness/worker", "harness/driver", "harness/experiments", "adapters", "workloads")
+MEASURING = (
+    "harness/wire",
+    "harness/worker",
+    "harness/driver",
+    "harness/experiments/*/worker.py",
+    "harness/experiments/*/driver.py",
+    "adapters",
+    "workloads",
+)
 _CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 # With the slowed one, these are as many rows as the gate suite has.
 _LIVE_METHODS = ("default", "double")
