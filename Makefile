@@ -61,7 +61,7 @@ test-frameworks: setup
 
 conformance-%:
 	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' \
-	    tests/conformance/test_$*.py tests/conformance/test_deepfreeze_$*.py
+	    --framework $* tests/conformance
 
 check: setup
 	$(BIN)/ruff check .

@@ -112,7 +112,17 @@ def test_the_makefile_tests_a_new_framework(tree: Tree) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"env create .*\brawtwo\b", done.stdout)
     assert re.search(r"\bconformance-rawtwo\b", done.stdout)
+    assert "--framework rawtwo tests/conformance" in done.stdout
     assert not re.search(r"\bconformance-raw\b", done.stdout)
+
+
+@pytest.mark.slow
+def test_the_conformance_suite_holds_for_a_new_framework(tree: Tree) -> None:
+    add_rawtwo(tree)
+    suite = ("-m", "pytest", "-q", "-c", "tests/conformance/pytest.ini", "tests/conformance")
+    done = tree.python(*suite, "--framework", "rawtwo")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"^\d{3} passed", done.stdout, re.MULTILINE)
 
 
 def test_mypy_reads_every_adapter_but_those_of_frameworks(tree: Tree) -> None:

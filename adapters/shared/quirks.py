@@ -61,8 +61,6 @@ class Quirks(Generic[StateT]):
     obstacle = Obstacle.FILE_AS_FOLDER
     # A regular expression of the error of a save that meets the obstacle.
     obstacle_message = "file|directory"
-    # A method works on after a save that failed.
-    saves_after_a_failure = True
     # Methods with a declared failure that already hits the first save of a process.
     cannot_save: frozenset[str] = frozenset()
 

@@ -1,4 +1,4 @@
-"""What every framework's load has to leave behind when it breaks off."""
+"""A load that breaks off, and damage to a file, for the tests of DeepFreeze."""
 
 from __future__ import annotations
 
@@ -10,49 +10,44 @@ import pytest
 
 from adapters.base import Method
 from adapters.deepfreeze import reader
-from adapters.deepfreeze.errors import Damaged
 
-SMALL_BLOCK_BYTES = 1 << 14  # for the first tensor to come before the last is read
+# The first tensor must come before the last one is read.
+SMALL_BLOCK_BYTES = 1 << 14
 
 
 def load_breaks_off(
     method: Method[Any],
     state: Any,
     path: Path,
-    place: object,
+    owner: object,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Load while the function `name` of `place` fails, and assert that nothing reads on though the error keeps the load's frame."""
+    """Load while the function `name` of `owner` fails, and assert that no thread reads on.
+
+    The error that is raised keeps the frame of the load alive.
+    """
 
     def fail(*arguments: object) -> None:
         raise RuntimeError("no memory on the device")
 
     method.save(state, path).finished()
-    monkeypatch.setattr(place, name, fail)
-    with pytest.raises(RuntimeError, match="no memory") as kept:
-        method.load(state, path)
-    assert kept.tb is not None
-    assert not [
-        thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze-reader")
-    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, fail)
+        with pytest.raises(RuntimeError, match="no memory") as raised:
+            method.load(state, path)
+    assert raised.tb is not None
+    names = [thread.name for thread in threading.enumerate()]
+    assert [name for name in names if name.startswith("deepfreeze-reader")] == []
 
 
 def read_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make methods that are opened from now on read so."""
+    """Let methods that are opened from now on read in small blocks."""
     monkeypatch.setattr(reader, "_RING_BYTES", 4 * SMALL_BLOCK_BYTES)
 
 
-def load_finds_damage(method: Method[Any], state: Any, path: Path) -> None:
-    """Save, damage the last tensor, and assert that a load says so."""
-    method.save(state, path).finished()
-    flip_last_byte(path / "model.safetensors")
-    with pytest.raises(Damaged, match="checksum"):
-        method.load(state, path)
-
-
 def flip_last_byte(file: Path) -> None:
-    """Damage what the last tensor of a file ends with."""
+    """Damage the end of the last tensor of a file."""
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)

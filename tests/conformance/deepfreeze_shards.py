@@ -1,4 +1,4 @@
-"""A checkpoint of two ranks, for the safetensors library to open in every framework that has it."""
+"""A checkpoint of two ranks, which the safetensors library opens in every framework."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPECS = [
 
 
 def save_shards(path: Path) -> dict[str, bytes]:
-    """Save on two ranks, and return what must lie in their files under which name."""
+    """Save on two ranks, and return the bytes of every tensor in their files."""
     states = [{spec.name: _data(spec, rank) for spec in SPECS} for rank in range(WORLD)]
 
     def save(rank: int) -> None:
@@ -47,13 +47,16 @@ def save_shards(path: Path) -> dict[str, bytes]:
 
 
 def indexed(path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every tensor's name, and the file that the index says it is in."""
+    """Yield the name of every tensor, and the file that the index names for it."""
     for name, file in json.loads((path / INDEX).read_text())["weight_map"].items():
         yield name, path / file
 
 
 def _data(spec: Spec, rank: int) -> np.ndarray:
-    """Bytes that are the same on all ranks but for what each has of its own, and never those of a number that equals none."""
+    """Return bytes that are the same on all ranks, except for tensors of one rank.
+
+    None of them is a float that is not a number, because that would not equal itself.
+    """
     return np.random.default_rng(rank if spec.local else WORLD).integers(
         0, 64, spec.size_bytes, dtype=np.uint8
     )

@@ -1,4 +1,4 @@
-"""What every framework's stream on a GPU must do. Runs where there is one."""
+"""The check of a framework's stream on a GPU. It runs where there is a GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ SIZES = [3, 0, 70_000, 1, 1 << 20]  # in bytes
 def check_there_and_back(
     device: Device, to_gpu: Callable[[Bytes], Any], to_host: Callable[[Any], Bytes]
 ) -> None:
-    """Copy to tensors and from them, together and alone, by threads, through memory that is pinned twice."""
+    """Copy to tensors and from them, together and one by one, in threads, through pinned memory.
+
+    The memory is pinned twice.
+    """
     random = np.random.default_rng(1)
     values = [random.integers(0, 256, size, dtype=np.uint8) for size in SIZES]
     memory = aligned_buffer(2 * sum(SIZES))

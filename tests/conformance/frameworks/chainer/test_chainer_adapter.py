@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import chainer
 import chainer.functions as F  # noqa: N812
@@ -44,7 +45,8 @@ def test_momentum_is_the_workloads_and_not_chainers(framework: Chainer) -> None:
 def test_adam_adds_epsilon_where_the_workload_does(framework: Chainer) -> None:
     state = framework.build(workloads.load("llm-slice", "small"), 1)
     optimizer = state.optimizer
-    optimizer.epsilon = 1e-3  # large enough to see where it goes
+    # This is large enough to see where the optimizer adds it.
+    optimizer.epsilon = 1e-3
     parameter = parameters(state.model)["head.weight"]
     moments = [np.zeros(parameter.shape) for _ in range(2)]
     expected = parameter.array.astype(np.float64)
@@ -85,15 +87,16 @@ def test_the_look_up_of_a_gpu_is_that_of_a_cpu() -> None:
     tokens = random.integers(0, 11, (3, 5)).astype(np.int32)
     values = random.normal(size=(11, 4)).astype(np.float32)
     gradient = random.normal(size=(3, 5, 4)).astype(np.float32)
-    found, gradients = [], []
+    outputs: list[Any] = []
+    gradients: list[Any] = []
     for look_up in (F.embed_id, embed_by_product):
         table = chainer.Parameter(values.copy())
         embedded = look_up(tokens, table)
         embedded.grad = gradient
         embedded.backward()
-        found.append(embedded.array)
+        outputs.append(embedded.array)
         gradients.append(table.grad)
-    assert np.array_equal(*found)
+    assert np.array_equal(*outputs)
     np.testing.assert_allclose(*gradients, rtol=1e-6)
 
 

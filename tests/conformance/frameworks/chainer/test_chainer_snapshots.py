@@ -22,12 +22,13 @@ BACKGROUND = ["snapshot-thread-copy", "snapshot-process"]
 
 
 @pytest.mark.parametrize(
-    ("name", "sound"), [("snapshot-thread", False), ("snapshot-thread-copy", True)]
+    ("name", "is_sound"), [("snapshot-thread", False), ("snapshot-thread-copy", True)]
 )
-def test_a_late_thread_as_shipped_writes_what_training_has_made_of_the_state(
-    framework: Chainer, name: str, sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_late_thread_as_shipped_writes_values_of_a_later_step(
+    framework: Chainer, name: str, is_sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    updated, write = threading.Event(), snapshot_writers.Writer.save
+    updated = threading.Event()
+    write = snapshot_writers.Writer.save
 
     def write_late(*args: Any, **kwds: Any) -> None:
         updated.wait(60)
@@ -50,9 +51,9 @@ def test_a_late_thread_as_shipped_writes_what_training_has_made_of_the_state(
         for leaf in saved
         if leaf.startswith(("weights/", "buffers/", "optimizer/momentum/", "rng/"))
     ]
-    expected = saved if sound else later
+    expected = saved if is_sound else later
     assert {leaf: loaded[leaf] for leaf in arrays} == {leaf: expected[leaf] for leaf in arrays}
-    assert has_a_race(SUBJECT.methods[name]) is not sound
+    assert has_a_race(SUBJECT.methods[name]) is not is_sound
 
 
 @pytest.mark.parametrize("name", ["snapshot-thread", *BACKGROUND])
@@ -92,21 +93,16 @@ def test_a_snapshot_leaves_nothing_behind(framework: Chainer, name: str, tmp_pat
     before = leftovers()
     method = new_method(name, framework)
     with opened(method, state):
-        method.save(state, tmp_path / "checkpoint")  # closed without waiting for the save
+        # The method is closed without waiting for the save.
+        method.save(state, tmp_path / "checkpoint")
     assert leftovers() == before
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
 def leftovers() -> tuple[set[str], set[str], set[str]]:
-    """Threads, child processes and descriptors."""
+    """Return threads, child processes and descriptors."""
     children = (Path("/proc/self/task") / str(os.getpid()) / "children").read_text().split()
     threads = {thread.name for thread in threading.enumerate()}
-    return (
-        threads,
-        set(children),
-        {
-            number
-            for number in os.listdir("/proc/self/fd")
-            if Path(f"/proc/self/fd/{number}").exists()
-        },
-    )
+    numbers = os.listdir("/proc/self/fd")
+    descriptors = {number for number in numbers if Path(f"/proc/self/fd/{number}").exists()}
+    return threads, set(children), descriptors

@@ -27,7 +27,7 @@ from adapters.shared.formats import zarr
 def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(
     shape: tuple[int, ...], kernel: int, stride: int, padding: int
 ) -> None:
-    # most windows hold their largest value twice
+    # Most windows hold their largest value twice.
     x = jnp.asarray(np.random.default_rng(1).integers(-2, 3, shape), jnp.float32)
     pooled, pull_back = jax.vjp(lambda x: _max_pool(x, kernel, stride, padding), x)
     gradient = jnp.asarray(np.random.default_rng(2).normal(size=pooled.shape), jnp.float32)
@@ -40,12 +40,12 @@ def test_the_max_pool_of_a_gpu_is_that_of_a_cpu(
     )
 
 
-def test_the_same_memory_is_another_arrays_too() -> None:
-    own = jnp.arange(12.0).addressable_data(0)
-    other = same_memory(own)
-    assert other is not own
-    assert other.unsafe_buffer_pointer() == own.unsafe_buffer_pointer()
-    assert np.array_equal(other, own)
+def test_two_arrays_have_the_same_memory() -> None:
+    array = jnp.arange(12.0).addressable_data(0)
+    other = same_memory(array)
+    assert other is not array
+    assert other.unsafe_buffer_pointer() == array.unsafe_buffer_pointer()
+    assert np.array_equal(other, array)
 
 
 @pytest.mark.parametrize("case", SUBJECT.cases)
@@ -67,11 +67,13 @@ def test_a_tree_of_many_nodes_is_read_to_the_end(tmp_path: Path) -> None:
     with ts.Transaction() as transaction:
         for key, value in written.items():
             store.with_transaction(transaction)[key] = value
-    found = list(ocdbt.values(tmp_path, zarr.is_description))
-    assert len(found) == len(written)
-    assert {value.key: value.read() for value in found} == written
-    assert all(value.stored_bytes <= value.size_bytes == len(written[value.key]) for value in found)
-    assert all((tmp_path / value.file).is_file() for value in found)
+    values = list(ocdbt.values(tmp_path, zarr.is_description))
+    assert len(values) == len(written)
+    assert {value.key: value.read() for value in values} == written
+    assert all(
+        value.stored_bytes <= value.size_bytes == len(written[value.key]) for value in values
+    )
+    assert all((tmp_path / value.file).is_file() for value in values)
 
 
 @pytest.mark.parametrize("name", [name for name in SUBJECT.methods if name.startswith("orbax")])

@@ -21,22 +21,22 @@ def values(state: State) -> dict[str, bytes]:
 
 
 def test_a_load_changes_nothing_that_somebody_else_has(framework: Jax, tmp_path: Path) -> None:
-    """Of the arrays themselves they are told; what numpy or a buffer shows stays as it is."""
+    """Arrays that a load takes are deleted. What a buffer of one shows stays as it is."""
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 2)
     method = new_method("deepfreeze", framework)
     with opened(method, state):
         saved = values(state)
         method.save(state, tmp_path / "checkpoint").finished()
         train(framework, state, 1)
-        kept, shown = [
-            [array for name, array in state.tensors().items() if name.startswith(part)]
-            for part in ("weights/", "opt")
-        ]
-        views = [memoryview(array) for array in shown]
-        then = [view.tobytes() for view in views]
+        tensors = state.tensors()
+        weights = [array for name, array in tensors.items() if name.startswith("weights/")]
+        slots = [array for name, array in tensors.items() if name.startswith("optimizer/")]
+        del tensors
+        views = [memoryview(array) for array in slots]
+        before = [view.tobytes() for view in views]
         method.load(state, tmp_path / "checkpoint")
-    assert all(array.is_deleted() for array in kept)
-    assert [view.tobytes() for view in views] == then
+    assert all(array.is_deleted() for array in weights)
+    assert [view.tobytes() for view in views] == before
     assert values(state) == saved
     train(framework, state, 1)
 
@@ -64,7 +64,8 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(
     framework: Jax, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_in_small_blocks(monkeypatch)
-    monkeypatch.setattr(recycling, "_is_here", lambda array: False)  # as if the arrays were a GPU's
+    # Nothing is read into the memory of arrays on a GPU.
+    monkeypatch.setattr(recycling, "_is_here", lambda array: False)
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = new_method("deepfreeze", framework)
     with opened(method, state):

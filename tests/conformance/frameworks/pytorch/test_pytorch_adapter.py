@@ -17,10 +17,8 @@ from adapters.pytorch.framework import PyTorch
 from workloads import Role
 
 
-def test_what_cannot_be_assigned_is_refused(framework: PyTorch) -> None:
+def test_bytes_of_a_wrong_size_cannot_be_assigned(framework: PyTorch) -> None:
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
-    with pytest.raises(KeyError, match="weights/nothing"):
-        framework.assign(state, {"weights/nothing": memoryview(b"")})
     for size in (1, 7, 9):
         with pytest.raises(ValueError, match="structure"):
             framework.assign(state, {"position/step": memoryview(bytes(size))})
@@ -45,7 +43,8 @@ def test_memory_that_tensors_share_is_one_entry(
 def test_the_tuned_asynchronous_save_leaves_nothing_behind(
     framework: PyTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of the daemon
+    # The daemon reads the variable.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     before = leftovers()

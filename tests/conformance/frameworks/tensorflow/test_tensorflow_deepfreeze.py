@@ -30,41 +30,41 @@ def test_saves_and_loads_go_by_the_variables_own_memory(
     state = trained(framework, workloads.load("llm-slice", "small", precision), 1, 1)
     method = new_method("deepfreeze", framework)
     with opened(method, state):
-        own, saved = addresses(state), values(state)
-        if precision == "float32":  # the sources of bfloat16 are copies
-            assert {
-                name: source.look_up().ctypes.data
-                for name, source in method.sources(state).items()
-                if name in own
-            } == own
+        before, saved = addresses(state), values(state)
+        # The sources of bfloat16 are copies.
+        if precision == "float32":
+            sources = method.sources(state)
+            saved_from = {name: sources[name].look_up().ctypes.data for name in before}
+            assert saved_from == before
+            del sources
         method.save(state, tmp_path / "checkpoint").finished()
         train(framework, state, 1)
         assert values(state) != saved
-        own = addresses(state)
+        before = addresses(state)
         method.load(state, tmp_path / "checkpoint")
-        assert addresses(state) == own
+        assert addresses(state) == before
         assert values(state) == saved
         train(framework, state, 1)
-        # weights of bfloat16 get new memory in any step
-        slots = [name for name in own if name.startswith("optimizer/")]
-        assert [addresses(state)[name] for name in slots] == [own[name] for name in slots], (
-            "nobody holds the values any more"
-        )
+        # Weights of bfloat16 get new memory in any step. The slots stay where they are, because
+        # nothing holds their values any more.
+        after = addresses(state)
+        slots = [name for name in before if name.startswith("optimizer/")]
+        assert [after[name] for name in slots] == [before[name] for name in slots]
 
 
 def test_large_values_without_targets_lie_in_one_piece(
     framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of variables on a GPU."""
+    """Variables on a GPU have no memory into which a load could read."""
     monkeypatch.setattr(recycling, "_is_here", lambda variable: False)
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     method = new_method("deepfreeze", framework)
     with opened(method, state):
-        own, saved = addresses(state), values(state)
+        before, saved = addresses(state), values(state)
         method.save(state, tmp_path / "checkpoint").finished()
         method.load(state, tmp_path / "checkpoint")
     loaded = sorted(addresses(state).values())
-    assert not set(loaded) & set(own.values())
+    assert not set(loaded) & set(before.values())
     assert loaded[-1] - loaded[0] < (tmp_path / "checkpoint" / "model.safetensors").stat().st_size
     assert values(state) == saved
 
@@ -78,13 +78,12 @@ def test_a_load_changes_no_value_that_somebody_else_has(
         saved = values(state)
         method.save(state, tmp_path / "checkpoint").finished()
         train(framework, state, 1)
-        held, then = (
-            {name: variable.value() for name, variable in state.plain_variables().items()},
-            values(state),
-        )
-        assert then != saved
+        held_values = {name: var.value() for name, var in state.plain_variables().items()}
+        before = values(state)
+        assert before != saved
         method.load(state, tmp_path / "checkpoint")
-    assert {name: value.numpy().tobytes() for name, value in held.items()} == then
+    held_bytes = {name: value.numpy().tobytes() for name, value in held_values.items()}
+    assert held_bytes == before
     assert values(state) == saved
 
 
@@ -95,21 +94,20 @@ def test_a_load_into_another_state_than_the_opened_one_changes_no_value_of_eithe
     state, other = trained(framework, workload, 1, 1), trained(framework, workload, 2, 2)
     method = new_method("deepfreeze", framework)
     with opened(method, state):
-        saved, then = values(state), values(other)
+        saved, values_of_other = values(state), values(other)
         method.save(state, tmp_path / "checkpoint").finished()
         train(framework, state, 1)
-        own, held = (
-            values(state),
-            {name: variable.value() for name, variable in other.plain_variables().items()},
-        )
+        values_of_state = values(state)
+        held_values = {name: var.value() for name, var in other.plain_variables().items()}
         method.load(other, tmp_path / "checkpoint")
     assert values(other) == saved
-    assert values(state) == own
-    assert {name: value.numpy().tobytes() for name, value in held.items()} == then
+    assert values(state) == values_of_state
+    held_bytes = {name: value.numpy().tobytes() for name, value in held_values.items()}
+    assert held_bytes == values_of_other
 
 
 def test_a_variable_that_hands_out_copies_is_loaded(framework: TensorFlow, tmp_path: Path) -> None:
-    """TensorFlow makes one of every variable that is gathered from."""
+    """A variable from which something was gathered hands out copies ever after."""
     state = trained(framework, workloads.load("candle-mlp", "small"), 1, 1)
     variable = max(
         state.plain_variables().values(), key=lambda variable: variable.shape.num_elements()
@@ -137,7 +135,7 @@ def test_a_load_that_breaks_off_leaves_no_thread_reading(
     framework: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_in_small_blocks(monkeypatch)
-    # as if the variables were a GPU's
+    # Nothing is read into the memory of variables on a GPU.
     monkeypatch.setattr(recycling, "_is_here", lambda variable: False)
     state = trained(framework, workloads.load("resnet50", "small"), 1, 1)
     method = new_method("deepfreeze", framework)

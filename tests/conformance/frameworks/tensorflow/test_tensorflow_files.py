@@ -1,4 +1,4 @@
-"""TensorFlow's and Keras's files: the values in them, and the flaws that the adapter works around."""
+"""The values in TensorFlow's and Keras's files, and flaws that the adapter works around."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import h5py
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -26,8 +27,8 @@ Prepare = Callable[[str, int], State]
 CASES = SUBJECT.chosen(SUBJECT.quirks.cases_of_entries)
 
 
-def value(path: Path, entry: Entry) -> bytes:
-    """The bytes of an entry, read by the format's own library."""
+def value_of(path: Path, entry: Entry) -> bytes:
+    """Return the bytes of an entry, as the library of its format reads them."""
     file = path / entry.file
     if ".data-" in file.name:
         return tf.train.load_checkpoint(file.with_suffix("")).get_tensor(entry.name).tobytes()
@@ -51,15 +52,15 @@ def test_the_entries_of_a_role_have_the_values_of_its_variables(
     lasting_framework: TensorFlow, prepared: Prepare, name: str, case: str, tmp_path: Path
 ) -> None:
     state = prepared(case, 1)
-    told: Counter[tuple[Role, bytes]] = Counter()
+    actual: Counter[tuple[Role, bytes]] = Counter()
     for entry in saved_entries(new_method(name, lasting_framework), state, tmp_path / "checkpoint"):
         if entry.role is not None:
-            told[entry.role, value(tmp_path / "checkpoint", entry)] += 1
+            actual[entry.role, value_of(tmp_path / "checkpoint", entry)] += 1
     expected: Counter[tuple[Role, bytes]] = Counter()
     for variable_name, variable in state.plain_variables().items():
         role = role_of(variable_name)
         expected[role, variable.numpy().tobytes()] += SUBJECT.copies(name).get(role, 0)
-    assert told == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize("name", ["keras", "legacy-h5", "weights-h5", "weights-sharded"])
@@ -68,7 +69,7 @@ def test_the_entry_without_a_role_is_the_learning_rate(
 ) -> None:
     state = prepared("resnet50-float32", 1)
     entries = saved_entries(new_method(name, lasting_framework), state, tmp_path / "checkpoint")
-    (rate,) = [value(tmp_path / "checkpoint", entry) for entry in entries if entry.role is None]
+    (rate,) = [value_of(tmp_path / "checkpoint", entry) for entry in entries if entry.role is None]
     assert rate == np.float32(state.workload.optimizer.learning_rate).tobytes()
 
 
@@ -112,7 +113,8 @@ def test_sync_alone_keeps_the_error_of_an_asynchronous_write(
     method = new_method("tf-checkpoint-async", framework)
     method.open(state)
     method.save(state, tmp_path / "file" / "checkpoint")
-    method._checkpoint.sync()  # reports nothing: the reason why `finished` asks on
+    # This reports nothing, which is why `finished` asks on.
+    method._checkpoint.sync()
     with pytest.raises(Exception, match=r"file|directory"):
         method.close()
 
@@ -129,8 +131,6 @@ def test_sharded_weights_are_several_files(
 def test_the_legacy_file_gives_no_optimizer_back(
     lasting_framework: TensorFlow, prepared: Prepare, tmp_path: Path
 ) -> None:
-    import keras
-
     new_method("legacy-h5", lasting_framework).save(
         prepared("candle-mlp-float32", 1), tmp_path / "checkpoint"
     )
@@ -159,6 +159,6 @@ def test_keras_spoils_a_model_by_saving_it_as_legacy_file(
     new_method("legacy-h5", lasting_framework).save(state, tmp_path / "checkpoint")
     assert "optimizer" in state.model.get_compile_config()
     state.model.save(tmp_path / "model.h5")
-    # else `LegacyFile` need not compile the model anew
+    # Otherwise `LegacyFile` would not have to compile the model again.
     assert "optimizer" not in state.model.get_compile_config()
     state.compile()
