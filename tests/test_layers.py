@@ -107,7 +107,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.wire workloads",
         "typer pandas matplotlib PIL",
     ),
-    "notebooks": rule("harness.analysis harness.experiments", "pandas"),
+    "notebooks": rule("harness.analysis", "pandas"),
     "workloads": rule("workloads", "numpy"),
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),
@@ -137,9 +137,6 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
 EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that they help
     "scaling.py": "rows.py",
     "samples.py": "rows.py",
-    "scale_figure.py": "figure.py",
-    "durability_figure.py": "figure.py",
-    "asynchrony_figure.py": "figure.py",
     "causes.py": "worker.py",
     "file_comparison.py": "worker.py",
     "payload.py": "worker.py",
@@ -147,10 +144,17 @@ EXPERIMENT_HELPERS = {  # further files, which follow the rule of the file that 
 }
 
 
+def helped(name: str) -> str:
+    """Return the file of an experiment's folder whose rule a file there follows."""
+    if name.endswith("_figure.py"):
+        return "figure.py"
+    return EXPERIMENT_HELPERS.get(name, name)
+
+
 def rule_for(file: Path) -> Rule:
     relative = file.relative_to(ROOT)
     if relative.parts[:2] == ("harness", "experiments") and len(relative.parts) == 4:
-        return EXPERIMENT_RULES[EXPERIMENT_HELPERS.get(relative.name, relative.name)]
+        return EXPERIMENT_RULES[helped(relative.name)]
     if (
         relative.parts[0] == "adapters"
         and len(relative.parts) > 2
@@ -212,7 +216,7 @@ def test_every_import_is_one_that_its_layer_may_make(folder: str) -> None:
 
 def runs_in_a_worker(file: Path) -> bool:
     relative = file.relative_to(ROOT)
-    is_helped = EXPERIMENT_HELPERS.get(relative.name, relative.name) == "worker.py"
+    is_helped = helped(relative.name) == "worker.py"
     return relative.parts[1] == "worker" or (relative.parts[1] == "experiments" and is_helped)
 
 
@@ -261,7 +265,13 @@ def test_the_rules_refuse_what_they_are_for(
 
 
 @pytest.mark.parametrize(
-    "code", ["from harness.driver import store", "import harness.wire.records", "import numpy"]
+    "code",
+    [
+        "from harness.driver import store",
+        "from harness.experiments.cost.rows import CostRow",
+        "import harness.wire.records",
+        "import numpy",
+    ],
 )
 def test_a_notebook_imports_the_analysis_alone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [
