@@ -1,4 +1,4 @@
-"""What the tests of figures share: stored runs that are made up, and readers of drawn panels."""
+"""Stored runs that are made up, and readers of drawn panels, for the tests of figures."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.wire workloads",
         "typer pandas matplotlib PIL",
     ),
-    "notebooks": rule("harness.analysis harness.experiments", "pandas"),
+    "notebooks": rule("harness.analysis", "pandas"),
     "workloads": rule("workloads", "numpy"),
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),

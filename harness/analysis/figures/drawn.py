@@ -19,7 +19,7 @@ _PNG_LEVEL = 1
 _NOTEBOOK_COLOURS = 64
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Drawn:
     """A figure and its words.
 
@@ -33,6 +33,10 @@ class Drawn:
     caption: str
     missing: tuple[str, ...]
     figure: Figure
+
+    def __repr__(self) -> str:
+        """Return a short text, because a notebook stores it beside the picture."""
+        return f"<figure {self.name}: {self.title}>"
 
     def _repr_png_(self) -> bytes:
         """Return the picture that a notebook shows."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -54,34 +55,39 @@ def method_lines(axes: Axes, rows: Sequence[Row], *, is_labelled: bool = True) -
         text.set_fontweight("bold" if row.default else "normal")
 
 
-def known_estimates(rows: Sequence[Row], name: str) -> tuple[list[int], list[Estimate], list[bool]]:
-    """Return the lines that have an estimate, the estimates, and which are of a single sample."""
-    lines = []
-    estimates = []
-    single = []
+@dataclass(frozen=True)
+class Entry:
+    """A number on a line of a panel."""
+
+    line: int
+    estimate: Estimate
+    is_single: bool  # of one sample, which has no interval
+
+
+def entries(rows: Sequence[Row], name: str) -> list[Entry]:
+    """Return an entry for every row that has an estimate of that name."""
+    known = []
     for line, row in enumerate(rows):
         estimate = shown_estimate(row, name)
         if estimate is not None:
-            lines.append(line)
-            estimates.append(estimate)
-            single.append(is_single(row))
-    return lines, estimates, single
+            known.append(Entry(line, estimate, is_single(row)))
+    return known
 
 
 def bars(axes: Axes, rows: Sequence[Row], name: str, look: Look) -> None:
     """Draw a bar with its interval on the line of every row that has an estimate of that name."""
-    lines, estimates, single = known_estimates(rows, name)
-    if not lines:
+    known = entries(rows, name)
+    if not known:
         return
-    inks = [bar_inks(look, hollow) for hollow in single]
+    inks = [bar_inks(look, entry.is_single) for entry in known]
     axes.barh(
-        lines,
-        [estimate.value for estimate in estimates],
+        [entry.line for entry in known],
+        [entry.estimate.value for entry in known],
         height=BAR_HEIGHT,
         color=[face for face, _ in inks],
         hatch=look.hatch,
         edgecolor=[edge for _, edge in inks],
-        xerr=reaches(estimates, single),
+        xerr=_reaches_of(known),
         error_kw={"elinewidth": 1.0, "ecolor": BLACK},
         label=name,
     )
@@ -99,23 +105,23 @@ def points(axes: Axes, rows: Sequence[Row], name: str, look: Look, shift: float 
 
     The point stands `shift` of a line below the row's line.
     """
-    lines, estimates, single = known_estimates(rows, name)
-    if not lines:
+    known = entries(rows, name)
+    if not known:
         return
-    values = [estimate.value for estimate in estimates]
-    heights = [line + shift for line in lines]
+    values = [entry.estimate.value for entry in known]
+    heights = [entry.line + shift for entry in known]
     axes.errorbar(
         values,
         heights,
-        xerr=reaches(estimates, single),
+        xerr=_reaches_of(known),
         fmt=look.marker,
         color=look.colour,
         markersize=_MARKER_POINTS,
         elinewidth=1.0,
         label=name,
     )
-    for value, height, hollow in zip(values, heights, single, strict=True):
-        if hollow:
+    for entry, value, height in zip(known, values, heights, strict=True):
+        if entry.is_single:
             hollow_points(axes, [value], [height], look)
 
 
@@ -146,6 +152,7 @@ def notes(axes: Axes, rows: Sequence[Row], length: int = NOTE_LENGTH) -> None:
 
     A reason may run on over the panels to the right, which are empty there.
     """
+    # The panels to the right must not hide the words, and this panel must not hide theirs.
     axes.set_zorder(1)
     axes.patch.set_visible(False)
     for line, row in enumerate(rows):
@@ -173,6 +180,10 @@ def milliseconds(seconds: float) -> str:
 def sample_counts(rows: Sequence[Row]) -> list[str]:
     """Return how many samples the numbers of each row are of."""
     return [str(getattr(row, "samples", 0)) if row.status == "ok" else "–" for row in rows]
+
+
+def _reaches_of(known: Sequence[Entry]) -> np.ndarray:
+    return reaches([entry.estimate for entry in known], [entry.is_single for entry in known])
 
 
 def _span(rows: Sequence[Row]) -> float:

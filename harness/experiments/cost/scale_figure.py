@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from harness.analysis import columns
@@ -112,21 +114,30 @@ def _figure(title: str, grows: bool, cells: Sequence[Cell[CostRow]], pool: Pool)
     width_inches = max(_LEAST_INCHES, _PANEL_INCHES * len(lines) + 0.6)
     words = footer(INTERVALS, cells, pool)
     figure, body = frame(title, _guide(grows, cells), words, width_inches, _HEIGHT_INCHES)
+    grid = _grid(body, lines)
+    for (framework, of_framework), (times, stragglers, legend) in zip(
+        lines.items(), grid.T, strict=True
+    ):
+        times.set_title(framework)
+        _times(times, of_framework, grows)
+        _stragglers(stragglers, of_framework)
+        legend.legend(*times.get_legend_handles_labels(), loc="upper left", borderaxespad=0.0)
+    all_times, all_stragglers, _ = grid
+    _scale_ranks([*all_times, *all_stragglers], sorted({cell.row.world for cell in cells}))
+    _scale_times(all_times)
+    _scale_stragglers(all_stragglers)
+    return figure
+
+
+def _grid(body: SubFigure, lines: Mapping[str, Sequence[Line]]) -> np.ndarray:
+    """Return a column of panels for each framework: times, stragglers, and a legend of its own."""
     most_lines = max(len(of_framework) for of_framework in lines.values())
     ratios = {"height_ratios": [3, 2, 0.3 * most_lines + 0.6]}
     size = (3, len(lines))
     grid = body.subplots(*size, squeeze=False, sharex="row", sharey="row", gridspec_kw=ratios)
-    for (framework, of_framework), panels in zip(lines.items(), grid.T, strict=True):
-        times, stragglers, legend = panels
-        times.set_title(framework)
-        _times(times, of_framework, grows)
-        _stragglers(stragglers, of_framework)
+    for legend in grid[-1]:
         legend.axis("off")
-        legend.legend(*times.get_legend_handles_labels(), loc="upper left", borderaxespad=0.0)
-    _scale_ranks([*grid[0], *grid[1]], sorted({cell.row.world for cell in cells}))
-    _scale_times(grid[0])
-    _scale_stragglers(grid[1])
-    return figure
+    return grid
 
 
 def _guide(grows: bool, cells: Sequence[Cell[CostRow]]) -> str:
@@ -180,7 +191,7 @@ def _times(axes: Axes, lines: Sequence[Line], grows: bool) -> None:
 
 def _ideal(axes: Axes, lines: Sequence[Line], grows: bool) -> None:
     """Draw the ideal line, which begins at the fastest method on the smallest number of ranks."""
-    points = [point for line in lines for point in line.durable()]
+    points = list(chain.from_iterable(line.durable() for line in lines))
     if not points:
         return
     worlds = sorted({world for world, _ in points})
@@ -237,6 +248,7 @@ def _curve(axes: Axes, line: Line, points: Points, look: Look, shift: float) -> 
         ms=_MARKER_POINTS,
         label=line.name,
     )
+    # Ranks that share a processor wait for it too, so they do not show how a method scales.
     crowded = {cell.row.world for cell in line.cells if cell.row.oversubscribed}
     hollow = [number for number, world in enumerate(worlds) if world in crowded]
     hollow_across = [across[number] for number in hollow]
@@ -268,6 +280,7 @@ def _scale_ranks(panels: Sequence[Axes], worlds: Sequence[int]) -> None:
 
 def _scale_times(panels: Sequence[Axes]) -> None:
     panels[0].set_ylabel("time until durable\n(s, logarithmic)")
+    # Of panels without any data these are infinite.
     low_s = min(axes.dataLim.ymin for axes in panels)
     high_s = max(axes.dataLim.ymax for axes in panels)
     if 0.0 < low_s <= high_s < math.inf:

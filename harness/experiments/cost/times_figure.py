@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -17,17 +18,17 @@ from harness.analysis.figures.captions import (
     missing,
     on_other_ranks,
     ranks_suffix,
-    shown_estimate,
     slug,
 )
 from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.panels import (
     NOTE_LENGTH,
+    Entry,
     bars,
     beside,
     by_framework,
+    entries,
     height_ratios,
-    known_estimates,
     method_lines,
     notes,
     panels_inches,
@@ -110,7 +111,7 @@ def _panels(body: SubFigure, frameworks: Mapping[str, Sequence[CostRow]]) -> Non
         times.set_title(framework)
         _times(times, rows)
         _shares(shares, rows)
-    everything = [row for rows in frameworks.values() for row in rows]
+    everything = list(chain.from_iterable(frameworks.values()))
     lowest_times, lowest_shares = grid[-1]
     _scale_times(lowest_times, everything)
     _scale_shares(lowest_shares, everything)
@@ -118,9 +119,11 @@ def _panels(body: SubFigure, frameworks: Mapping[str, Sequence[CostRow]]) -> Non
 
 def _times(axes: Axes, rows: Sequence[CostRow]) -> None:
     method_lines(axes, rows)
-    lines, ceilings, _ = known_estimates(rows, "ceiling_write_s")
-    ceilings_s = [ceiling.value for ceiling in ceilings]
+    ceilings = entries(rows, "ceiling_write_s")
+    ceilings_s = [entry.estimate.value for entry in ceilings]
+    lines = [entry.line for entry in ceilings]
     axes.plot(ceilings_s, lines, ls="", marker="|", ms=13, mew=1.6, color=BLACK)
+    # Stall and durable time of one method may be the same, so they stand a little apart.
     points(axes, rows, "durable_s", DURABLE, 0.12)
     points(axes, rows, "stall_s", STALL, -0.12)
     has_shares = any(row.status == "ok" for row in rows)
@@ -138,18 +141,20 @@ def _shares(axes: Axes, rows: Sequence[CostRow]) -> None:
 
 
 def _scale_times(axes: Axes, rows: Sequence[CostRow]) -> None:
-    estimates = [shown_estimate(row, name) for row in rows for name in _TIMES]
-    known = [estimate for estimate in estimates if estimate is not None]
+    known: list[Entry] = []
+    for name in _TIMES:
+        known += entries(rows, name)
+    # Without any number, a logarithmic axis has no limits.
     if known:
-        low_s = min(estimate.low for estimate in known)
-        high_s = max(estimate.high for estimate in known)
+        low_s = min(entry.estimate.low for entry in known)
+        high_s = max(entry.estimate.high for entry in known)
         logarithmic_seconds(axes, low_s, high_s)
     axes.set_xlabel("time of a checkpoint (s, logarithmic)")
 
 
 def _scale_shares(axes: Axes, rows: Sequence[CostRow]) -> None:
-    shares = [shown_estimate(row, "write_efficiency") for row in rows]
-    highest = max((share.high for share in shares if share is not None), default=0.0)
+    shares = [entry.estimate for entry in entries(rows, "write_efficiency")]
+    highest = max((share.high for share in shares), default=0.0)
     axes.set_xlim(0.0, max(_LEAST_SHARE, 1.05 * highest))
     axes.set_xlabel("share of the write ceiling (ratio, no unit)")
 

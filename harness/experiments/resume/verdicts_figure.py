@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 
 from harness.analysis.figures.captions import caption, footer, label, missing, slug
 from harness.analysis.figures.drawn import Drawn
@@ -104,42 +104,66 @@ def mark(row: ResumeRow) -> Mark:
     return Mark(BEFORE if row.restored and not row.ablated else NOT_RESTORED, letters)
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Panels in a grid, two beside each other, those with most lines first.
+
+    `widths` are in columns and `heights` in lines, so that all cells have one size.
+    """
+
+    panels: tuple[Panel, ...]
+
+    @property
+    def across(self) -> int:
+        """The number of panels beside each other."""
+        return min(2, len(self.panels))
+
+    @property
+    def widths(self) -> list[int]:
+        """The most columns of any panel in each column of the grid."""
+        return [_most_columns(self.panels[place :: self.across]) for place in range(self.across)]
+
+    @property
+    def heights(self) -> list[int]:
+        """The most lines of any panel in each row of the grid, which is those of its first one."""
+        return [len(panel.lines) for panel in self.panels[:: self.across]]
+
+    def draw(self, body: SubFigure) -> None:
+        """Draw the panels."""
+        ratios = {"width_ratios": self.widths, "height_ratios": self.heights}
+        size = (len(self.heights), self.across)
+        grid = body.subplots(*size, squeeze=False, gridspec_kw=ratios)
+        for number, axes in enumerate(grid.flat):
+            if number >= len(self.panels):
+                axes.remove()
+                continue
+            down, across = divmod(number, self.across)
+            _draw_panel(axes, self.panels[number], self.widths[across], self.heights[down])
+
+
 def _figure(title: str, cells: Sequence[Cell[ResumeRow]], pool: Pool) -> Figure:
-    """Draw the frameworks' panels, two beside each other, those with most lines first."""
-    panels = _panels(cells)
-    across = min(2, len(panels))
-    rows = [panels[first : first + across] for first in range(0, len(panels), across)]
-    heights = [max(len(panel.lines) for panel in row) for row in rows]
-    widths = [_widest(panels[column::across]) for column in range(across)]
+    layout = _layout(cells)
+    width_inches = layout.across * _LABEL_INCHES + _COLUMN_INCHES * sum(layout.widths)
     figure, body = frame(
         title,
         _GUIDE,
         footer(COMPARED, [], pool),
-        max(_LEAST_INCHES, across * _LABEL_INCHES + _COLUMN_INCHES * sum(widths)),
-        sum(ROW_INCHES * height + _HEADS_INCHES for height in heights),
+        max(_LEAST_INCHES, width_inches),
+        sum(ROW_INCHES * height + _HEADS_INCHES for height in layout.heights),
     )
-    ratios = {"width_ratios": widths, "height_ratios": heights}
-    grid = body.subplots(len(rows), across, squeeze=False, gridspec_kw=ratios)
-    for number, axes in enumerate(grid.flat):
-        if number < len(panels):
-            line, column = divmod(number, across)
-            _draw_panel(axes, panels[number], widths[column], heights[line])
-        else:
-            axes.remove()
+    layout.draw(body)
     verdicts = (IDENTICAL, NOT_RESTORED, LATER, BEFORE)
     matrix_legend(body, verdicts, [mark(cell.row) for cell in cells])
     return figure
 
 
-def _panels(cells: Sequence[Cell[ResumeRow]]) -> list[Panel]:
-    by_framework: Mapping[str, list[ResumeRow]] = grouped(
-        (cell.row for cell in cells), lambda row: row.framework
-    )
+def _layout(cells: Sequence[Cell[ResumeRow]]) -> Layout:
+    by_framework = grouped((cell.row for cell in cells), lambda row: row.framework)
     panels = [Panel(name, tuple(by_framework[name])) for name in sorted(by_framework)]
-    return sorted(panels, key=lambda panel: -len(panel.lines))
+    return Layout(tuple(sorted(panels, key=lambda panel: -len(panel.lines))))
 
 
-def _widest(panels: Sequence[Panel]) -> int:
+def _most_columns(panels: Sequence[Panel]) -> int:
     return max(_LEAST_COLUMNS, *(len(panel.columns) for panel in panels))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
@@ -112,7 +113,7 @@ def _figure(title: str, cells: Sequence[Cell[Sized]], pool: Pool) -> Figure:
     for (framework, rows), axes in zip(frameworks.items(), grid[:, 0], strict=True):
         axes.set_title(framework)
         _bars(axes, rows)
-    everything = [row for rows in frameworks.values() for row in rows]
+    everything = list(chain.from_iterable(frameworks.values()))
     shares = [_share(row) or 0.0 for row in everything]
     lowest = grid[-1, 0]
     lowest.set_xlabel("file bytes / bytes of the whole state (ratio, no unit)")

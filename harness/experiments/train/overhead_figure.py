@@ -18,7 +18,6 @@ from harness.analysis.figures.captions import (
     left_out,
     missing,
     ranks_suffix,
-    shown_estimate,
     slug,
 )
 from harness.analysis.figures.drawn import Drawn
@@ -27,6 +26,7 @@ from harness.analysis.figures.panels import (
     bars,
     beside,
     by_framework,
+    entries,
     height_ratios,
     method_lines,
     milliseconds,
@@ -176,11 +176,10 @@ def _scale(panels: Sequence[Axes], rows: Sequence[TrainRow]) -> None:
     highest_s = 0.0
     farthest_s = {}
     for axes, part in zip(panels, PARTS, strict=True):
-        estimates = [shown_estimate(row, part.name) for row in rows]
-        known = [estimate for estimate in estimates if estimate is not None]
+        known = entries(rows, part.name)
         if known:
-            low_s = min(estimate.low for estimate in known)
-            high_s = max(estimate.high for estimate in known)
+            low_s = min(entry.estimate.low for entry in known)
+            high_s = max(entry.estimate.high for entry in known)
             lowest_s = min(lowest_s, low_s)
             highest_s = max(highest_s, high_s)
             farthest_s[axes] = max(abs(low_s), abs(high_s))
