@@ -277,7 +277,13 @@ def test_the_rules_refuse_what_they_are_for(
 
 
 @pytest.mark.parametrize(
-    "code", ["from harness.driver import store", "import harness.wire.records", "import numpy"]
+    "code",
+    [
+        "from harness.driver import store",
+        "from harness.experiments.cost.rows import CostRow",
+        "import harness.wire.records",
+        "import numpy",
+    ],
 )
 def test_a_notebook_imports_the_analysis_alone(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cells = [
