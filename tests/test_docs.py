@@ -15,7 +15,7 @@ from harness.docs import figures, pages
 from harness.docs.commands import all_commands, options_of
 from harness.docs.reference import is_narrowed, runs
 from harness.docs.regions import REGIONS, written
-from harness.driver import catalog, suite
+from harness.driver import catalog, planning, slurm, suite
 
 ROOT = pages.ROOT
 README = ROOT / "README.md"
@@ -59,9 +59,9 @@ def test_every_region_is_closed_and_every_kind_of_region_is_used() -> None:
     used = set()
     for page in PAGES:
         text = page.read_text()
-        found = pages.regions(text)
-        assert len(found) == text.count("<!-- generated:") == text.count("<!-- end -->"), page
-        used |= {words[0] for words in found}
+        regions = pages.regions(text)
+        assert len(regions) == text.count("<!-- generated:") == text.count("<!-- end -->"), page
+        used |= {words[0] for words in regions}
     assert used == set(REGIONS)
 
 
@@ -139,8 +139,8 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
 def test_runs_that_a_page_names_are_kept(page: Path) -> None:
-    kept = {run.name for run in runs()}
-    assert set(RUN_NAME.findall(page.read_text())) - kept == set()
+    stored = {run.name for run in runs()}
+    assert set(RUN_NAME.findall(page.read_text())) - stored == set()
 
 
 # --- commands
@@ -241,6 +241,29 @@ def test_a_wrong_command_is_found(command: str, wrong: list[str]) -> None:
     assert wrong_in(command) == wrong
 
 
+# --- examples
+
+
+def toml_in(page: str) -> str:
+    """The block of TOML that a page writes by hand."""
+    text = (pages.DOCS / page).read_text()
+    by_hand = re.sub(r"<!-- generated:.*?<!-- end -->", "", text, flags=re.DOTALL)
+    (block,) = (body for language, body in FENCE.findall(by_hand) if language == "toml")
+    return str(block)
+
+
+def test_the_suite_of_the_pages_is_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(toml_in("extending.md"))
+    declared = suite.load("mine", tmp_path)
+    assert planning.plan(declared, [catalog.frameworks()["pytorch"]])
+
+
+def test_the_site_file_of_the_pages_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "site.toml"
+    file.write_text(toml_in("cluster.md"))
+    assert slurm.read_site(file).account == "lab17"
+
+
 # --- figures and runs
 
 
@@ -268,10 +291,10 @@ def test_a_figure_says_what_it_would_say_if_it_were_drawn_now(name: str) -> None
 
 
 def test_one_run_of_each_machine_suite_and_framework_is_kept() -> None:
-    kept: dict[tuple[object, ...], list[str]] = {}
+    answers: dict[tuple[object, ...], list[str]] = {}
     for run in runs():
         frameworks = tuple(sorted({row.framework for row in run.rows}))
         machine = run.stored.folder.parent.name
         question = (machine, run.stored.header["suite"], frameworks, is_narrowed(run))
-        kept.setdefault(question, []).append(run.name)
-    assert [names for names in kept.values() if len(names) > 1] == []
+        answers.setdefault(question, []).append(run.name)
+    assert [names for names in answers.values() if len(names) > 1] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
@@ -94,7 +95,7 @@ def workload_sizes() -> str:
 
 
 def frameworks() -> str:
-    """Return a line for every framework: its pinned packages, devices and strategies."""
+    """Return a line for every framework: its pinned packages, devices and methods."""
     lines = []
     for name, entry in catalog.frameworks().items():
         devices = ", ".join(entry.devices)
@@ -195,7 +196,9 @@ def _keys_of(declared: Experiment) -> list[tuple[str, str, str, str]]:
     for key, suite_key in declared.suite_keys.items():
         words = ", ".join(f'`"{word}"`' for word in suite_key.choices)
         values = words or f"a whole number from {suite_key.at_least} on"
-        default = "must be given" if suite_key.default is None else f"`{suite_key.default!r}`"
+        default = (
+            "must be given" if suite_key.default is None else f"`{json.dumps(suite_key.default)}`"
+        )
         lines.append((key, suite_key.meaning, values, default))
     return lines
 

@@ -17,7 +17,7 @@ from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 from harness.docs.measured import FRAMEWORKS
 from harness.docs.pages import DOCS
-from harness.docs.reference import full_run
+from harness.docs.reference import full_runs_of_one_machine
 
 FOLDER = DOCS / "figures"
 _DPI = 120
@@ -26,7 +26,7 @@ _COLOURS = 64
 
 
 @dataclass(frozen=True)
-class Kept:
+class PageFigure:
     """A figure that a page shows: its runs, and how `ckptbench figures` names it."""
 
     suite: str
@@ -35,12 +35,12 @@ class Kept:
 
 
 FIGURES = {
-    "cost-pytorch": Kept("bench", "cost-resnet50-full-float32-cpu", ("pytorch",)),
-    "cost": Kept("bench", "cost-resnet50-full-float32-cpu"),
-    "training": Kept("train", "training-resnet50-full-float32-cpu-every-4"),
-    "durability": Kept("bench", "durability"),
-    "determinism": Kept("resume", "determinism-resnet50-small-float32-cpu"),
-    "scaling": Kept("scaling", "scale-strong-resnet50-full-float32-cpu"),
+    "cost-pytorch": PageFigure("bench", "cost-resnet50-full-float32-cpu", ("pytorch",)),
+    "cost": PageFigure("bench", "cost-resnet50-full-float32-cpu"),
+    "training": PageFigure("train", "training-resnet50-full-float32-cpu-every-4"),
+    "durability": PageFigure("bench", "durability"),
+    "determinism": PageFigure("resume", "determinism-resnet50-small-float32-cpu"),
+    "scaling": PageFigure("scaling", "scale-strong-resnet50-full-float32-cpu"),
 }
 
 
@@ -55,9 +55,8 @@ def write(name: str) -> Path:
 
 def drawn(name: str) -> Drawn:
     """Draw a figure of the pages from the newest full runs of its suite."""
-    kept = FIGURES[name]
     by_name = {figure.name: figure for figure in figures.draw(runs_of(name))}
-    return by_name[kept.drawn]
+    return by_name[FIGURES[name].drawn]
 
 
 def described(file: Path) -> dict[str, str]:
@@ -76,12 +75,9 @@ def _texts_of(title: str, description: str) -> dict[str, str]:
 
 
 def runs_of(name: str) -> Sequence[ReadRun]:
-    """Return the newest full runs that a figure of the pages shows."""
-    by_name = {}
-    for framework in FIGURES[name].frameworks:
-        run = full_run(FIGURES[name].suite, framework)
-        by_name[run.name] = run
-    return list(by_name.values())
+    """Return the runs that a figure of the pages shows, all of one machine."""
+    figure = FIGURES[name]
+    return full_runs_of_one_machine(figure.suite, figure.frameworks)
 
 
 def _png(figure: Drawn) -> bytes:

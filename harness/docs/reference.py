@@ -28,10 +28,22 @@ def full_runs(suite: str) -> list[ReadRun]:
 
 def full_run(suite: str, framework: str) -> ReadRun:
     """Return the newest full run of a suite that holds a framework. Raises LookupError."""
-    held = [run for run in full_runs(suite) if framework in _frameworks(run)]
-    if not held:
+    candidates = [run for run in full_runs(suite) if framework in _frameworks(run)]
+    if not candidates:
         raise LookupError(f"no reference run of suite {suite} holds {framework}")
-    return max(held, key=lambda run: run.name)
+    return max(candidates, key=_name)
+
+
+def full_runs_of_one_machine(suite: str, frameworks: Sequence[str]) -> list[ReadRun]:
+    """Return the newest full run of each framework on the machine that ran the suite last."""
+    machine = _machine(max(full_runs(suite), key=_name))
+    newest: dict[str, ReadRun] = {}
+    for run in sorted(full_runs(suite), key=_name):
+        for framework in _frameworks(run) & set(frameworks):
+            if _machine(run) == machine:
+                newest[framework] = run
+    by_name = {run.name: run for run in newest.values()}
+    return [by_name[name] for name in sorted(by_name)]
 
 
 def most_sampled(suite: str, framework: str, method: str) -> ReadRun:
@@ -39,14 +51,14 @@ def most_sampled(suite: str, framework: str, method: str) -> ReadRun:
 
     Of two machines, the newer run's counts. Raises LookupError.
     """
-    machine = full_run(suite, framework).stored.folder.parent
-    held = [run for run in runs() if run.stored.folder.parent == machine]
+    machine = _machine(full_run(suite, framework))
+    of_machine = [run for run in runs() if _machine(run) == machine]
     counts = {}
-    for run in held:
+    for run in of_machine:
         if run.stored.header["suite"] == suite and framework in _frameworks(run):
             counts[run.name] = max(_samples(run, method), default=0)
     most = max(counts, key=lambda name: counts[name])
-    return next(run for run in held if run.name == most)
+    return next(run for run in of_machine if run.name == most)
 
 
 def is_narrowed(run: ReadRun) -> bool:
@@ -86,17 +98,25 @@ def reference_runs() -> str:
     """Return a section for every machine with its runs and the commands that made them."""
     by_machine: dict[str, list[ReadRun]] = {}
     for run in runs():
-        by_machine.setdefault(run.stored.folder.parent.name, []).append(run)
-    return "\n\n".join(_section(machine, held) for machine, held in by_machine.items())
+        by_machine.setdefault(_machine(run), []).append(run)
+    return "\n\n".join(_section(name, members) for name, members in by_machine.items())
 
 
-def _section(machine: str, held: Sequence[ReadRun]) -> str:
+def _section(machine: str, members: Sequence[ReadRun]) -> str:
     lines = []
-    for run in held:
+    for run in members:
         command = " ".join(run.stored.header["command"])
         lines.append([f"`{run.name}`", f"`{command}`"])
-    heading = f"## {machine}: {machine_in_words(held[-1])}"
+    heading = f"## {machine}: {machine_in_words(members[-1])}"
     return f"{heading}\n\n{table(('run', 'command'), lines)}"
+
+
+def _name(run: ReadRun) -> str:
+    return run.name
+
+
+def _machine(run: ReadRun) -> str:
+    return run.stored.folder.parent.name
 
 
 def _frameworks(run: ReadRun) -> set[str]:

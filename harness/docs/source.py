@@ -28,20 +28,20 @@ def source(path: str, name: str, *methods: str) -> str:
     return f"```python\n{textwrap.dedent(excerpt)}\n```"
 
 
-def _class_with(text: str, found: ast.ClassDef, methods: tuple[str, ...]) -> str:
-    first_line = text.splitlines()[found.lineno - 1]
-    docstring = _lines(text, found.body[0])
+def _class_with(text: str, definition: ast.ClassDef, methods: tuple[str, ...]) -> str:
+    first_line = text.splitlines()[definition.lineno - 1]
+    docstring = _lines(text, definition.body[0])
     parts = [f"{first_line}\n{docstring}"]
     for name in methods:
-        parts.append(_lines(text, _definition(found.body, name)))
+        parts.append(_lines(text, _definition(definition.body, name)))
     return "\n\n".join(parts)
 
 
 def _class(body: list[ast.stmt], name: str) -> ast.ClassDef:
-    found = _definition(body, name)
-    if not isinstance(found, ast.ClassDef):
+    definition = _definition(body, name)
+    if not isinstance(definition, ast.ClassDef):
         raise LookupError(f"{name} is no class")
-    return found
+    return definition
 
 
 def _definition(body: list[ast.stmt], name: str) -> _Named:
