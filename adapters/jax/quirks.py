@@ -23,6 +23,7 @@ class Quirks(quirks.Quirks[State]):
     compressed_up_to_bytes = {"ocdbt": 1024}
     # TensorStore does not write chunks of zeros.
     leaves_out_zeros = True
+    entry_names_are_unique = True
     safetensors_name = "flax"
 
     # jax.distributed cannot be started twice in a process.

@@ -79,10 +79,10 @@ class Quirks(Generic[StateT]):
     position_bytes: Mapping[str, range] = {}
     # A format leaves out the zeros of slots that no step has changed yet.
     leaves_out_zeros = False
+    # The entries of a state on one rank have different names, whichever files they are in.
+    entry_names_are_unique = False
     # A regular expression of the entries that have no role.
     entries_without_role = ".*"
-    # The share of all bytes of a checkpoint that its entries must account for, by format.
-    least_share: Mapping[str, float] = {}
     # The bytes by which the stored size of an entry may exceed its raw size, by format.
     padding_bytes: Mapping[str, int] = {}
     # The size up to which a format compresses even the entries of an uncompressed method.

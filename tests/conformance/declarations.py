@@ -51,11 +51,6 @@ def must_be_named(method: Declaration) -> bool:
     return method.get("listed") in ("when-named", "test-double")
 
 
-def writes_parts(method: Declaration) -> bool:
-    """Return whether every rank of a method writes a part of a sharded state."""
-    return method.get("writes") == "shares" or method.get("takes_shards", False)
-
-
 def has_a_race(method: Declaration) -> bool:
     """Return whether training behind a save may change what a method writes."""
     return any(failure.get("race") for failure in method.get("expected_failures", []))

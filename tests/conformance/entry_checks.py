@@ -15,7 +15,8 @@ from adapters.base import Entry, Framework
 from workloads import Role
 
 QUIRKS = SUBJECT.quirks
-DEFAULT_SHARE = 0.5
+# The share of all bytes of a checkpoint that its entries must account for.
+LEAST_SHARE = 0.5
 
 
 def leaf_bytes_of(framework: Framework[Any], state: Any) -> Counter[Role]:
@@ -54,7 +55,7 @@ def check_sizes_of_roles(
     assert [part for part in without_role if not re.fullmatch(pattern, part)] == []
 
 
-def check_files(name: str, path: Path, entries: list[Entry]) -> None:
+def check_files(path: Path, entries: list[Entry]) -> None:
     """Assert that no file has less than its entries, and that they account for most bytes."""
     assert len({(entry.file, entry.name) for entry in entries}) == len(entries)
     stored_bytes: Counter[str] = Counter()
@@ -68,9 +69,7 @@ def check_files(name: str, path: Path, entries: list[Entry]) -> None:
         assert left_bytes >= 0, file
         for part, limit_bytes in QUIRKS.unaccounted_bytes.items():
             assert part not in file or left_bytes <= limit_bytes, file
-    format_name = SUBJECT.methods[name]["format"]
-    share = QUIRKS.least_share.get(format_name, DEFAULT_SHARE)
-    assert stored_bytes.total() > share * sum(file_bytes.values())
+    assert stored_bytes.total() > LEAST_SHARE * sum(file_bytes.values())
 
 
 def sizes_of_files(path: Path) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from declarations import has_a_race, is_broken, must_be_named
 from subject import SUBJECT
 
 from workloads import Workload
@@ -34,6 +35,19 @@ def saved_cases(strategy: str) -> tuple[str, ...]:
     if declared.get("sharded"):
         return SUBJECT.quirks.sharded_cases
     return ("resnet50-float32",) if declared.get("default", True) else ()
+
+
+def methods_for(strategy: str, workload: Workload) -> list[str]:
+    """Return the methods that can save what a strategy leaves to a rank."""
+    is_sharded = SUBJECT.strategies.get(strategy, {}).get("sharded", False)
+    return [
+        name
+        for name, method in SUBJECT.methods.items()
+        if not is_broken(method, workload.precision)
+        and not has_a_race(method)
+        and not must_be_named(method)
+        and (method.get("takes_shards") or not is_sharded)
+    ]
 
 
 def leaves_file(strategy: str, world: int, case: str, steps: int) -> str:

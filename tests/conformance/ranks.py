@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from declarations import has_a_race, is_broken, is_readable_by_any_world, must_be_named
+from declarations import is_readable_by_any_world
 from entry_checks import check_files, check_sizes_of_roles
 from numpy.typing import NDArray
-from rank_cases import COMPARED_STEPS, leaves_file, rank_workload, saved_cases
+from rank_cases import COMPARED_STEPS, leaves_file, methods_for, rank_workload, saved_cases
 from subject import (
     SUBJECT,
     copied_leaves,
@@ -212,19 +212,6 @@ def check_saving(framework: Framework[Any], strategy: str, folder: Path) -> None
             report(f"{name} under {strategy} with {case}", problems)
 
 
-def methods_for(strategy: str, workload: Workload) -> list[str]:
-    """Return the methods that can save what a strategy leaves to a rank."""
-    is_sharded = SUBJECT.strategies.get(strategy, {}).get("sharded", False)
-    return [
-        name
-        for name, method in SUBJECT.methods.items()
-        if not is_broken(method, workload.precision)
-        and not has_a_race(method)
-        and not must_be_named(method)
-        and (method.get("takes_shards") or not is_sharded)
-    ]
-
-
 def wrong_restore(
     framework: Framework[Any], state: Any, target: Any, name: str, path: Path
 ) -> list[str]:
@@ -307,7 +294,7 @@ def wrong_entries(
     writers = ranks().size if declared.get("writes") == "every-rank" else 1
     try:
         check_sizes_of_roles(name, leaf_bytes, entries, roles, writers)
-        check_files(name, path, entries)
+        check_files(path, entries)
     except AssertionError as error:
         return [f"entries: {error}"]
     return wrong_number_of_files(name, entries) if QUIRKS.writes_one_file_per_rank else []

@@ -13,7 +13,7 @@ from subject import (
     SUBJECT,
     copied_leaves,
     digests,
-    new_framework,
+    new_method,
     same,
     shape_of,
     train,
@@ -23,7 +23,7 @@ from subject import (
 import workloads
 from adapters.base import Coverage, Method
 from adapters.shared.quirks import Quirks
-from workloads import Role, Workload
+from workloads import Workload
 
 QUIRKS = SUBJECT.quirks
 ITEM_BYTES = {"bfloat16": 2}
@@ -42,8 +42,6 @@ def test_the_quirks_are_those_that_the_suite_asks_for() -> None:
 
 
 def test_every_declared_method_can_be_made(framework: Any) -> None:
-    from subject import new_method
-
     for name, declared in SUBJECT.methods.items():
         assert isinstance(new_method(name, framework), Method)
         assert declared["covers"] in list(Coverage)
@@ -79,6 +77,7 @@ def test_the_leaves_are_those_of_the_workload(framework: Any, case: str) -> None
     allowed = re.compile("|".join(QUIRKS.added_leaves))
     assert {name for name in added if not allowed.fullmatch(name)} == set()
     assert required_leaves(workload) <= names
+    assert [name for name, role, *_ in leaves if role is not workloads.role_of(name)] == []
 
 
 def required_leaves(workload: Workload) -> set[str]:
@@ -222,17 +221,3 @@ def test_an_unknown_leaf_cannot_be_assigned(framework: Any) -> None:
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     with pytest.raises(KeyError, match="weights/unknown"):
         framework.assign(state, {"weights/unknown": memoryview(b"")})
-
-
-def test_every_leaf_has_a_role_of_its_name(framework: Any) -> None:
-    state = framework.build(workloads.load("resnet50", "small"), 1)
-    for leaf in framework.leaves(state):
-        assert leaf.role is workloads.role_of(leaf.name)
-        assert isinstance(leaf.role, Role)
-
-
-def test_a_framework_can_be_started_again(tmp_path: Path) -> None:
-    for _ in range(2):
-        framework = new_framework(tmp_path)
-        framework.build(workloads.load("candle-mlp", "small"), 1)
-        framework.stop()

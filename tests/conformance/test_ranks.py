@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from declarations import has_a_race, is_broken, is_readable_by_any_world, must_be_named
-from rank_cases import COMPARED_STEPS, leaves_file, rank_workload, saved_cases
+from declarations import Declaration, is_readable_by_any_world
+from rank_cases import COMPARED_STEPS, leaves_file, methods_for, rank_workload, saved_cases
 from subject import SUBJECT, train
 
 QUIRKS = SUBJECT.quirks
@@ -35,7 +35,7 @@ pytestmark = [
 
 @dataclass(frozen=True)
 class Run:
-    """What two and four ranks and one have reported, and the folder to which they wrote."""
+    """The reports of two, four and one rank, and the folder to which they wrote."""
 
     strategies: tuple[str, ...]
     folder: Path
@@ -110,18 +110,13 @@ def test_another_number_of_ranks_loads_what_two_have_saved(run: Run, world: int)
     assert sorted(lines) == right(names)
 
 
-def checkpoints(run: Run) -> list[tuple[str, Any]]:
+def checkpoints(run: Run) -> list[tuple[str, Declaration]]:
     """Return the name and the declared method of every checkpoint that two ranks save."""
     saved = []
     for strategy in run.strategies:
-        is_sharded = SUBJECT.strategies.get(strategy, {}).get("sharded", False)
         for case in saved_cases(strategy):
-            precision = rank_workload(case).precision
-            for name, method in SUBJECT.methods.items():
-                is_excluded = has_a_race(method) or must_be_named(method)
-                takes_state = method.get("takes_shards") or not is_sharded
-                if takes_state and not is_excluded and not is_broken(method, precision):
-                    saved.append((f"{name} under {strategy} with {case}", method))
+            for name in methods_for(strategy, rank_workload(case)):
+                saved.append((f"{name} under {strategy} with {case}", SUBJECT.methods[name]))
     return saved
 
 
