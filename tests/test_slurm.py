@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 import pytest
 import slurm_cluster
-from conftest import ROOT, planned, table_of
+from conftest import ROOT, planned
 from slurm_cluster import NODES, Cluster
 from test_leftovers import Watched
 from test_session import heed_ctrl_c
@@ -583,29 +583,6 @@ def test_an_interrupted_driver_leaves_no_job_and_no_process(
     assert status == 130
     assert f"cancelled; go on with: ckptbench run --resume {submitted.run.name}" in text
     assert left_behind(submitted, cluster) == []
-
-
-def test_ranks_of_both_nodes_end_with_a_killed_mpirun(
-    submit: Callable[..., Submitted], cluster: Cluster
-) -> None:
-    submitted = submit()
-    submitted.wait_until(submitted.has_saved)
-    killed = [process for process in psutil.process_iter() if is_mpirun(process, submitted)]
-    for process in killed:
-        process.kill()
-    assert killed, "no mpirun was seen"
-    status, text = submitted.end()
-    assert status == 1, text
-    (row,) = table_of(submitted.run)
-    assert (row.status, row.reason) == ("failed", "killed by SIGKILL")
-    assert left_behind(submitted, cluster) == []
-
-
-def is_mpirun(process: psutil.Process, submitted: Submitted) -> bool:
-    """Return whether a process is an mpirun of the run. It becomes prterun when it starts."""
-    with contextlib.suppress(psutil.Error):
-        return process.name() == "prterun" and str(submitted.results) in process.cmdline()[-1]
-    return False
 
 
 def test_a_job_that_still_waits_is_cancelled_with_its_driver(
