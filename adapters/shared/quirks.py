@@ -150,6 +150,10 @@ class Quirks(Generic[StateT]):
     safetensors_name = "np"
     # The cases whose tensors safetensors can hand to the framework.
     cases_of_safetensors: tuple[str, ...] | None = ("resnet50-float32", "llm-slice-bf16-mixed")
+    # The cases whose step changes all tensors of `addresses` in place, without a save.
+    cases_in_place: tuple[str, ...] = ("resnet50-float32", "candle-mlp-float32")
+    # A state trains on although a load into it has found damage.
+    trains_after_damage = True
     # A load uses the memory of the state even while a save is under way.
     loads_in_place_during_a_save = False
 
