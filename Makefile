@@ -15,7 +15,8 @@ FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
 # The last name comes first, because the tests of TensorFlow take longest.
 CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
-.PHONY: setup bench figures docs notebooks test test-slow test-fast test-frameworks check format regress clean
+.PHONY: setup bench figures docs notebooks test test-slow test-fast test-frameworks check format
+.PHONY: regress clean
 
 setup: $(HARNESS)/.complete
 
