@@ -180,7 +180,7 @@ def test_rows_of_several_ranks_say_how_many_and_what_they_change(tmp_path: Path)
         if hasattr(record, "rank")
     ]
     html = page([Machine([read_run(store_run(tmp_path, [one, two], found))])])
-    row = text_of(html[html.index('<tr id="m1-cost-2"') :])
+    row = " ".join(text_of(html[html.index('<tr id="m1-cost-2"') :]).split())
     assert re.search(r"\b2\s", row)
     assert "3.00 [3.00–3.00]" in row
     assert float(re.search(r'data-value="([^"]*)">3.00', html)[1]) == pytest.approx(3)

@@ -36,6 +36,9 @@ class Quirks(quirks.Quirks[State]):
     # The count of batches that only fine-tuning the statistics of a norm uses.
     entries_without_role = r"(.*/)?N(\.npy)?"
 
+    # Its version of numpy has no bfloat16.
+    reads_bfloat16 = False
+
     # The damaged bytes are in the state already. If they are the position in the words of numpy's
     # random generator, the next draw reads beyond the words, and the process crashes.
     trains_after_damage = False

@@ -150,6 +150,8 @@ class Quirks(Generic[StateT]):
     safetensors_name = "np"
     # The cases whose tensors safetensors can hand to the framework.
     cases_of_safetensors: tuple[str, ...] | None = ("resnet50-float32", "llm-slice-bf16-mixed")
+    # safetensors can read a tensor of type bfloat16, because the framework knows the type.
+    reads_bfloat16 = True
     # The cases whose step changes all tensors of `addresses` in place, without a save.
     cases_in_place: tuple[str, ...] = ("resnet50-float32", "candle-mlp-float32")
     # A state trains on although a load into it has found damage.
