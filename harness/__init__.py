@@ -1,3 +1,3 @@
-"""ckptbench: what checkpointing costs in a deep-learning framework, and whether what it wrote can be trusted."""
+"""ckptbench measures the cost of checkpoints in deep-learning frameworks, and checks them."""
 
 __version__ = "0.1.0"

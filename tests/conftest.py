@@ -1,4 +1,4 @@
-"""What the tests share: a scratch directory on a real disk, and runs of real cases in real worker processes."""
+"""The tests share a scratch directory on a real disk, and runs of real cases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records made up for the tests: believable in every field, and what a test is about changed by name."""
+"""Records made up for the tests are believable, and a test changes fields by name."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def trajectory(case: str = CASE, scale: float = 1.0, **changes: Any) -> Trajecto
 
 
 def training(case: str = CASE, **changes: Any) -> TrainingRecord:
-    """A block of four steps of 0.1 s with two checkpoints of 0.05 s each, between blocks of 0.4 s."""
+    """A block of four steps of 0.1 s, with two checkpoints of 0.05 s, between plain blocks."""
     tenth, twentieth = 100_000_000, 50_000_000
     record = TrainingRecord(
         kind="training",

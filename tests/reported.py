@@ -1,4 +1,4 @@
-"""Stored runs for the tests of the report: made of records, with what a page must not stumble over."""
+"""Stored runs for the tests of the report hold what a page must not stumble over."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def item(method: str, **changes: object) -> PlannedCase:
 
 
 def measured(case: str, seconds: float) -> list[Record]:
-    """What a good case leaves: two saves and loads, its state, its system calls and that it was verified."""
+    """A good case leaves two saves and loads, its state, its calls and its verification."""
     tenth = int(seconds * 1e9 / 4)
     phases = {"save_ns": tenth, "staged_ns": tenth, "finished_ns": tenth, "sync_ns": tenth}
     saves = [records.save(case, index=index, **phases) for index in range(2)]
@@ -57,7 +57,7 @@ def store_run(
 
 
 def hostile_run(results: Path) -> Path:
-    """Four good rows, one that failed for a reason that is markup under a name that is, and a damaged line."""
+    """Four good rows, one failed row with markup in name and reason, and a damaged line."""
     good = [item(method) for method in SPEEDS_S] + [item("buffered", workload="candle-mlp")]
     bad = item(f"evil{HOSTILE}", framework="jax")
     found = [record for it in good for record in measured(it.case.id, SPEEDS_S[it.case.method])]

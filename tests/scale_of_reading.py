@@ -36,7 +36,7 @@ PROCESSES = 4
 
 
 def write_run(results: Path, samples: int) -> Path:
-    """Store a run of about `samples` samples, half saves and half loads, every rank's counted; return its folder."""
+    """Store a run of about `samples` saves and loads of all ranks, and return its folder."""
     plan = [
         _case(framework, method, world)
         for framework in FRAMEWORKS
@@ -109,7 +109,8 @@ def main() -> None:
         subprocess.run(argv, check=True)
         peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
         print(
-            f"loaded and reported in {time.perf_counter() - begin_s:.1f} s, with at most {peak_bytes / 2**20:.0f} MiB of memory"
+            f"loaded and reported in {time.perf_counter() - begin_s:.1f} s, "
+            f"with at most {peak_bytes / 2**20:.0f} MiB of memory"
         )
 
 

@@ -46,7 +46,7 @@ class NoCollection(Buffered):
 
 
 class Durations(Buffered):
-    """Takes known times: 20 ms in open, 30 ms in save, 60 ms in staged, 90 ms in finished, and 120 ms in load."""
+    """Takes 20 ms in open, 30 in save, 60 in staged, 90 in finished and 120 in load."""
 
     def open(self, state: State) -> None:
         time.sleep(0.020)
@@ -80,7 +80,7 @@ class LastRankOpensLate(Buffered):
 
 
 class WeightsOnly(Buffered):
-    """Restores only the leaves of the model; declared as such it is right, declared as more or less it is wrong."""
+    """Restores only the leaves of the model, and is wrong if declared as more or less."""
 
     def load(self, state: State, path: Path) -> None:
         kept = {
@@ -94,7 +94,7 @@ class WeightsOnly(Buffered):
 
 
 class StandingLeaf(Raw):
-    """A leaf of which has the same value in every state, as the moments of rows have that no batch uses."""
+    """One leaf has the same value in every state, as moments of unused rows have."""
 
     def build(self, workload: Workload, seed: int) -> State:
         state = super().build(workload, seed)

@@ -20,7 +20,7 @@ HEADER: dict[str, Any] = {"suite": "gate", "directory": None, "python": []}
 
 
 def parsed(command: str) -> tuple[str, dict[str, Any]]:
-    """The command's name and what the command line makes of its words; it fails where they are none that it takes."""
+    """Return the command's name and its parsed words. Fail if the command takes them not."""
     program, name, *words = shlex.split(command)
     assert program == "ckptbench"
     found = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a person types: wrong names, wrong places and wrong numbers get one sentence and exit 2; lists and formats can be read."""
+"""A person's wrong words get one sentence and exit status 2, and lists can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From records to rows: what counts, what is left out, and what a row says where something is missing."""
+"""Rows derive from records. They say what counts, what is left out, and what is missing."""
 
 from __future__ import annotations
 

@@ -223,7 +223,8 @@ def test_a_column_is_three_edits(tree: Tree, scratch: Path) -> None:
     text = rows.read_text()
     declaration = (
         "    threads: int | None = column(\n"
-        '        "threads after a save", heading="threads", of=SAVES, over_ranks=largest, summary=most\n'
+        '        "threads after a save", heading="threads",\n'
+        "        of=SAVES, over_ranks=largest, summary=most\n"
         "    )\n"
     )
     before = "    files: int | None = column("

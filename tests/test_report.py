@@ -1,4 +1,4 @@
-"""The report: what is on the page, the commands that measure a row again, and machines that are kept apart."""
+"""The report's page holds tables, commands that measure a row again, and machines apart."""
 
 from __future__ import annotations
 
@@ -120,8 +120,9 @@ def test_a_command_has_what_the_user_had_set() -> None:
     ).case
     header = {"suite": "bench", "directory": "/scratch of mine", "python": ["raw=/opt/python"]}
     assert command(case, header, [case]) == (
-        "ckptbench run bench --framework raw --workload resnet50 --method buffered --option depth=2 --option crc=false "
-        "--world 4 --strategy ddp --launcher slurm --nodes 2 --device cuda --dir '/scratch of mine' --python raw=/opt/python"
+        "ckptbench run bench --framework raw --workload resnet50 --method buffered "
+        "--option depth=2 --option crc=false --world 4 --strategy ddp --launcher slurm --nodes 2 "
+        "--device cuda --dir '/scratch of mine' --python raw=/opt/python"
     )
 
 

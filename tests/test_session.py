@@ -1,4 +1,4 @@
-"""Runs that are killed, interrupted, starved or sent elsewhere: nothing is lost, nothing is measured twice, nothing is left."""
+"""A run that is killed, interrupted or starved loses nothing and leaves nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ START = ("--framework", "raw", "--workload", "resnet50")
 
 
 def start(argv: list[str]) -> subprocess.Popen[str]:
-    """Start a driver as a terminal does: a shell that has put the tests in the background has them ignore Ctrl-C, and it too."""
+    """Start a driver that heeds Ctrl-C, even if a shell has put the tests in the background."""
     return subprocess.Popen(
         argv,
         cwd=ROOT,
@@ -59,7 +59,7 @@ def heed_ctrl_c() -> None:
 
 
 def processes_in(where: Path) -> list[psutil.Process]:
-    """What still runs on behalf of a run: jobs are named after their folder, helpers by their working files."""
+    """Return the processes of a run. Its folder names jobs, and working files name helpers."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         variables = process.info["environ"] or {}
@@ -203,7 +203,9 @@ def test_an_interpreter_that_prints_rubbish_and_ends_is_a_failed_row(
 
     fake = tmp_path / "python"
     fake.write_text(
-        f'#!/bin/sh\ncase "$*" in *harness.worker*save*) echo "}}{{ rubbish"; exit 0;; esac\nexec {sys.executable} "$@"\n'
+        "#!/bin/sh\n"
+        'case "$*" in *harness.worker*save*) echo "}{ rubbish"; exit 0;; esac\n'
+        f'exec {sys.executable} "$@"\n'
     )
     fake.chmod(0o755)
     original = environments.Environments.interpreter

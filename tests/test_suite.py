@@ -60,7 +60,10 @@ def toy(tmp_path: Path) -> FrameworkEntry:
     """Return a framework with a method of each kind."""
     methods = {
         "plain": "listed = 'default'\noptions = { crc = true, level = 1.5, codec = 'none' }",
-        "quick": "speed = 'fastest-known'\nown_process = true\nexpected_failures = [{reason = 'boom', precision = 'float32'}]",
+        "quick": (
+            "speed = 'fastest-known'\nown_process = true\n"
+            "expected_failures = [{reason = 'boom', precision = 'float32'}]"
+        ),
         "slow": "speed = 'slow'\nrank_local = true\noptions = { crc = true }",
         "liar": "listed = 'test-double'",
     }
@@ -291,7 +294,10 @@ def test_workloads_narrow(tmp_path: Path, toy: FrameworkEntry) -> None:
     assert item.case.workload == "resnet50"
     with pytest.raises(
         UsageError,
-        match=r"suite test does not measure workload 'candle-mlp' \(it measures: llm-slice, resnet50\)",
+        match=(
+            r"suite test does not measure workload 'candle-mlp' "
+            r"\(it measures: llm-slice, resnet50\)"
+        ),
     ):
         planning.plan(suite_, [toy], workloads=["candle-mlp"])
     with pytest.raises(
@@ -330,7 +336,8 @@ def test_worlds_replace_the_suites(tmp_path: Path, toy: FrameworkEntry) -> None:
     [
         (
             {"methods": ["plian"]},
-            r"unknown method 'plian' in framework toy; did you mean 'plain'\? \(known: liar, plain, quick, slow\)",
+            r"unknown method 'plian' in framework toy; did you mean 'plain'\? "
+            r"\(known: liar, plain, quick, slow\)",
         ),
         ({"device": "cuda"}, r"unknown device 'cuda' in framework toy \(known: cpu\)"),
         ({"launcher": "mpiexec"}, r"unknown launcher 'mpiexec'.*\(known: local, mpirun, slurm\)"),
@@ -507,7 +514,10 @@ def test_a_suite_may_name_what_another_framework_has(tmp_path: Path, toy: Framew
 
 
 def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
-    strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    strategies = (
+        "[strategies.one]\ndescription = 'a'\ndefault = true\n"
+        "[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    )
     framework = _framework(
         tmp_path / "adapters",
         "toy",
@@ -540,7 +550,10 @@ def test_strategies_are_for_several_ranks(tmp_path: Path) -> None:
 def test_a_file_of_each_rank_holds_replicated_state_as_often_as_there_are_ranks(
     tmp_path: Path,
 ) -> None:
-    strategies = "[strategies.one]\ndescription = 'a'\ndefault = true\n[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    strategies = (
+        "[strategies.one]\ndescription = 'a'\ndefault = true\n"
+        "[strategies.parts]\ndescription = 'b'\nsharded = true\n"
+    )
     methods = {"plain": "listed = 'default'", "each": "writes = 'every-rank'\ntakes_shards = true"}
     framework = _framework(tmp_path / "adapters", "toy", methods, HEAD + strategies)
     sweeps = _suite(

@@ -372,8 +372,8 @@ def test_methods_that_never_flush_are_named() -> None:
     never = {"durability": "never", "data_durability": "never"}
     text = summary.meaning([row("a", **never), row("b", **never), row("c", **never), row("d")])
     assert (
-        "After a power loss nothing that a, b and c wrote is certain, because not all of it is flushed."
-        in text
+        "After a power loss nothing that a, b and c wrote is certain, "
+        "because not all of it is flushed." in text
     )
 
 
@@ -507,12 +507,12 @@ def notes(*found: Row, records_: RunRecords = NOTHING) -> str:
 def test_the_samples_and_the_disturbed_ones_are_counted() -> None:
     said = notes(row("a", disturbed=2), row("b", (1.0,), disturbed=1), FAILED)
     assert (
-        "Medians of 4 saves, up to 2 processes a method, 95 % bootstrap intervals clustered by process"
-        in said
+        "Medians of 4 saves, up to 2 processes a method, "
+        "95 % bootstrap intervals clustered by process" in said
     )
     assert (
-        "3 samples stood between ceilings that differed by more than 10 % and were tagged disturbed."
-        in said
+        "3 samples stood between ceilings that differed by more than 10 % "
+        "and were tagged disturbed." in said
     )
 
 

@@ -1,4 +1,4 @@
-"""The example of a workflow: its commands are those of the harness, and only a regression turns a pull request red."""
+"""The example workflow uses real commands, and only a regression turns it red."""
 
 from __future__ import annotations
 

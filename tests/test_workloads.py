@@ -1,4 +1,4 @@
-"""The workloads hold what the studies name, and are the same for everyone who asks with the same arguments."""
+"""Workloads hold what the studies name, and the same arguments give the same ones."""
 
 from __future__ import annotations
 

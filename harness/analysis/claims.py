@@ -43,9 +43,9 @@ def by_framework(
 ) -> dict[str, list[AnyRow]]:
     """Return the good rows of each framework from one run, of the most common state and ranks.
 
-    The run is the one that tried most methods, the newest of several. So a run of a few methods does
-    not replace one of all, and a method that has failed since is no longer praised. Times of two
-    runs are never compared with each other.
+    The run is the one that tried most methods, the newest of several. So a run of a few methods
+    does not replace one of all, and a method that has failed since is no longer praised. Times of
+    two runs are never compared with each other.
     """
     settings = [_setting(row) for rows in runs for row in rows if is_good(row)]
     if not settings:

@@ -1,4 +1,4 @@
-"""Stored runs with what they say: where tables, figures, reports, comparisons and notebooks begin."""
+"""Stored runs with their rows. Tables, figures, reports, comparisons and notebooks begin here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REFERENCE = ROOT / "results" / "reference"  # a folder for each machine, with th
 
 @dataclass(frozen=True)
 class ReadRun:
-    """A stored run, its records sorted, and a row for every case of its plan in the plan's order."""
+    """A stored run, its sorted records, and a row for every case of its plan, in the same order."""
 
     stored: StoredRun
     records: RunRecords

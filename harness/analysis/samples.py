@@ -26,11 +26,11 @@ class Value:
 class SampleTable:
     """The samples that one kind of record reports.
 
-    `values` are what columns derive from. `across` takes the ranks' values before they are combined
-    and returns what their differences say, with the columns of `KEY`; it is merged into the samples.
-    `choose` takes them before they are combined too, and returns one row a sample, for samples whose
-    parts must be of one rank; by default each value is combined by itself. `derived` holds further
-    values, computed in order from the combined ones.
+    Columns derive from `values`. `across` takes the ranks' values before they are combined. It
+    returns what their differences say, with the columns of `KEY`, and is merged into the samples.
+    `choose` also takes them before they are combined, and returns one row a sample. It is for
+    samples whose parts must be of one rank. Without it, each value is combined by itself.
+    `derived` holds further values, computed in order from the combined ones.
     """
 
     record: type[SampleRecord]

@@ -18,8 +18,8 @@ from harness.run.errors import UsageError
 from harness.run.plan import AB, Selection
 
 _HELP = (
-    "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this project, a method's option "
-    "(KEY=VALUE), or '.' for what is here. May be given several times."
+    "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this "
+    "project, a method's option (KEY=VALUE), or '.' for what is here. May be given several times."
 )
 
 

@@ -25,7 +25,10 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Measure what checkpointing costs in a deep-learning framework, and whether what it wrote can be trusted.",
+    help=(
+        "Measure what checkpointing costs in a deep-learning framework, and whether what it wrote "
+        "can be trusted."
+    ),
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
@@ -37,7 +40,10 @@ PythonOption = Annotated[
     list[str] | None,
     typer.Option("--python", metavar="FRAMEWORK=PATH", help="Use an interpreter of your own."),
 ]
-_DIR_HELP = "Scratch directory: checkpoints are written to its file system, which all nodes share where ranks are on several."
+_DIR_HELP = (
+    "Scratch directory: checkpoints are written to its file system, which all nodes share where "
+    "ranks are on several."
+)
 DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
 

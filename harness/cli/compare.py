@@ -93,7 +93,7 @@ def regress_command(
     python: PythonOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Measure the gate suite and compare it with this machine's baseline, which the first run becomes."""
+    """Compare the gate suite with this machine's baseline, which the first run becomes."""
     require_output(form, folder)
     slurm.require_a_node()
     frameworks, scratch = (
@@ -110,7 +110,7 @@ def regress_command(
     plan = planning.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
     if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
         raise IncomparableError(
-            f"the baseline {baseline.name} has no row in common with the suite {suite_name} of now: "
+            f"the baseline {baseline.name} has no row in common with today's suite {suite_name}; "
             f"remove {shlex.quote(str(place))} to have a new one"
         )
     sides = {"": Arm(environments_of(python or ()))}
@@ -151,7 +151,7 @@ def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
 
 
 def require_output(form: str, folder: Path | None) -> None:
-    """Refuse a format that nobody knows and a folder that cannot be made: before anything is measured."""
+    """Refuse an unknown format, or a folder that cannot be made, before anything is measured."""
     if form not in FORMATS:
         raise nearest("format", form, FORMATS)
     if folder is not None:
@@ -193,7 +193,7 @@ def print_comparison(found: Comparison) -> None:
 
 
 def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> None:
-    """Say that a first run is the baseline; one in which a row failed is none, and goes to the other runs."""
+    """Make a first run the baseline, or store it beside the other runs if a row of it failed."""
     if failed:
         run.close()
         run.folder.rename(results / run.name)
@@ -216,8 +216,8 @@ def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
     differences = comparable(baseline.stored.manifest, here)
     if differences:
         raise IncomparableError(
-            f"the baseline {baseline.name} was measured when this machine was another one ({', '.join(differences)}): "
-            f"remove {shlex.quote(str(place))} to have a new one"
+            f"the baseline {baseline.name} was measured when this machine was another one "
+            f"({', '.join(differences)}): remove {shlex.quote(str(place))} to have a new one"
         )
 
 
@@ -225,8 +225,9 @@ def _require_settled(baseline: ReadRun, place: Path) -> None:
     """Refuse to measure what an older version's ceilings could not be held against."""
     if not comparison.has_settled_ceilings(baseline):
         raise IncomparableError(
-            f"the ceilings of the baseline {baseline.name} were taken without memory having been backed before, as older versions "
-            f"did: remove {shlex.quote(str(place))} to have a new one"
+            f"the ceilings of the baseline {baseline.name} were taken by an older version, "
+            "which did not back memory with pages first: "
+            f"remove {shlex.quote(str(place))} to have a new one"
         )
 
 

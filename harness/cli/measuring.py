@@ -30,8 +30,9 @@ from harness.run.plan import PlannedCase, Selection
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PRECISION_HELP = (
-    "Go on after the suite's own processes until no figure's interval over processes is wider than this share to "
-    "either side: durable and load over the ceiling, stall, training with over without, or, with two arms, the ratios of those."
+    "Go on after the suite's own processes until no figure's interval over processes is wider than "
+    "this share to either side: durable and load over the ceiling, stall, training with over "
+    "without, or, with two arms, the ratios of those."
 )
 PrecisionOption = Annotated[
     float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)

@@ -67,10 +67,9 @@ def _print_tables(run: ReadRun) -> None:
         for row in members:
             if row.reason:
                 name = escape(naming.name(row))
-                out.print(
-                    f"[red]{name}[/]: {row.status} in {row.phase or 'the run'}: {escape(row.reason)}",
-                    highlight=False,
-                )
+                place = row.phase or "the run"
+                text = f"[red]{name}[/]: {row.status} in {place}: {escape(row.reason)}"
+                out.print(text, highlight=False)
         out.print()
     for name, arm in run.stored.header.get("arms", {}).items():
         out.print(f"arm {name}: {escape(' '.join(arm['asked']))}", highlight=False)

@@ -34,8 +34,8 @@ from harness.wire.records import FailureRecord, Record
 class Goal:
     """The end of a run that goes on after its plan, until its rows are precise enough.
 
-    `too_wide` returns the identifiers of the cases that need another process. No process begins that
-    may outlast `budget_s` seconds.
+    `too_wide` returns the identifiers of the cases that need another process. A process that may
+    outlast `budget_s` seconds does not begin.
     """
 
     too_wide: Callable[[], Collection[str]]

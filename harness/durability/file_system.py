@@ -31,7 +31,7 @@ class Inode:
     last_change: Change = "created"
     changed_at: int = BEFORE_LOG
     was_ever_flushed: bool = False
-    # Bytes that write() changed lie anywhere in the file. Only a flush of the whole file covers them.
+    # Bytes that write() changed lie anywhere in the file, so only a flush of all of it covers them.
     has_unflushed_writes: bool = False
     is_directory: bool = False
     links: int = 0

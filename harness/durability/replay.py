@@ -224,8 +224,8 @@ class Replay:
         for mapping in self._mappings_of(call):
             self._count("msync", mapping.path, call)
             mapping.is_synced = True
-            # msync flushes the mapped range alone. A mapping that starts where the file does is taken
-            # for the whole file, unless write() has changed bytes that may lie beyond it.
+            # msync flushes the mapped range alone. A mapping that starts where the file does is
+            # taken for the whole file, unless write() has changed bytes that may lie beyond it.
             if mapping.offset_bytes == 0 and not mapping.inode.has_unflushed_writes:
                 self._file_system.flush_contents(mapping.inode, call.start, call.end)
 

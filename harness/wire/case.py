@@ -87,7 +87,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Storage:
-    """How the run's scratch directory takes I/O, found by the calibration job (block and depth in bytes and requests)."""
+    """The way in which the scratch directory takes I/O, found by the calibration job.
+
+    The block is in bytes, and the depth in requests.
+    """
 
     direct: bool
     write_block_bytes: int
@@ -107,7 +110,10 @@ TRACE = "trace"
 
 @dataclass(frozen=True)
 class Job:
-    """The work of one worker process (or one per rank): its tasks share framework, workload, device and world."""
+    """The work of one worker process, or of one process a rank.
+
+    Its tasks share framework, workload, device and world.
+    """
 
     name: str
     role: str  # a stage of the cases' experiment, or CALIBRATE or TRACE

@@ -13,8 +13,8 @@ from harness.wire.records import Record
 class ExperimentSession(Protocol):
     """The session as the driver part of an experiment sees it: a few cases in one process slot.
 
-    A `driver.py` may have a function `after_stages(session: ExperimentSession) -> None`. The session
-    calls it once the stages of its cases are complete in that slot.
+    A `driver.py` may have a function `after_stages(session: ExperimentSession) -> None`. The
+    session calls it once the stages of its cases are complete in that slot.
     """
 
     @property

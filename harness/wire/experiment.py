@@ -24,9 +24,9 @@ class Stage:
     """One job of a process slot. The function of this name in the experiment's `worker.py` does it.
 
     `in_words` names the stage in progress lines. `leaves` says what the stage leaves in the scratch
-    directory for the stages after it. `samples` says how many samples it takes: as many as the suite
-    asks for, one, or none because the stage is one piece. `reports` says which ranks write a record
-    when they have come to its end.
+    directory for the stages after it. `samples` says how many samples it takes. That is as many as
+    the suite asks for, one, or none because the stage is one piece. `reports` says which ranks
+    write a record when they have come to its end.
     """
 
     name: str
@@ -62,13 +62,14 @@ class SuiteKey:
 class Experiment:
     """One question that can be asked of a case, and how it is answered.
 
-    `place` orders the experiments on the report page. With `methods`, a case is a checkpoint method;
-    without, it is the framework's own training. `processes` is how many process slots a case has;
-    None leaves that to the suite. The slots take the seeds of Python's text hashes in turn from `hash_seeds`, where None
-    means another seed in every process. `reads_in_another_world` says that other ranks load what
-    these saved, so a method must allow that. `compares_frameworks` says that a row means something
-    only beside rows of other frameworks. `states_at_work` counts the states that lie in the scratch
-    directory at once, beside the checkpoints that are kept.
+    `place` orders the experiments on the report page. With `methods`, a case is a checkpoint
+    method. Without, it is the framework's own training. `processes` is the number of a case's
+    process slots, and None leaves that to the suite. The slots take the seeds of Python's text
+    hashes in turn from `hash_seeds`, where None means another seed in every process.
+    `reads_in_another_world` says that other ranks load what these saved, so a method must allow
+    that. `compares_frameworks` says that a row means something only beside rows of other
+    frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside
+    the checkpoints that are kept.
     """
 
     name: str

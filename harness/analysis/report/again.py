@@ -43,7 +43,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
 
 
 def _sides(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Both sides, with absolute paths where they were given as seen from wherever the command was typed."""
+    """Return the words of both sides. Their paths are absolute, so any folder will do."""
     return [
         word for name, arm in arms.items() for asked in _asked(arm) for word in (f"--{name}", asked)
     ]
@@ -57,7 +57,7 @@ def _asked(arm: Mapping[str, Any]) -> list[str]:
 
 
 def _settings(settings: Mapping[str, Any], summarises: bool) -> list[str]:
-    """Whose mpirun starts the ranks, and from how many ranks on one record stands for all, where that is not the usual."""
+    """Return the words for mpirun and for the summary of ranks, where they are not the defaults."""
     words = ["--mpirun", settings["mpirun"]] if settings.get("mpirun") else []
     above = settings.get("summary_above", SUMMARY_ABOVE)
     return words + (

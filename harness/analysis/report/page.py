@@ -1,4 +1,4 @@
-"""Stored runs as one self-contained page: no file beside it, no network, readable without JavaScript and in print."""
+"""Stored runs become one page, which needs no other file, no network and no JavaScript."""
 
 from __future__ import annotations
 
@@ -90,7 +90,10 @@ def page(machines: Sequence[Machine]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; form-action 'none'"
+    policy = (
+        f"default-src 'none'; img-src data:; style-src {_hash(style)}; "
+        f"script-src {_hash(script)}; form-action 'none'"
+    )
     described = [
         _described(machine, f"m{number}-", len(machines) > 1)
         for number, machine in enumerate(machines, start=1)

@@ -1,4 +1,4 @@
-"""What more ranks do to a checkpoint: rows of one method in worlds of several sizes, held against the smallest of them."""
+"""Rows of one method in worlds of several sizes are compared with the smallest world."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def is_scaling(rows: Sequence[CostRow]) -> bool:
 
 
 def series(rows: Sequence[CostRow]) -> list[list[Scaled]]:
-    """The rows in order, those of one method and strategy together, from the smallest world to the largest.
+    """Return the rows of each method and strategy together, from the smallest world to the largest.
 
     One rank needs no strategy: it begins the series of every one that the method has.
     """

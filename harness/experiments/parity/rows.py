@@ -153,9 +153,8 @@ def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, Trajectory
     faults = []
     # also where it is not a number
     if not row.forward_difference <= FORWARD_TOLERANCE[row.precision]:
-        faults.append(
-            f"the first forward pass differs by {row.forward_difference:.1e}{f' in {worst_buffer}' * bool(worst_buffer)}"
-        )
+        place = f" in {worst_buffer}" if worst_buffer else ""
+        faults.append(f"the first forward pass differs by {row.forward_difference:.1e}{place}")
     if not row.step_difference <= STEP_TOLERANCE[row.precision]:
         faults.append(f"{row.step_worst_leaf} differs by {row.step_difference:.1e} after one step")
     if not row.losses_difference <= LOSSES_TOLERANCE[row.precision]:
@@ -168,7 +167,10 @@ def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, Trajectory
 
 
 def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> tuple[float, str]:
-    """The largest difference of a leaf's sampled elements and root mean square, relative to the latter, and the leaf's name."""
+    """Return the largest difference of a leaf, and the leaf's name.
+
+    The sampled elements and the root mean square are compared, relative to the latter.
+    """
     known = [{sample.name: sample for sample in peer} for peer in peers]
     worst, worst_name = 0.0, ""
     for sample in own:

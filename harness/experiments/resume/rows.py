@@ -52,8 +52,8 @@ def _losses_text(row: ResumeRow) -> str:
 class ResumeRow(Row):
     """One resumed run against the straight one, leaf by leaf after every step.
 
-    Without a method, it is a run that began anew. `diverged_at` is the first step after which a leaf
-    of any rank differs. It is `at_step` itself where the load did not restore the leaf.
+    Without a method, it is a run that began anew. `diverged_at` is the first step after which a
+    leaf of any rank differs. It is `at_step` itself where the load did not restore the leaf.
     """
 
     covers: str = identity_column(
@@ -165,7 +165,10 @@ def _row(item: Wanted, records: RunRecords) -> ResumeRow:
 
 
 def _lacks_divergence(resumed: Sequence[ResumeRecord]) -> bool:
-    """Whether a rank diverged and its record, which would say where, is lost: one for all ranks is only a summary."""
+    """Return True if a rank diverged, but no record says at which step.
+
+    The record of that rank is lost if one record stands for all ranks.
+    """
     return not all(record.identical for record in resumed) and all(
         record.diverged_at is None for record in resumed
     )

@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold, and whether the same state gives the same files: the rows of the sizes experiment."""
+"""Rows of the sizes experiment tell the content of a checkpoint's files, and if they repeat."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _writes_text(row: SizesRow) -> str:
 class SizesRow(Row):
     """The files of one method: sizes of the checkpoint of the trained state, and how they repeat.
 
-    Bytes by role are as they lie in the files, and None where the format does not name them. What no
-    entry claims is `metadata_bytes`. The `deflated` and `shuffled` fractions are the state's own, of
-    weights and of the optimizer, fresh and trained.
+    Bytes by role are as they lie in the files, and None where the format does not name them. Bytes
+    that no entry claims are `metadata_bytes`. The `deflated` and `shuffled` fractions are the
+    state's own, of weights and of the optimizer, fresh and trained.
     """
 
     state_bytes: int | None = column("bytes of the state in memory", unit="bytes")

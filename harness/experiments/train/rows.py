@@ -116,8 +116,8 @@ class TrainRow(Row):
         derived=lambda blocks: blocks["plain_s"] / blocks["steps"],
     )
     overhead_s: Estimate | None = column(
-        "what one checkpoint adds to the training time, with its 95 % interval: stall, slowdown and "
-        "back-pressure",
+        "what one checkpoint adds to the training time, with its 95 % interval: stall, slowdown "
+        "and back-pressure",
         heading="overhead",
         unit="s",
         text=lambda row: text.spread_duration(row.overhead_s),
