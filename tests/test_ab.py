@@ -405,7 +405,7 @@ def test_another_checkouts_worker_runs_wherever_the_driver_is(
     ab: Command, checkout: Path, tmp_path: Path
 ) -> None:
     double = checkout / "adapters" / "raw" / "double.py"
-    double.write_text(double.read_text().replace('"none": Buffered,', '"none": Truncated,'))
+    edit(double, ("_class_of(fault)(place", '_class_of("truncated")(place'))
     done = subprocess.run(
         ab("quick", "--b", str(checkout), "--format", "json"),
         cwd=ROOT,

@@ -145,7 +145,7 @@ SHOWN = (
     "(it) => [it.alt, it.getBoundingClientRect().width, it.naturalWidth])"
 )
 # CSS pixels across, as drawn
-LARGEST = {"What a checkpoint costs": 900, "Does a killed run go on": 1600}
+LARGEST = {"What a checkpoint costs": 900, "Does a killed run continue": 1300}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -325,7 +325,9 @@ def test_every_printed_page_of_a_table_has_its_headings(
     pages = printed(open_page(browser, reference).page, tmp_path / "report.pdf")
     with_rows = [text for text in pages if len(re.findall(r"\[\d\.\d\d–", text)) >= 5]
     assert len(with_rows) >= 2
-    assert [text[:200] for text in with_rows if "share of ceiling" not in text] == []
+    # A heading may be broken into several lines.
+    beginnings = [" ".join(text[:300].split()) for text in with_rows]
+    assert [text for text in beginnings if "share of ceiling" not in text] == []
 
 
 def printed(page: Page, file: Path) -> list[str]:
