@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,6 +31,7 @@ from subject import (
     copied_leaves,
     digest,
     digests,
+    item_bytes,
     new_framework,
     new_method,
     opened,
@@ -367,7 +369,8 @@ def whole_leaves(framework: Framework[Any], state: Any) -> dict[str, Bytes]:
     """Return all leaves but those of a rank alone, with an axis for the bytes of an element."""
     whole = {}
     for leaf in framework.leaves(state):
-        part = np.frombuffer(leaf.data, np.uint8).reshape(*leaf.shape, -1)
+        # A rank's shard may be empty, so numpy could not find out the last axis by itself.
+        part = np.frombuffer(leaf.data, np.uint8).reshape(*leaf.shape, item_bytes(leaf.dtype))
         if isinstance(leaf.placement, Shard):
             whole[leaf.name] = joined(leaf.placement, part)
         elif leaf.placement == Replicated():
@@ -401,11 +404,16 @@ CHECKS: dict[str, Callable[[Framework[Any], str, Path], None]] = {
 
 
 def main(folder: Path, strategies: list[str], checks: list[str]) -> None:
-    """Run the checks, and leave together."""
-    for strategy in strategies:
-        with started(strategy, folder) as framework:
-            for check in checks:
-                CHECKS[check](framework, strategy, folder)
+    """Run the checks, and leave together. An error on one rank ends all of them."""
+    try:
+        for strategy in strategies:
+            with started(strategy, folder) as framework:
+                for check in checks:
+                    CHECKS[check](framework, strategy, folder)
+    except BaseException:
+        # The others would wait for ever for a rank that is gone.
+        traceback.print_exc()
+        ranks().Abort(1)
     from mpi4py import MPI
 
     ranks().barrier()

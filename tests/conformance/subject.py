@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from declarations import Declaration, declaration, is_broken
 
 import workloads
@@ -20,8 +21,15 @@ from workloads import Role, Workload
 
 IO = DirectIo(direct=False, block_bytes=1 << 20, depth=1)
 
+_ITEM_BYTES = {"bfloat16": 2}  # which numpy lacks
+
 # The type, the shape and the role of a leaf, behind its name.
 LeafShape = tuple[str, Role, str, tuple[int, ...]]
+
+
+def item_bytes(dtype: str) -> int:
+    """Return the bytes of one element of a leaf."""
+    return _ITEM_BYTES.get(dtype) or np.dtype(dtype).itemsize
 
 
 class Subject:

@@ -13,6 +13,7 @@ from subject import (
     SUBJECT,
     copied_leaves,
     digests,
+    item_bytes,
     new_method,
     same,
     shape_of,
@@ -26,7 +27,6 @@ from adapters.shared.quirks import Quirks
 from workloads import Workload
 
 QUIRKS = SUBJECT.quirks
-ITEM_BYTES = {"bfloat16": 2}
 # bfloat16 has 8 bits of precision, and a framework may round or cut.
 BFLOAT16_ERROR = 2**-7
 ALL_CASES = [
@@ -93,9 +93,8 @@ def required_leaves(workload: Workload) -> set[str]:
 def test_the_bytes_of_a_leaf_are_those_of_its_type_and_shape(framework: Any, case: str) -> None:
     for leaf in framework.leaves(framework.build(SUBJECT.workload(case), 1)):
         assert leaf.dtype in QUIRKS.dtypes
-        item_bytes = ITEM_BYTES.get(leaf.dtype) or np.dtype(leaf.dtype).itemsize
         assert leaf.data.format == "B"
-        assert leaf.data.nbytes == item_bytes * math.prod(leaf.shape)
+        assert leaf.data.nbytes == item_bytes(leaf.dtype) * math.prod(leaf.shape)
 
 
 @each_case
