@@ -15,14 +15,21 @@ FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
 # The last name comes first, because the tests of TensorFlow take longest.
 CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
-.PHONY: setup bench figures docs notebooks test test-slow test-fast test-frameworks check format
+.PHONY: setup tools bench figures docs notebooks test test-slow test-fast test-frameworks check format
 .PHONY: regress clean
 
 setup: $(HARNESS)/.complete
 
+tools: $(HARNESS)/.tools
+
 # The stamp is written last, so that an interrupted installation starts again.
 $(HARNESS)/.complete: pyproject.toml
 	$(PYTHON) -m venv --clear $(HARNESS)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+# Only tests, checks and notebooks need these packages. A measurement begins without them.
+$(HARNESS)/.tools: $(HARNESS)/.complete
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
@@ -38,7 +45,7 @@ docs: setup
 	$(BIN)/python -m harness.docs
 
 # Executes the notebooks on the present reference runs.
-notebooks: setup
+notebooks: tools
 	$(BIN)/jupyter-execute --inplace notebooks/*.ipynb
 
 # Tests driver and worker with `raw`, then each framework's adapter in its own environment.
@@ -50,7 +57,7 @@ test-slow: SELECT := slow
 test-slow: test-fast test-frameworks
 	$(BIN)/ckptbench run parity --framework all --results build/tests
 
-test-fast: setup
+test-fast: tools
 	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
 
 # Tests several frameworks at once, each on one processor. If two of them used all processors, both
@@ -64,13 +71,13 @@ conformance-%:
 	$(ONE_THREAD) .venvs/$*/bin/python -m pytest -c tests/conformance/pytest.ini -m '$(SELECT)' \
 	    --framework $* tests/conformance
 
-check: setup
+check: tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python tests/readability.py
 
-format: setup
+format: tools
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

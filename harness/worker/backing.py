@@ -25,12 +25,13 @@ _TRIES = 3
 
 
 class Backer:
-    """The helper process, and the best rate that it has reached."""
+    """The helper process, and the best rate that it has reached for each number of bytes."""
 
     def __init__(self) -> None:
         self._is_virtual = _is_virtual()
         self._helper: subprocess.Popen[str] | None = None
-        self._best_bytes_per_s = _BACKED_BYTES_PER_S
+        # Few pages are touched at a higher rate than many.
+        self._best_bytes_per_s: dict[int, float] = {}
 
     def back(self, size_bytes: int) -> Backing:
         """Make the kernel own `size_bytes` of backed free memory, and return the evidence.
@@ -40,11 +41,12 @@ class Backer:
         if not self._is_virtual:
             return Backing("physical", touched_bytes=0, bytes_per_s=0.0, tries=0)
         touched_bytes = min(size_bytes, _available_bytes() * 6 // 10)
+        best = self._best_bytes_per_s.get(touched_bytes, 0.0)
         rate = 0.0
         for attempt in range(1, _TRIES + 1):
             rate = self._touch(touched_bytes)
-            if rate >= 0.5 * self._best_bytes_per_s and rate >= _BACKED_BYTES_PER_S:
-                self._best_bytes_per_s = max(self._best_bytes_per_s, rate)
+            if rate >= max(0.5 * best, _BACKED_BYTES_PER_S):
+                self._best_bytes_per_s[touched_bytes] = max(best, rate)
                 return Backing("backed", touched_bytes, bytes_per_s=rate, tries=attempt)
         return Backing("unknown", touched_bytes, bytes_per_s=rate, tries=_TRIES)
 

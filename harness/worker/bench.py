@@ -182,15 +182,16 @@ class Bench:
         """Return a region in this phase in which a clock runs; see `Timed`."""
         return Timed(self.world, self.output, phase)
 
-    def settle(self, size_bytes: int) -> Conditions:
+    def settle(self, size_bytes: int, copies: int = _BACKED_COPIES) -> Conditions:
         """Prepare the machine for a sample of `size_bytes`, and return the conditions.
 
-        Collect garbage, wait until the disk is quiet, and have the kernel own enough backed memory.
+        Collect garbage, wait until the disk is quiet, and have the kernel own backed memory for as
+        many copies of the bytes.
         """
         gc.collect()
         self.framework.synchronize(self.state)
         quiet = storage.wait_until_quiet(self.folders.scratch)
-        bytes_per_rank = _BACKED_COPIES * size_bytes // self.world.size
+        bytes_per_rank = copies * size_bytes // self.world.size
         backing = self.backer.back(bytes_per_rank + _BACKED_EXTRA_BYTES)
         return Conditions(quiet, backing)
 
