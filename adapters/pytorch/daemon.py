@@ -3,7 +3,7 @@
 PyTorch removes them when the interpreter exits, and has no public function for it. A worker that
 goes on to another method, or that ends by `os._exit`, would leave them behind.
 
-The names with an underscore are those of PyTorch 2.13 and Python 3.11.
+The names with an underscore are those of PyTorch 2.15 and Python 3.11.
 """
 
 from __future__ import annotations

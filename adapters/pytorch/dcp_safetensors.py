@@ -24,7 +24,7 @@ class DcpSafetensors(Method[State]):
     the writer is shipped, all ranks would write the same file, so rank 0 alone saves.
 
     With the option `consolidated`, rank 0 merges the files into one and adds an index. In PyTorch
-    2.13 this fails for integers, and turns tensors without dimensions into zeros.
+    2.15 this fails for integers, and turns tensors without dimensions into zeros.
     """
 
     def save(self, state: State, path: Path) -> Pending:
