@@ -52,7 +52,7 @@ class Session:
         self.jobs_run.append([case.id for case in cases])
         if self.breakage:
             return self.breakage
-        root = self.scratch / "trial"
+        root = self.scratch / "saves"
         root.mkdir()
         saves = [
             f"marks.mark({case.id!r}, 'begin')\n"

@@ -20,6 +20,7 @@ REASONS = {
         "verify",
         r"^Mismatch: 1 of \d+ leaves differ from the saved state: weights/classifier",
     ),
+    "load-from-temporary": ("load", r"^FileNotFoundError: .*stash-"),
     "load-from-memory": (
         "verify",
         r"read \d+ of the checkpoint's \d+ bytes from the device, and none were cached",

@@ -139,7 +139,7 @@ def test_a_driver_that_is_ended_takes_its_ranks_along(
     with nothing_left(where):
         driver = start(argv)
         deadline = time.monotonic() + WAIT_S
-        while not any(where.glob("*/trial/*")):
+        while not any(where.glob("*/saves/*")):
             assert time.monotonic() < deadline, "nothing was saved"
             time.sleep(0.05)
         driver.send_signal(sent)

@@ -53,7 +53,7 @@ def second_rank(driver: subprocess.Popen[str], where: Path) -> psutil.Process:
     """Return the process of rank 1, once the ranks have begun to save."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and driver.poll() is None:
-        if any(where.glob("*/trial/*")):
+        if any(where.glob("*/saves/*")):
             return next(process for process in processes_in(where) if _is_second(process))
         time.sleep(0.05)
     pytest.fail("nothing was saved")

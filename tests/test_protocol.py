@@ -86,10 +86,10 @@ def test_every_save_stands_between_two_copies_of_the_state_in_memory(run: Measur
 
 
 def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None:
-    calls: list[tuple[str, int]] = []
+    calls: list[tuple[str, int] | tuple[str, int, int]] = []
 
-    def noted(name: str) -> Callable[[int], int]:
-        return lambda size_bytes: calls.append((name, size_bytes)) or len(calls)
+    def noted(name: str) -> Callable[..., int]:
+        return lambda size_bytes, *copies: calls.append((name, size_bytes, *copies)) or len(calls)
 
     ceiling = SimpleNamespace(write_ns=noted("ceiling"), storage=SimpleNamespace(direct=True))
     fence = Fence(
@@ -101,7 +101,7 @@ def test_a_ceiling_is_taken_like_a_sample_after_memory_has_been_backed() -> None
     before_ns = fence.before(100)
     fence.after(100, before_ns)
     assert fence.before(100) == 4, "the ceiling after the last sample serves while it is recent"
-    assert calls == [("settled", 100), ("ceiling", 100)] * 2
+    assert calls == [("settled", 100, 0), ("ceiling", 100)] * 2, "direct transfers need no copies"
 
 
 def test_ceilings_and_samples_alternate(run: Measured) -> None:

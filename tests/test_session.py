@@ -125,7 +125,7 @@ def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path, scratch: P
     where.mkdir()
     driver = start(command(tmp_path, where, *START))
     deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and not any(where.glob("*/trial/*")):
+    while time.monotonic() < deadline and not any(where.glob("*/saves/*")):
         time.sleep(0.05)
     driver.send_signal(signal.SIGINT)
     _, errors = driver.communicate(timeout=20)

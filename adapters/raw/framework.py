@@ -35,6 +35,7 @@ class State:
     The leaves that all ranks share come first, and from `local_start` on the rank-local ones.
     """
 
+    workload: Workload
     specs: dict[str, LeafSpec]
     leaves: dict[str, Array]
     arena: Array  # uint8, a whole number of ALIGNMENT blocks
@@ -78,8 +79,9 @@ class Raw(Framework[State]):
         return state
 
     def gradients(self, state: State) -> None:
+        # Every rank has statistics of its own batch.
         for buffer in state.of_role(Role.BUFFER):
-            _move(buffer)
+            _move(buffer, self.place.rank + 1)
         generator = _rng_from(_to_numpy(state.leaves[_RNG.name]))
         generator.random_raw(1)
         state.leaves[_RNG.name][...] = self._arrays.asarray(_rng_words(generator))
@@ -145,6 +147,7 @@ class Raw(Framework[State]):
         arena, host = self._arena(round_up(end, ALIGNMENT))
         by_name = {spec.name: spec for spec in specs}
         return State(
+            workload=workload,
             specs={name: by_name[name] for name in offsets},
             leaves={name: _view(arena, offsets[name], by_name[name]) for name in offsets},
             arena=arena,
@@ -211,13 +214,13 @@ def _encoded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     return values.astype(dtype, copy=False)
 
 
-def _move(leaf: Array) -> None:
+def _move(leaf: Array, strides: int = 1) -> None:
     """Change every element in place."""
     if leaf.dtype.kind == "f":
         leaf *= 0.99
-        leaf += 0.003
+        leaf += 0.003 * strides
     else:
-        leaf += 1
+        leaf += strides
 
 
 def _to_numpy(array: Array) -> np.ndarray[Any, Any]:

@@ -76,7 +76,8 @@ def require_unset(unknown: UnknownFields, values: Iterable[Any], checkout: Path)
         kind = type(value).__name__
         for declared in fields(value):
             setting = getattr(value, declared.name)
-            if declared.name not in unknown.get(kind, ()) or setting == _default(declared):
+            is_known = declared.name not in unknown.get(kind, ())
+            if is_known or setting == _default(declared) or declared.metadata.get("ignorable"):
                 continue
             raise IncomparableError(
                 f"the worker of {checkout} cannot be driven from here: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +62,9 @@ class JobRunner:
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(arm.job_to_json(job))
         temporary = self.scratch / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
+        # A job must not find there what another one has left for it.
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         nodes = job.tasks[0].case.nodes if job.tasks else 0
         start = Launch(
             interpreter=arm.environments.interpreter(case.framework),
@@ -110,6 +113,7 @@ class JobRunner:
             job,
             packages=self._packages[case.framework],
             summary_above=self._settings.summary_above,
+            without_guards=self._settings.without_guards,
             memory=self._memory_of(job),
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import catalog
-from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Strategy
+from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Strategy, Writes
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
@@ -323,8 +323,18 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         asynchronous=method.asynchronous,
         sharded=method.writes_parts,
         copies=method.copies(cell.shape.world, cell.is_sharded),
+        checked_saves=_checked_saves(cell),
+        one_writer=method.writes is Writes.ONE_RANK,
         traced=cell.sweep.traced,
     )
+
+
+def _checked_saves(cell: _Cell) -> int:
+    """Return how many of a process's timed saves are loaded and verified too."""
+    if not cell.experiment.checks_timed_saves:
+        return 0
+    sweep = cell.sweep
+    return sweep.warmups + sweep.samples + sweep.repeats if sweep.checked == "all" else 1
 
 
 def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:

@@ -82,6 +82,8 @@ class Progress:
             warmups=item.warmups if stage.samples == "all" else 0,
             repeats=max(0, repeats - disturbed),
             first_index=max(samples.ranks, default=-1) + 1,
+            checked_saves=item.checked_saves,
+            one_writer=item.one_writer,
         )
 
     def done(self, item: PlannedCase, process: int, stage: Stage) -> bool:

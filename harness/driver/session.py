@@ -171,7 +171,7 @@ class Session:
             return True
         folders = Folders(self._scratch)
         if stage.leaves == "checkpoint":
-            return folders.digests(item.case, rank=0).exists()
+            return folders.kept(item.case, rank=0).exists()
         return folders.reference(item.case, rank=0).exists()
 
     def _until_done(self, at: _Slot, stage: Stage, items: list[PlannedCase], part: str) -> None:

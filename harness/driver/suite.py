@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -69,6 +69,8 @@ class Sweep(tables.Table):
     slow_processes: int | None = Field(default=None, ge=1)
     repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
     processes: int = Field(default=2, ge=1)
+    # the timed saves of a process that are loaded and verified too
+    checked: Literal["one", "all"] = "one"
     # one save of each case is watched at the system calls, where its experiment has that
     traced: bool = True
     settings: dict[str, tuple[Any, ...]] = Field(default_factory=dict)

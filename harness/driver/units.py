@@ -81,7 +81,7 @@ def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
 
     They are a unit's kept checkpoints, the states at work beside them, and the ceilings' two files.
     """
-    kept = max(sum(_checkpoint_bytes(item) for item in unit.items) for unit in group(plan))
+    kept = max(sum(_kept_bytes(item) for item in unit.items) for unit in group(plan))
     at_work = max(_bytes_at_work(item) for item in plan)
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
 
@@ -112,6 +112,11 @@ def _checkpoint_bytes(item: PlannedCase) -> int:
     return item.copies * state_bytes(item.case)
 
 
+def _kept_bytes(item: PlannedCase) -> int:
+    """Return the bytes of the checkpoints that wait for the loading process."""
+    return (1 + item.checked_saves) * _checkpoint_bytes(item)
+
+
 def _bytes_at_work(item: PlannedCase) -> int:
     experiment = experiments.experiment(item.case.experiment)
     return experiment.states_at_work(item.case) * _checkpoint_bytes(item)
@@ -121,7 +126,7 @@ def _split(items: Sequence[PlannedCase]) -> Iterator[Unit]:
     """Yield units whose kept checkpoints stay below a limit."""
     together: list[PlannedCase] = []
     for item in items:
-        kept_bytes = sum(_checkpoint_bytes(member) for member in [*together, item])
+        kept_bytes = sum(_kept_bytes(member) for member in [*together, item])
         if together and kept_bytes > _KEPT_BYTES_AT_MOST:
             yield Unit(tuple(together))
             together = []

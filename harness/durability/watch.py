@@ -23,7 +23,7 @@ def watch_saves(session: ExperimentSession) -> None:
     log = session.jobs / "strace.log"
     obstacle = _trace(session, cases, log)
     recording = Recording(log) if obstacle is None else None
-    checkpoints = session.scratch / "trial"
+    checkpoints = session.scratch / "saves"
     for case in cases:
         if session.has("failure", case):
             continue

@@ -35,13 +35,15 @@ class Settings:
     In a world of more than `summary_above` ranks, one record stands for the samples of all.
     `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
     progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
-    options for Slurm, where it is not the user's usual one.
+    options for Slurm, where it is not the user's usual one. `without_guards` names guards that are
+    switched off, which only tests do.
     """
 
     summary_above: int = SUMMARY_ABOVE
     mpirun: str | None = None
     timeout_s: float | None = None
     site: str | None = None
+    without_guards: tuple[str, ...] = ()
 
 
 class Run(StoredRun):
@@ -50,7 +52,8 @@ class Run(StoredRun):
     @property
     def settings(self) -> Settings:
         """Return the settings of the run. A run that is older than they are has the defaults."""
-        return Settings(**known_fields(Settings, self.header.get("settings") or {}))
+        stored = known_fields(Settings, self.header.get("settings") or {})
+        return Settings(**stored | {"without_guards": tuple(stored.get("without_guards", ()))})
 
     def _read(self) -> None:
         super()._read()

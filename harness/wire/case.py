@@ -25,6 +25,9 @@ _LATER_FIELDS = (
     "settings",
 )
 
+IGNORABLE = {"ignorable": True}
+"""Marks a field without which a worker of an older version measures the same, with fewer checks."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -83,6 +86,10 @@ class Task:
     repeats: int  # how many disturbed samples may be taken anew
     # number of the first sample, above those that an interrupted run has stored
     first_index: int = 0
+    # how many of the timed saves are loaded and verified too
+    checked_saves: int = field(default=0, metadata=IGNORABLE)
+    # one rank writes what all ranks will load
+    one_writer: bool = field(default=False, metadata=IGNORABLE)
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,8 @@ class Job:
     hash_seed: int | None = None
     # a folder in shared memory, for checkpoints that are restored from there
     memory: str | None = None
+    # names of guards that are switched off, to show what they catch
+    without_guards: tuple[str, ...] = ()
     summary_above: int = SUMMARY_ABOVE  # in a world of more ranks, rank 0 writes one record for all
     seed: int = 2026
 
@@ -151,6 +160,7 @@ def job_from_json(text: str) -> Job:
         **known_fields(Job, values)
         | {
             "packages": tuple(values["packages"]),
+            "without_guards": tuple(values.get("without_guards", ())),
             "tasks": tuple(_task(task) for task in values["tasks"]),
             "storage": Storage(**known_fields(Storage, storage)) if storage else None,
         }

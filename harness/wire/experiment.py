@@ -69,7 +69,7 @@ class Experiment:
     `reads_in_another_world` says that other ranks load what these saved, so a method must allow
     that. `compares_frameworks` says that a row means something only beside rows of other
     frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside
-    the checkpoints that are kept.
+    the checkpoints that are kept. With `checks_timed_saves`, timed saves are loaded too.
     """
 
     name: str
@@ -83,6 +83,7 @@ class Experiment:
     reads_in_another_world: bool = False
     compares_frameworks: bool = False
     states_at_work: Callable[[Case], int] = three_states
+    checks_timed_saves: bool = False
 
     @property
     def takes_samples(self) -> bool:

@@ -18,9 +18,9 @@ class Folders:
     scratch: Path
 
     @property
-    def trial(self) -> Path:
-        """Return the parent of the checkpoint under test, which is empty before each sample."""
-        return self.scratch / "trial"
+    def saves(self) -> Path:
+        """Return the folder of all checkpoints. Each has a folder of its own there."""
+        return self.scratch / "saves"
 
     @property
     def ceilings(self) -> Path:
@@ -32,12 +32,12 @@ class Folders:
         """Return the folder that methods may use for sockets and the like."""
         return self.scratch / "tmp"
 
-    def kept(self, case: Case) -> Path:
-        """Return the parent of the checkpoint that a later process loads."""
-        return self.scratch / "kept" / case.id
+    def kept(self, case: Case, rank: int) -> Path:
+        """Return the list of the checkpoints that a later process loads.
 
-    def digests(self, case: Case, rank: int) -> Path:
-        """Return the file with the digests that this checkpoint must restore on a rank."""
+        It holds the digests that each checkpoint must restore on a rank. The driver looks whether
+        it is there, so its name is the same in all versions.
+        """
         return self.scratch / "expected" / f"{case.id}-{rank}.json"
 
     def reference(self, case: Case, rank: int) -> Path:

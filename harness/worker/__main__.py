@@ -86,7 +86,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
     assert job.storage is not None
     folders = Folders(Path(job.scratch))
     world.require_shared(folders.scratch)
-    for folder in (folders.ceilings, folders.temporary, folders.trial):
+    for folder in (folders.ceilings, folders.temporary, folders.saves):
         folder.mkdir(parents=True, exist_ok=True)
     place = Place(
         rank=world.rank,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling
 from harness.worker.failures import ThreadErrors, record_failure
+from harness.worker.guards import fresh_bits, late_values, unchanged_state
+from harness.worker.kept import Kept, write_kept
 from harness.worker.output import Output
 from harness.worker.ranks import SampleT, changed
 from harness.worker.timing import Timed
-from harness.worker.verify import Digests, Scope, digests, write_digests
+from harness.worker.verify import Digests, Scope, digests
 from harness.worker.world import World
 from workloads import Workload
 
@@ -59,7 +62,14 @@ class Bench:
     thread_errors: ThreadErrors = field(default_factory=ThreadErrors)
     workload: Workload | None = None
     state: Any = None
+    fresh_bytes: int = 0  # random bytes in the state
     _digests: Digests | None = None
+    _sums: unchanged_state.Sums | None = None
+    _discarded_on_failure: set[Path] = field(default_factory=set)
+
+    def guards(self, name: str) -> bool:
+        """Return whether a guard is on."""
+        return name not in self.job.without_guards
 
     # Methods
 
@@ -119,15 +129,43 @@ class Bench:
             self.framework.update(self.state)
         self.framework.synchronize(self.state)
 
+    def add_fresh_bits(self) -> None:
+        """Change the lowest bits of the weights, so that nobody can compute the state again."""
+        if self.guards(fresh_bits.NAME):
+            self.forget_digests()
+            self.fresh_bytes = fresh_bits.add_fresh_bits(self.framework, self.state, self.world)
+
+    def check_unchanged(self) -> None:
+        """Raise StateChanged if the state is another than when its digests were taken."""
+        if not self.guards(unchanged_state.NAME):
+            return
+        assert self._sums is not None
+        now = unchanged_state.sums(self.framework.leaves(self.state))
+        try:
+            unchanged_state.check_unchanged(self._sums, now)
+        except unchanged_state.StateChanged:
+            # The next method is given the state as it is now.
+            self.forget_digests()
+            raise
+
+    def check_not_late(self, early: unchanged_state.Sums) -> None:
+        """Raise LateValues if a leaf is another than just after a load."""
+        if self.guards(late_values.NAME):
+            self.digests()
+            assert self._sums is not None
+            late_values.check_not_late(early, self._sums)
+
     def digests(self) -> Digests:
         """Return the digests of the state. They are computed anew only after `forget_digests`."""
         if self._digests is None:
             self._digests = digests(self.framework.leaves(self.state))
+            self._sums = unchanged_state.sums(self.framework.leaves(self.state))
         return self._digests
 
     def forget_digests(self) -> None:
         """Drop the digests, because the state changes now."""
         self._digests = None
+        self._sums = None
 
     def assign_other_bytes(self, names: Iterable[str]) -> None:
         """Change every byte of the named leaves.
@@ -147,25 +185,35 @@ class Bench:
 
     # Folders
 
-    def fresh(self, parent: Path) -> Path:
-        """Return the path for a checkpoint, in a parent directory that is empty."""
-        if self.world.rank == 0:
-            storage.remove_tree(parent)
-            parent.mkdir(parents=True)
-        self.world.barrier()
-        return parent / "checkpoint"
+    def fresh(self) -> Path:
+        """Return the path for a checkpoint, in an empty folder with a name that nobody can guess.
 
-    def clear(self, parent: Path) -> None:
+        No two saves share a path, and no folder is ever renamed.
+        """
+        folder = self.folders.saves / self.world.agreed(secrets.token_hex(4))
+        if self.world.rank == 0:
+            folder.mkdir(parents=True)
+        self.world.barrier()
+        path = folder / "checkpoint"
+        self._discarded_on_failure.add(path)
+        return path
+
+    def discard(self, path: Path) -> None:
         """Remove a checkpoint once every rank is done with it."""
         self.world.barrier()
+        self._discarded_on_failure.discard(path)
         if self.world.rank == 0:
-            storage.remove_tree(parent)
+            storage.remove_tree(path.parent)
 
-    def store_digests(self, case: Case, expected: Digests) -> None:
-        """Store the digests that the case's checkpoint must restore on this rank."""
-        path = self.folders.digests(case, self.world.rank)
-        path.parent.mkdir(exist_ok=True)
-        write_digests(path, expected)
+    def hold(self, path: Path) -> None:
+        """Let a checkpoint stay when the case of another one fails."""
+        self._discarded_on_failure.discard(path)
+
+    def keep(self, case: Case, checkpoints: Sequence[Kept]) -> None:
+        """List the checkpoints that a later process loads, for this rank."""
+        for kept in checkpoints:
+            self.hold(kept.path)
+        write_kept(self.folders.kept(case, self.world.rank), checkpoints)
 
     # Phases and timed regions
 
@@ -250,8 +298,14 @@ class Bench:
                 self.thread_errors.clear()
                 if repair is not None:
                     repair()
-                storage.remove_tree(self.folders.trial)
+                self._discard_unfinished()
         return results
+
+    def _discard_unfinished(self) -> None:
+        """Remove the checkpoints of a case that failed."""
+        for path in self._discarded_on_failure:
+            storage.remove_tree(path.parent)
+        self._discarded_on_failure.clear()
 
 
 def load_class(path: str) -> Any:

@@ -20,14 +20,13 @@ def interleave(
     trials: list[tuple[int, TrialT]],
     fence: Any,
     *,
-    trains_between_rounds: bool = False,
+    between_rounds: Callable[[], None] | None = None,
     repair: Callable[[], None] | None = None,
 ) -> list[tuple[int, TrialT]]:
     """Take one sample of each trial after the other until none wants more.
 
-    Each round begins with another trial. With `trains_between_rounds`, the state moves on by one
-    step after each round. `repair` is called after each failure. Return the trials that did not
-    fail.
+    Each round begins with another trial. `between_rounds` is called after each round, and `repair`
+    after each failure. Return the trials that did not fail.
     """
 
     def sample(trial: TrialT) -> TrialT:
@@ -39,7 +38,6 @@ def interleave(
         while any(trial.wants_more for _, trial in trials):
             rotated = [*trials[1:], *trials[:1]]
             trials = bench.attempt(rotated, sample, repair)
-            if trains_between_rounds:
-                with bench.phase("train"):
-                    bench.train()
+            if between_rounds is not None:
+                between_rounds()
     return trials

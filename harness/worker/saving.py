@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from harness.worker import storage
 from harness.worker.bench import Bench
 from harness.worker.checks import check_finished, check_nothing_open
 from harness.worker.clock import now_ns
+from harness.worker.kept import Kept
 from harness.worker.timing import no_collection
 from harness.worker.verify import Digests
 
@@ -70,12 +72,12 @@ def timed_save(bench: Bench, method: Method[Any], path: Path) -> SaveTimes:
         save_ns=returned - begin,
         staged_ns=staged - staging,
         finished_ns=finished - finishing,
-        sync_ns=timed_sync(bench, path),
+        sync_ns=timed_sync(bench, [path]),
     )
 
 
-def timed_sync(bench: Bench, path: Path) -> int:
-    """Make a checkpoint durable once all ranks have finished. Return this rank's nanoseconds.
+def timed_sync(bench: Bench, paths: Sequence[Path]) -> int:
+    """Make checkpoints durable once all ranks have finished. Return this rank's nanoseconds.
 
     One rank of each node flushes, whatever the method has flushed itself. The others return 0.
     """
@@ -83,7 +85,8 @@ def timed_sync(bench: Bench, path: Path) -> int:
     bench.world.barrier()
     begin = now_ns()
     if bench.world.local_rank == 0:
-        storage.sync_tree(path)
+        for path in paths:
+            storage.sync_tree(path)
         duration_ns = now_ns() - begin
     bench.world.barrier()
     return duration_ns
@@ -112,23 +115,31 @@ def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
     return pending
 
 
-def keep_checkpoint(bench: Bench, case: Case, method: Method[Any]) -> None:
-    """Save across a training step, and keep the checkpoint and its digests. Close the method."""
+def keep_checkpoint(
+    bench: Bench, case: Case, method: Method[Any], drawn: Sequence[Kept] = ()
+) -> None:
+    """Save across a training step, and keep the checkpoint and its digests. Close the method.
+
+    `drawn` are checkpoints that are kept too.
+    """
     with bench.phase("prepare"):
         # Kept checkpoints are two steps apart. After a load of one of them, one step of training
         # therefore never leads to the state of another.
         bench.train()
+        bench.add_fresh_bits()
         expected = bench.digests()
-    save_for_loaders(bench, case, method, expected)
+    save_for_loaders(bench, case, method, expected, drawn)
 
 
-def save_for_loaders(bench: Bench, case: Case, method: Method[Any], expected: Digests) -> None:
-    """Save where the loading process looks, store what it must restore, and close the method.
+def save_for_loaders(
+    bench: Bench, case: Case, method: Method[Any], expected: Digests, drawn: Sequence[Kept] = ()
+) -> None:
+    """Save for the loading process, store what it must restore, and close the method.
 
     Raise LateWork where something still works on the checkpoint after `finished`, and StrayFiles
     where files lie beside it.
     """
-    path = bench.fresh(bench.folders.kept(case))
+    path = bench.fresh()
     pending = overlapped_save(bench, method, path)
     bench.world.barrier()
     check_nothing_open(path)
@@ -141,5 +152,5 @@ def save_for_loaders(bench: Bench, case: Case, method: Method[Any], expected: Di
         del pending
         bench.thread_errors.raise_first()
         check_finished(path, fingerprint)
-    bench.store_digests(case, expected)
+    bench.keep(case, [*drawn, Kept(path, expected)])
     bench.write_common(KeptRecord(kind="kept", **bench.identity(case), leaves=len(expected)))

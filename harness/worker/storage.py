@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import shutil
@@ -64,10 +65,20 @@ def name_inside(file: Path, root: Path) -> str:
 
 
 def inventory(path: Path) -> tuple[FileEntry, ...]:
-    """Return the files of a checkpoint with their sizes."""
-    return tuple(
-        FileEntry(name_inside(file, path), file.stat().st_size) for file in files_under(path)
-    )
+    """Return the files of a checkpoint with their bytes.
+
+    Holes are left out where the file system tells them. Of several names of one file, the first one
+    has its bytes, and the others have none.
+    """
+    seen: set[tuple[int, int]] = set()
+    entries = []
+    for file in files_under(path):
+        status = file.stat()
+        inode = (status.st_dev, status.st_ino)
+        size_bytes = 0 if inode in seen else _data_bytes(file, status.st_size)
+        seen.add(inode)
+        entries.append(FileEntry(name_inside(file, path), size_bytes))
+    return tuple(entries)
 
 
 def total_bytes(files: Iterable[FileEntry]) -> int:
@@ -191,6 +202,29 @@ def open_writers(path: Path, processes: list[int]) -> list[str]:
             if _is_inside(target, root) and _is_writable(process, descriptor):
                 written.add(target)
     return sorted(written)
+
+
+def _data_bytes(file: Path, size_bytes: int) -> int:
+    """Return the bytes of a file that are no hole; all of them where the file system cannot tell.
+
+    The file has been flushed, because a file system may put off where it stores data.
+    """
+    data_bytes = 0
+    position = 0
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        while position < size_bytes:
+            start = os.lseek(descriptor, position, os.SEEK_DATA)
+            position = os.lseek(descriptor, start, os.SEEK_HOLE)
+            data_bytes += position - start
+    except OSError as error:
+        # There is no data behind this position.
+        if error.errno == errno.ENXIO:
+            return data_bytes
+        return size_bytes
+    finally:
+        os.close(descriptor)
+    return data_bytes
 
 
 def _is_inside(name: str, root: str) -> bool:

@@ -22,9 +22,10 @@ def run_traces(bench: Bench, entries: Entries) -> None:
 
     def trace(task: Task) -> None:
         method = bench.open_method(task.case)
-        marked_save(bench, method, task.case, bench.fresh(bench.folders.trial))
+        path = bench.fresh()
+        marked_save(bench, method, task.case, path)
         bench.close_method(method)
-        bench.clear(bench.folders.trial)
+        bench.discard(path)
 
     bench.attempt(entries, trace)
 

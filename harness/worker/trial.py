@@ -32,6 +32,11 @@ class Trial(ABC, Generic[FenceT]):
         """Return whether another sample is due."""
         return self._samples_left > 0
 
+    def is_last(self, disturbed: bool) -> bool:
+        """Return whether no other sample follows the present one."""
+        is_repeated = disturbed and self._repeats_left > 0
+        return self._warmups_left == 0 and self._samples_left == 1 and not is_repeated
+
     @abstractmethod
     def sample(self, fence: FenceT) -> None:
         """Take one sample between two measurements of the fence."""

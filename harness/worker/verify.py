@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from typing import Any
 
 from adapters.base import Coverage, Leaf, RankLocal
 
@@ -57,10 +56,7 @@ class Scope:
         return digest.role not in self.covers.roles
 
     def one_view(self, digest: Digest) -> bool:
-        """Return whether the checkpoint holds the value of only one rank, whichever that is.
-
-        That rank gets its value back, and the others do not.
-        """
+        """Return whether the checkpoint holds the value of only one rank, whichever that is."""
         return (
             digest.role in self.covers.roles
             and self.world > 1
@@ -130,28 +126,21 @@ def check_restored(saved: Digests, loaded: Digests, scope: Scope) -> None:
         raise Mismatch(f"the method declares '{scope.covers}' but restored more: {listed(extra)}")
 
 
-def rank_views(saved: Digests, loaded: Digests, scope: Scope) -> dict[str, bool]:
-    """Return the leaves of which the checkpoint holds one rank's value.
+def hashes(by_name: Digests, names: Iterable[str]) -> dict[str, str]:
+    """Return the hashes of the named leaves that are not empty."""
+    return {name: by_name[name].sha256 for name in names if by_name[name].bytes}
 
-    Each says whether this rank got its own value back.
-    """
+
+def digests_to_json(by_name: Digests) -> dict[str, dict[str, Any]]:
+    """Return digests as JSON values."""
+    return {name: asdict(digest) for name, digest in by_name.items()}
+
+
+def digests_from_json(values: Mapping[str, Mapping[str, Any]]) -> Digests:
+    """Return the digests that `digests_to_json` gave."""
     return {
-        name: loaded[name].sha256 == digest.sha256
-        for name, digest in saved.items()
-        if scope.one_view(digest)
-    }
-
-
-def write_digests(path: Path, by_name: Digests) -> None:
-    """Store digests for the process that will load."""
-    path.write_text(json.dumps({name: asdict(digest) for name, digest in by_name.items()}))
-
-
-def read_digests(path: Path) -> Digests:
-    """Return the digests that `write_digests` stored."""
-    return {
-        name: Digest(**(fields | {"shape": tuple(fields["shape"])}))
-        for name, fields in json.loads(path.read_text()).items()
+        name: Digest(**{**fields, "shape": tuple(fields["shape"])})
+        for name, fields in values.items()
     }
 
 

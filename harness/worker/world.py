@@ -45,6 +45,10 @@ class World:
         """Return the ranks' values on rank 0, None on the others."""
         return [value]
 
+    def all_gathered(self, value: T) -> list[T]:
+        """Return the ranks' values, on every rank."""
+        return [value]
+
     def agreed(self, value: T) -> T:
         """Return rank 0's value, on every rank."""
         return value
@@ -96,6 +100,10 @@ class MpiWorld(World):
 
     def gather(self, value: T) -> list[T] | None:
         values: list[T] | None = self._world.gather(value)
+        return values
+
+    def all_gathered(self, value: T) -> list[T]:
+        values: list[T] = self._world.allgather(value)
         return values
 
     def agreed(self, value: T) -> T:

@@ -26,6 +26,10 @@ def faults() -> dict[str, type[Buffered]]:
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     by_name: dict[str, type[Buffered]] = {NO_FAULT: Buffered}
-    for fault in Fault.__subclasses__():
-        by_name[fault.name] = fault
+    found = Fault.__subclasses__()
+    for fault in found:
+        if "name" in vars(fault):
+            by_name[fault.name] = fault
+        # A fault may derive from another one. This list grows while it is read.
+        found += fault.__subclasses__()
     return by_name

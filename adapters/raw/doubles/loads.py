@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from adapters.base import Pending
+from adapters.base import Leaf, Pending
 from adapters.raw.doubles import Fault
 from adapters.raw.framework import State
 from workloads import Role
+
+_SEEDS = range(2026, 2030)  # that are tried
 
 
 class NoOpLoad(Fault):
@@ -34,22 +38,111 @@ class OneLeafMissing(Fault):
         last[...] = before
 
 
-class LoadFromMemory(Fault):
-    """Load from a hidden copy of the state, and not from the checkpoint."""
+class LoadFromTemporary(Fault):
+    """Load from a hidden copy in the temporary folder, and not from the checkpoint."""
 
-    name = "load-from-memory"
+    name = "load-from-temporary"
 
     def save(self, state: State, path: Path) -> Pending:
-        self._hidden_copy().write_bytes(state.to_host())
+        copy = self.hidden_copy(path)
+        copy.write_bytes(state.to_host())
         return super().save(state, path)
 
     def load(self, state: State, path: Path) -> None:
-        with self._hidden_copy().open("rb", buffering=0) as stream:
+        with self.hidden_copy(path).open("rb", buffering=0) as stream:
             stream.readinto(state.host)
         state.from_host()
 
-    def _hidden_copy(self) -> Path:
-        return self.place.temporary / f"stash-{self.place.rank}.bin"
+    def hidden_copy(self, path: Path) -> Path:
+        """Return the file with the copy of a checkpoint."""
+        return self.place.temporary / f"stash-{path.parent.name}-{self.place.rank}.bin"
+
+
+class LoadFromMemory(LoadFromTemporary):
+    """Load from a hidden copy in shared memory, and not from the checkpoint."""
+
+    name = "load-from-memory"
+
+    def hidden_copy(self, path: Path) -> Path:
+        return Path("/dev/shm") / f"double-{path.parent.name}-{self.place.rank}.bin"
+
+
+class Stub(LoadFromMemory):
+    """Write a file of a few bytes, and load from a hidden copy in shared memory."""
+
+    name = "stub"
+
+    def save(self, state: State, path: Path) -> Pending:
+        self.hidden_copy(path).write_bytes(state.to_host())
+        path.mkdir(exist_ok=True)
+        self.file(path, self.place.rank).write_bytes(b"it is elsewhere")
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        self.file(path, self.place.rank).read_bytes()
+        super().load(state, path)
+
+
+class SeedAndStep(Fault):
+    """Write the seed and the number of steps alone, and compute the state again in a load."""
+
+    name = "seed-and-step"
+
+    def save(self, state: State, path: Path) -> Pending:
+        step = int(state.leaves["position/step"][0])
+        path.mkdir(exist_ok=True)
+        self.file(path, self.place.rank).write_text(f"{self._seed_of(state, step)} {step}")
+        return Pending()
+
+    def load(self, state: State, path: Path) -> None:
+        seed, step = map(int, self.file(path, self.place.rank).read_text().split())
+        computed = self._computed(state, seed, step)
+        for name, leaf in state.leaves.items():
+            leaf[...] = computed.leaves[name]
+
+    def _seed_of(self, state: State, step: int) -> int:
+        """Return the seed of a state, or 0 where no small number is its seed."""
+        for seed in _SEEDS:
+            computed = self._computed(state, seed, step)
+            if all((computed.leaves[name] == leaf).all() for name, leaf in state.leaves.items()):
+                return seed
+        return 0
+
+    def _computed(self, state: State, seed: int, step: int) -> State:
+        computed = self.framework.build(state.workload, seed)
+        for _ in range(step):
+            self.framework.gradients(computed)
+            self.framework.update(computed)
+        return computed
+
+
+class LateRead(Fault):
+    """Return from a load at once, and read in a thread.
+
+    The thread ends after somebody has looked at the state once, so that the first look is too early
+    in every run.
+    """
+
+    name = "late-read"
+
+    def load(self, state: State, path: Path) -> None:
+        was_seen = threading.Event()
+
+        def read_later() -> None:
+            was_seen.wait()
+            Fault.load(self, state, path)
+
+        thread = threading.Thread(target=read_later)
+        thread.start()
+        leaves = self.framework.leaves
+
+        def first_look(state: State) -> Iterator[Leaf]:
+            yield from leaves(state)
+            vars(self.framework).pop("leaves")
+            was_seen.set()
+            thread.join()
+
+        vars(self.framework)["leaves"] = first_look
 
 
 class Mapped(Fault):

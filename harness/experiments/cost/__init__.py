@@ -4,6 +4,7 @@ from harness.wire.experiment import Experiment, Stage
 
 EXPERIMENT = Experiment(
     name="cost",
+    checks_timed_saves=True,
     question="What does a checkpoint cost?",
     place=10,
     stages=(

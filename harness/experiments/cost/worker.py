@@ -15,6 +15,8 @@ from harness.worker.bench import Bench, Entries
 from harness.worker.ceiling import median_ns
 from harness.worker.checks import check_finished
 from harness.worker.fence import Fence, is_disturbed
+from harness.worker.guards import drawn_saves, fresh_bits
+from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
 from harness.worker.saving import keep_checkpoint, timed_open, timed_save
@@ -29,6 +31,7 @@ def run_saves(bench: Bench, entries: Entries) -> None:
     """Take every task's saves in turn, then leave a checkpoint of each for the loading process."""
     with bench.phase("train"):
         bench.train(STEPS_BEFORE_SAVING)
+        bench.add_fresh_bits()
     with bench.phase("overhead"):
         bench.write_common(measure_overhead(bench))
         copies = measure_copies(bench)
@@ -40,7 +43,13 @@ def run_saves(bench: Bench, entries: Entries) -> None:
         return SaveTrial(bench, task, record.covered_bytes, copied_bytes)
 
     trials = bench.attempt(entries, prepare)
-    trials = interleave(bench, trials, Fence(bench, "write"), trains_between_rounds=True)
+
+    def move_on() -> None:
+        with bench.phase("train"):
+            bench.train()
+            bench.add_fresh_bits()
+
+    trials = interleave(bench, trials, Fence(bench, "write"), between_rounds=move_on)
     bench.attempt(trials, SaveTrial.keep)
 
 
@@ -51,6 +60,8 @@ class SaveTrial(Trial[Fence]):
         """`copied_bytes` is the size of this rank's state. A copy of it is beside each save."""
         super().__init__(bench, task, size_bytes)
         self.copied_bytes = copied_bytes
+        draws = bench.guards(drawn_saves.NAME)
+        self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
         self.method, open_ns = timed_open(bench, self.case, size_bytes)
         opened = OpenedRecord(kind="opened", **bench.identity(self.case), open_ns=open_ns)
         bench.write_common(opened)
@@ -59,7 +70,8 @@ class SaveTrial(Trial[Fence]):
         """Take one save between two copies in memory, and these between two ceilings."""
         bench = self.bench
         with bench.phase("prepare"):
-            path = bench.fresh(bench.folders.trial)
+            expected = bench.digests()
+            path = bench.fresh()
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
             copy_before_ns = bench.ceiling.copy_ns(self.copied_bytes)
@@ -72,6 +84,9 @@ class SaveTrial(Trial[Fence]):
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
             bench.thread_errors.raise_first()
             check_finished(path, fingerprint)
+            if bench.guards(fresh_bits.NAME):
+                fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
+            bench.check_unchanged()
         record = SaveRecord(
             kind="save",
             **self.sample_fields(save, is_disturbed(ceilings)),
@@ -87,11 +102,18 @@ class SaveTrial(Trial[Fence]):
             memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
         )
         self.report(record, sum_up_saves)
-        bench.clear(bench.folders.trial)
+        self._draw(Kept(path, expected))
 
     def keep(self) -> None:
-        """Leave a checkpoint for the loading process."""
-        keep_checkpoint(self.bench, self.case, self.method)
+        """Leave the drawn checkpoints for the loading process, and one of an untimed save."""
+        keep_checkpoint(self.bench, self.case, self.method, self._reservoir.drawn)
+
+    def _draw(self, checkpoint: Kept) -> None:
+        """Draw whether a checkpoint will be loaded, now that it is written. Remove another one."""
+        self.bench.hold(checkpoint.path)
+        removed = self._reservoir.offer(checkpoint)
+        if removed is not None:
+            self.bench.discard(removed.path)
 
 
 def sum_up_saves(records: Sequence[SaveRecord]) -> SaveRecord:
@@ -136,12 +158,13 @@ def measure_overhead(bench: Bench) -> OverheadRecord:
     """
     before = usage.begin()
     method = EmptyMethod(bench.place, bench.framework, {})
-    path = bench.fresh(bench.folders.trial)
+    path = bench.fresh()
     saves_ns = []
     for _ in range(_EMPTY_SAVES):
         with bench.phase("save"):
             times = timed_save(bench, method, path)
         saves_ns.append(times.save_ns + times.staged_ns + times.finished_ns)
+    bench.discard(path)
     bench.ceiling.write_ns(1 << 20)
     bench.ceiling.copy_ns(1 << 20)
     verify.digests(bench.framework.leaves(bench.state))

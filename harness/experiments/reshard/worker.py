@@ -16,6 +16,7 @@ from harness.experiments.reshard.records import ReshardRecord
 from harness.wire.case import Case, Task
 from harness.worker import verify
 from harness.worker.bench import Bench, Entries
+from harness.worker.kept import read_kept
 from harness.worker.saving import save_for_loaders
 from harness.worker.verify import Digests, Mismatch
 from harness.worker.world import World
@@ -40,12 +41,13 @@ def run_reloads(bench: Bench, entries: Entries) -> None:
 
     def load(task: Task) -> None:
         case = task.case
-        saved = verify.read_digests(bench.folders.digests(case, 0))
+        (kept,) = read_kept(bench.folders.kept(case, rank=0))
+        saved = kept.digests
         _make_target(bench, saved)
         method = bench.open_method(case)
         with bench.phase("load"):
             bench.forget_digests()
-            method.load(bench.state, bench.folders.kept(case) / "checkpoint")
+            method.load(bench.state, kept.path)
             bench.framework.synchronize(bench.state)
         with bench.phase("verify"):
             bench.write_common(_compare(bench, case, saved))

@@ -21,6 +21,7 @@ from harness.experiments.resume.reference import Reference
 from harness.wire.case import Case, Task
 from harness.worker import ranks, storage, verify
 from harness.worker.bench import Bench, Entries
+from harness.worker.kept import Kept, read_kept
 
 STEPS = 8
 AT_STEP = 4
@@ -73,10 +74,10 @@ def run_resumed(bench: Bench, entries: Entries) -> None:
         method = bench.open_method(case)
         with bench.phase("load"):
             bench.forget_digests()
-            method.load(bench.state, bench.folders.kept(case) / "checkpoint")
+            (kept,) = read_kept(bench.folders.kept(case, bench.world.rank))
+            method.load(bench.state, kept.path)
             bench.framework.synchronize(bench.state)
-            saved = verify.read_digests(bench.folders.digests(case, bench.world.rank))
-            restored = bench.digests() == saved
+            restored = bench.digests() == kept.digests
             if ablated:
                 bench.forget_digests()
                 bench.framework.assign(bench.state, ablated)
@@ -101,7 +102,7 @@ def _save_unchanged(
     """Save a checkpoint and record it. Raise StateChanged if the state is another afterwards."""
     method = bench.open_method(case)
     with bench.phase("save"):
-        path = bench.fresh(bench.folders.kept(case))
+        path = bench.fresh()
         pending = method.save(bench.state, path)
     with bench.phase("staged"):
         pending.staged()
@@ -114,7 +115,7 @@ def _save_unchanged(
             raise StateChanged(
                 "the save changed the state that it was to save; a save may only read the state"
             )
-        bench.store_digests(case, before)
+        bench.keep(case, [Kept(path, before)])
         record = InterruptRecord(
             kind="interrupt",
             **bench.identity(case),

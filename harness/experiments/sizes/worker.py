@@ -24,6 +24,7 @@ from harness.experiments.sizes.records import (
 from harness.wire.case import Case, Task
 from harness.worker import storage, verify
 from harness.worker.bench import Bench, Entries
+from harness.worker.kept import Kept, read_kept
 from harness.worker.state import state_record
 from harness.worker.verify import listed
 
@@ -55,7 +56,7 @@ class Subject:
     def look(self, steps: int) -> None:
         """Save the state as it is after `steps` steps, and record what the files hold."""
         bench = self.bench
-        path = bench.fresh(bench.folders.trial)
+        path = self._emptied()
         device_written_bytes = self._save_and_count(path)
         with bench.phase("inspect"):
             state = state_record(bench, self.case)
@@ -77,30 +78,46 @@ class Subject:
         """Keep the checkpoint of the last `look` for comparisons, with the digests of its state."""
         bench = self.bench
         bench.world.barrier()
+        path = self._kept
         if bench.world.rank == 0:
-            kept = bench.folders.kept(self.case)
-            storage.remove_tree(kept)
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            bench.folders.trial.rename(kept)
+            storage.remove_tree(path.parent)
+            self._path.parent.rename(path.parent)
         bench.world.barrier()
-        bench.store_digests(self.case, saved)
+        bench.keep(self.case, [Kept(path, saved)])
 
     def repeat(self, pair: Pair, state: verify.Digests) -> None:
         """Save the same state again at the same path, and compare the files with the kept ones."""
         bench = self.bench
         with bench.phase("verify"):
-            kept_state = verify.read_digests(bench.folders.digests(self.case, bench.world.rank))
-            _check_same_state(kept_state, state)
-            path = bench.fresh(bench.folders.trial)
+            (kept,) = read_kept(bench.folders.kept(self.case, bench.world.rank))
+            _check_same_state(kept.digests, state)
+            path = self._emptied()
         self._save(path)
         with bench.phase("compare"):
             if bench.world.rank == 0:
                 bench.output.write(self._repeat_record(pair, path))
-            bench.clear(bench.folders.trial)
+            bench.discard(path)
 
     def close(self) -> None:
         """Have the method give back what it holds."""
         self.bench.close_method(self.method)
+
+    @property
+    def _path(self) -> Path:
+        """The path of every save, because a path can be in the files that are compared."""
+        return self.bench.folders.saves / "same" / "checkpoint"
+
+    @property
+    def _kept(self) -> Path:
+        return self.bench.folders.saves / f"kept-{self.case.id}" / "checkpoint"
+
+    def _emptied(self) -> Path:
+        """Return the path of every save, in an empty folder."""
+        if self.bench.world.rank == 0:
+            storage.remove_tree(self._path.parent)
+            self._path.parent.mkdir(parents=True)
+        self.bench.world.barrier()
+        return self._path
 
     def _save_and_count(self, path: Path) -> int | None:
         """Save, and return the bytes that the device took; None where there is none that tells."""
@@ -128,8 +145,7 @@ class Subject:
             bench.thread_errors.raise_first()
 
     def _repeat_record(self, pair: Pair, path: Path) -> RepeatRecord:
-        kept_path = self.bench.folders.kept(self.case) / path.name
-        comparison = compare(kept_path, path)
+        comparison = compare(self._kept, path)
         has_random_hashes = os.environ.get("PYTHONHASHSEED", "random") == "random"
         return RepeatRecord(
             kind="repeat",

@@ -109,13 +109,13 @@ class TrainingTrial(Trial[Pace]):
         steps = CHECKPOINTS * every
         waits = Waits()
         with bench.phase("prepare"):
-            paths = [self._fresh_path(number) for number in range(CHECKPOINTS)]
+            paths = [bench.fresh() for _ in range(CHECKPOINTS)]
             bench.settle(self.size_bytes)
             before = fence.before(steps)
             bench.forget_digests()
         with bench.timed("train") as block:
             block_ns = train_block(bench, self.method, paths, every, waits)
-        sync_ns = timed_sync(bench, bench.folders.trial)
+        sync_ns = timed_sync(bench, paths)
         after = fence.after(steps)
         bench.thread_errors.raise_first()
         files = storage.inventory(paths[-1])
@@ -136,14 +136,12 @@ class TrainingTrial(Trial[Pace]):
             file_bytes=storage.total_bytes(files),
         )
         self.report(record, sum_up_blocks)
-        bench.clear(bench.folders.trial)
+        for path in paths:
+            bench.discard(path)
 
     def keep(self) -> None:
         """Leave a checkpoint for the process that verifies it."""
         keep_checkpoint(self.bench, self.case, self.method)
-
-    def _fresh_path(self, number: int) -> Path:
-        return self.bench.fresh(self.bench.folders.trial / str(number))
 
 
 def train_block(

@@ -1,0 +1,178 @@
+"""Each guard catches mistakes that get a clean number once the guard is switched off."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Measure, Measured, faulty, planned
+
+from harness.run import store
+from harness.run.plan import PlannedCase
+from harness.worker.guards import drawn_saves, fresh_bits, late_values, rank_views, unchanged_state
+from harness.worker.verify import Mismatch
+
+ALL_SAVES = 99
+TOO_FEW_BYTES = r"^TooFewBytes: the files hold \d+ bytes, but \d+ random bytes were put into the "
+# For each fault: the guards that catch it, the phase, and the reason.
+CAUGHT = {
+    "lost-no-space": ((drawn_saves.NAME,), "load", r"EOFError: the file ends at byte \d+"),
+    "stale-buffer": ((drawn_saves.NAME,), "verify", r"^Mismatch: \d+ of \d+ leaves differ"),
+    "hole": ((drawn_saves.NAME, fresh_bits.NAME), "ceiling", TOO_FEW_BYTES),
+    "stub": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
+    "seed-and-step": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
+    "changes-state": (
+        (unchanged_state.NAME,),
+        "ceiling",
+        r"^StateChanged: the save changed weights/.*; a save may only read the state$",
+    ),
+}
+
+
+def plan() -> list[PlannedCase]:
+    """Return each fault beside an honest method."""
+    honest = planned("buffered", checked_saves=ALL_SAVES)
+    return [honest, *(faulty(fault, checked_saves=ALL_SAVES) for fault in CAUGHT)]
+
+
+@pytest.fixture(scope="module")
+def guarded(measure: Measure) -> Measured:
+    """Measure all faults with all guards."""
+    return measure(plan())
+
+
+@pytest.mark.parametrize("fault", CAUGHT)
+def test_a_mistake_is_a_failed_row(guarded: Measured, fault: str) -> None:
+    _, phase, reason = CAUGHT[fault]
+    row = guarded.row(f"double[fault={fault}]")
+    assert (row.status, row.phase) == ("failed", phase), row.reason
+    assert re.search(reason, row.reason), row.reason
+
+
+def test_an_honest_method_beside_them_is_measured(guarded: Measured) -> None:
+    row = guarded.row("buffered")
+    assert (row.status, row.reason, row.verified) == ("ok", "", True)
+
+
+@pytest.mark.parametrize("fault", CAUGHT)
+def test_without_its_guard_the_mistake_gets_a_number(measure: Measure, fault: str) -> None:
+    guards, _, _ = CAUGHT[fault]
+    settings = store.Settings(without_guards=guards)
+    row = measure([faulty(fault, checked_saves=ALL_SAVES)], settings=settings).rows[0]
+    assert (row.status, row.reason, row.verified) == ("ok", "", True)
+    assert row.durable_s is not None
+
+
+@pytest.fixture
+def memory_folder() -> Iterator[Path]:
+    """A folder on a file system that does not account reads to processes."""
+    folder = Path(tempfile.mkdtemp(prefix="ckptbench-tests-", dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("guards", "status", "reason"),
+    [
+        ((), "failed", r"^LateValues: .* changed after load\(\) had returned"),
+        ((late_values.NAME,), "ok", "^$"),
+    ],
+)
+def test_values_that_come_late_fail_where_reads_are_not_counted(
+    measure: Measure,
+    memory_folder: Path,
+    guards: tuple[str, ...],
+    status: str,
+    reason: str,
+) -> None:
+    settings = store.Settings(without_guards=guards)
+    plan = [faulty("late-read"), planned("buffered")]
+    late, honest = measure(plan, where=memory_folder, settings=settings).rows
+    assert late.status == status, late.reason
+    assert re.search(reason, late.reason), late.reason
+    assert (honest.status, honest.reason, honest.verified) == ("ok", "", True)
+
+
+# What two ranks have saved, by leaf.
+OF_RANK_0 = {"rng": "a", "buffer": "b"}
+OF_RANK_1 = {"rng": "c", "buffer": "d"}
+
+
+@pytest.mark.parametrize(
+    ("loaded", "one_writer", "reason"),
+    [
+        ([OF_RANK_0, OF_RANK_0], True, ""),
+        ([OF_RANK_1, OF_RANK_1], True, ""),
+        ([{"rng": "a", "buffer": "d"}] * 2, False, ""),
+        ([{"rng": "a", "buffer": "d"}] * 2, True, "rng, buffer came back from different ranks"),
+        ([OF_RANK_0, OF_RANK_1], False, "restored every rank's own"),
+        ([OF_RANK_1, OF_RANK_0], False, "the ranks got different ranks' values of rng, buffer"),
+        ([OF_RANK_0, OF_RANK_0 | {"rng": "0"}], False, "no rank's own value came back of rng;"),
+        ([OF_RANK_0 | {"rng": "0"}] * 2, False, "no rank's own value came back of rng;"),
+    ],
+)
+def test_one_view_is_that_of_one_rank(
+    loaded: list[dict[str, str]], one_writer: bool, reason: str
+) -> None:
+    saved = [OF_RANK_0, OF_RANK_1]
+    if not reason:
+        rank_views.check_one_view(saved, loaded, one_writer)
+        return
+    with pytest.raises(Mismatch, match=re.escape(reason)):
+        rank_views.check_one_view(saved, loaded, one_writer)
+
+
+def test_ranks_that_had_the_same_value_cannot_be_told_apart() -> None:
+    same = {"rng": "a", "buffer": "b"}
+    rank_views.check_one_view([same, same | {"rng": "c"}], [same, same], one_writer=True)
+
+
+# For each fault: whether one rank writes everything, and the reason.
+OF_RANKS = {
+    "zeros-elsewhere": (False, r"no rank's own value came back of buffers/"),
+    "halves-of-ranks": (False, r"no rank's own value came back of "),
+    "leaves-of-ranks": (True, r"came back from different ranks, but one rank writes everything"),
+}
+
+
+def on_two_ranks(fault: str, one_writer: bool) -> PlannedCase:
+    """Return a case of two ranks whose checkpoint is declared to hold one rank's view."""
+    return faulty(
+        fault,
+        world=2,
+        launcher="mpirun",
+        rank_local=False,
+        one_writer=one_writer,
+        samples=1,
+        warmups=0,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", OF_RANKS)
+def test_a_mistake_of_ranks_is_a_failed_row(measure: Measure, fault: str) -> None:
+    one_writer, reason = OF_RANKS[fault]
+    (row,) = measure([on_two_ranks(fault, one_writer)]).rows
+    assert (row.status, row.phase) == ("failed", "verify"), row.reason
+    assert re.search(reason, row.reason), row.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["one-view", *OF_RANKS])
+def test_one_view_is_measured_and_so_is_a_mistake_without_the_guard(
+    measure: Measure, fault: str
+) -> None:
+    guards = () if fault == "one-view" else (rank_views.NAME,)
+    settings = store.Settings(without_guards=guards)
+    (row,) = measure([on_two_ranks(fault, one_writer=True)], settings=settings).rows
+    assert (row.status, row.reason, row.verified) == ("ok", "", True)
+
+
+@pytest.mark.slow
+def test_parts_of_two_ranks_are_right_where_several_ranks_write(measure: Measure) -> None:
+    (row,) = measure([on_two_ranks("leaves-of-ranks", one_writer=False)]).rows
+    assert (row.status, row.reason, row.verified) == ("ok", "", True)
