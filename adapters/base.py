@@ -2,7 +2,8 @@
 
 Each folder has one `Framework`, which makes, trains and inspects states, and several `Method`s,
 which save and load them. Clocks, digests and cache state have no part in the contract. They belong
-to the worker, so that the author of a method cannot change how the method is measured.
+to the worker, so that no mistake of a method changes how the method is measured. This is no
+protection against malice: a method runs in the worker's process, and could patch it.
 
 This module imports the standard library and `workloads` alone.
 """
