@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,7 +13,7 @@ from typing import Any
 
 import fuzzing
 import pytest
-from conftest import ROOT, planned
+from conftest import planned
 from stubs import Ended, command, nothing_measured
 
 from harness.driver import suite
@@ -23,7 +21,6 @@ from harness.run import store
 from harness.run.reading import InvalidLine, parse
 
 RUN = fuzzing.RUN
-CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 
 
 @pytest.fixture
@@ -271,54 +268,6 @@ def test_a_results_folder_that_cannot_be_made_is_named(
 ) -> None:
     sentence = refused(command(*SMOKE, "--results", place))
     assert sentence == f"no run can be stored in {place}: {reason}"
-
-
-@contextlib.contextmanager
-def mounted(folder: Path, options: str) -> Iterator[None]:
-    """Mount a tiny file system, or skip the test where that is impossible."""
-    folder.mkdir()
-    argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if subprocess.run(argv, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_a_full_results_folder_is_named_and_left_empty(tmp_path: Path) -> None:
-    full = tmp_path / "full"
-    with mounted(full, "size=16k"):
-        (full / "filler").write_bytes(bytes(16384 - 4096))
-        ended = subprocess.run(
-            [*CKPTBENCH, "run", "smoke", "--framework", "raw", "--results", str(full)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        left = [file.name for file in full.iterdir()]
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == (
-        f"ckptbench: no run can be stored in {full}: No space left on device"
-    )
-    assert left == ["filler"]
-
-
-def test_a_read_only_results_folder_is_named(tmp_path: Path) -> None:
-    sealed = tmp_path / "sealed"
-    with mounted(sealed, "size=16k,ro"):
-        ended = subprocess.run(
-            [*CKPTBENCH, "run", "smoke", "--framework", "raw", "--results", str(sealed)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == (
-        f"ckptbench: no run can be stored in {sealed}: Read-only file system"
-    )
 
 
 def test_runs_begun_at_once_by_several_threads_get_folders_of_their_own(

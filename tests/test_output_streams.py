@@ -1,4 +1,7 @@
-"""A closed, full, narrow or foreign output, and Ctrl-C during an import, give no traceback."""
+"""A closed, full, narrow or foreign output, and Ctrl-C during an import, give no traceback.
+
+The results folder is an output too.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,12 @@ def test_a_closed_output_is_no_mistake(closed: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+FULL = "ckptbench: the output or a file cannot be written or read: No space left on device\n"
+
+
 def test_a_full_output_is_named() -> None:
     done = in_a_shell(f"{SHELL} list suites > /dev/full")
-    assert (done.returncode, done.stderr) == (2, "ckptbench: No space left on device\n")
+    assert (done.returncode, done.stderr) == (2, FULL)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +83,54 @@ def test_an_output_that_is_not_utf_8_gets_question_marks(variables: dict[str, st
     done = in_a_shell(f"{SHELL} show 20261123-104042-bench-pytorch", **variables)
     assert (done.returncode, done.stderr) == (0, "")
     assert "torch-save" in done.stdout
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, options: str) -> Iterator[None]:
+    """Mount a tiny file system, or skip the test where that is impossible."""
+    folder.mkdir()
+    argv = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    if subprocess.run(argv, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_results_folder_is_named_and_left_empty(tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    with mounted(full, "size=16k"):
+        (full / "filler").write_bytes(bytes(16384 - 4096))
+        ended = subprocess.run(
+            [*CKPTBENCH, "run", "smoke", "--framework", "raw", "--results", str(full)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        left = [file.name for file in full.iterdir()]
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        f"ckptbench: no run can be stored in {full}: No space left on device"
+    )
+    assert left == ["filler"]
+
+
+def test_a_read_only_results_folder_is_named(tmp_path: Path) -> None:
+    sealed = tmp_path / "sealed"
+    with mounted(sealed, "size=16k,ro"):
+        ended = subprocess.run(
+            [*CKPTBENCH, "run", "smoke", "--framework", "raw", "--results", str(sealed)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1] == (
+        f"ckptbench: no run can be stored in {sealed}: Read-only file system"
+    )
 
 
 PROGRAM = "import os; os.write(1, b'begun'); from harness.cli import main; main()"

@@ -87,7 +87,10 @@ def _complain(sentence: str) -> None:
 def _of_the_system(error: OSError) -> str:
     """Return what the operating system refused, and for which file."""
     reason = error.strerror or str(error)
-    return f"{error.filename}: {reason}" if error.filename else reason
+    if error.filename:
+        return f"{error.filename}: {reason}"
+    # The kernel names no file where a read or a write fails.
+    return f"the output or a file cannot be written or read: {reason}"
 
 
 def _own_fault(error: Exception) -> str:
