@@ -191,7 +191,7 @@ def damaged_json(draw: st.DrawFn, text: str) -> str:
 @st.composite
 def damaged_bytes(draw: st.DrawFn, text: str) -> bytes:
     """Return a text that was cut, or has other bytes in it."""
-    data = text.encode()
+    data = text.encode(errors="surrogatepass")
     at = draw(st.integers(0, len(data)))
     until = draw(st.integers(at, min(len(data), at + 40)))
     added = st.sampled_from(
@@ -228,7 +228,7 @@ def damaged_lines(draw: st.DrawFn, text: str) -> bytes:
             lines.insert(at, lines[at])
         elif len(lines) > 1:
             del lines[at]
-    return ("\n".join(lines) + "\n").encode(errors="surrogateescape")
+    return ("\n".join(lines) + "\n").encode(errors="surrogatepass")
 
 
 def damages(name: str, text: str) -> st.SearchStrategy[bytes | str]:
@@ -275,17 +275,18 @@ class DamagedRun:
 
 
 @st.composite
-def damaged_runs(
-    draw: st.DrawFn, texts: dict[str, str], readers: list[tuple[str, ...]]
-) -> DamagedRun:
+def damaged_runs(draw: st.DrawFn, readers: list[tuple[str, ...]]) -> DamagedRun:
     """Return a damaged run, and one of the commands that read it."""
     names = draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True))
-    files = {name: draw(damages(name, texts[name])) for name in names}
+    files = {name: draw(damages(name, TEXTS[name])) for name in names}
     words = draw(st.sampled_from(readers))
     return DamagedRun(files, Line((*words, "--results", "results")))
 
 
-def prepare(place: Path, texts: dict[str, str]) -> Path:
+TEXTS = small_run()
+
+
+def prepare(place: Path) -> Path:
     """Empty a folder, and put there all that the words of a command line may name.
 
     A good run is stored twice. Return the one that is to be damaged.
@@ -301,7 +302,7 @@ def prepare(place: Path, texts: dict[str, str]) -> Path:
     for run in (GOOD, RUN):
         folder = place / "results" / run
         folder.mkdir(parents=True)
-        for name, text in texts.items():
+        for name, text in TEXTS.items():
             (folder / name).write_text(text, encoding="utf-8")
     return place / "results" / RUN
 

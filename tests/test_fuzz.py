@@ -23,7 +23,6 @@ CASES = int(os.environ.get("CKPTBENCH_FUZZ", "2000"))
 ON_DEMAND = "CKPTBENCH_FUZZ" in os.environ
 TIME_LIMIT_S = 3600
 
-TEXTS = fuzzing.small_run()
 CHEAP = [
     ("show", RUN),
     ("show", "--format", "markdown", RUN),
@@ -82,17 +81,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @tries(0.45)
 @given(line=fuzzing.command_lines())
 def test_any_words_end_in_a_result_or_a_sentence(place: Path, line: Line) -> None:
-    fuzzing.prepare(place, TEXTS)
+    fuzzing.prepare(place)
     require_an_end(command(*line.words))
 
 
 @pytest.mark.timeout(TIME_LIMIT_S)
 @tries(0.35)
-@given(run=fuzzing.damaged_runs(TEXTS, READERS), width=fuzzing.WIDTHS)
+@given(run=fuzzing.damaged_runs(READERS), width=fuzzing.WIDTHS)
 def test_a_damaged_run_ends_in_a_result_or_a_sentence(
     place: Path, run: DamagedRun, width: int
 ) -> None:
-    run.write(fuzzing.prepare(place, TEXTS))
+    run.write(fuzzing.prepare(place))
     before = cli_app.out.width
     cli_app.out.width = width
     try:
@@ -105,7 +104,7 @@ def test_a_damaged_run_ends_in_a_result_or_a_sentence(
 @tries(0.2)
 @given(content=fuzzing.suites())
 def test_any_suite_ends_in_a_result_or_a_sentence(place: Path, content: bytes) -> None:
-    fuzzing.prepare(place, TEXTS)
+    fuzzing.prepare(place)
     folder = place / "suites"
     folder.mkdir()
     (folder / "odd.toml").write_bytes(content)
@@ -135,12 +134,12 @@ FEW = settings(
 @FEW
 @given(line=fuzzing.command_lines())
 def test_any_words_end_so_in_a_process_of_their_own(tmp_path: Path, line: Line) -> None:
-    fuzzing.prepare(tmp_path, TEXTS)
+    fuzzing.prepare(tmp_path)
     require_an_end(process(tmp_path, line.words))
 
 
 @FEW
-@given(run=fuzzing.damaged_runs(TEXTS, [*CHEAP, *COMPARING]))
+@given(run=fuzzing.damaged_runs([*CHEAP, *COMPARING]))
 def test_a_damaged_run_ends_so_in_a_process_of_its_own(tmp_path: Path, run: DamagedRun) -> None:
-    run.write(fuzzing.prepare(tmp_path, TEXTS))
+    run.write(fuzzing.prepare(tmp_path))
     require_an_end(process(tmp_path, run.line.words))

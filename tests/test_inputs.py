@@ -26,7 +26,7 @@ RUN = fuzzing.RUN
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A present folder with a stored run, where nothing is measured."""
-    fuzzing.prepare(tmp_path, fuzzing.small_run())
+    fuzzing.prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
     with nothing_measured():
         yield tmp_path
@@ -140,6 +140,7 @@ def test_a_run_does_not_go_on_with_a_case_that_cannot_be_measured(
 def test_a_name_in_brackets_is_no_markup(folder: Path) -> None:
     (folder / "results" / RUN).rename(folder / "results" / "[")
     (folder / "results").rename(folder / "[red]")
+    assert "unknown framework '[/red]'" in refused(command("env", "create", "[/red]"))
     ended = command("show", "[", "--results", "[red]")
     assert (ended.status, ended.escaped) == (0, "")
     assert "run [, in [red]/[" in ended.output

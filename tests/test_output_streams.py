@@ -31,7 +31,7 @@ SHELL = f"{sys.executable} -c 'from harness.cli import main; main()'"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A present folder with a stored run, where nothing is measured."""
-    fuzzing.prepare(tmp_path, fuzzing.small_run())
+    fuzzing.prepare(tmp_path)
     monkeypatch.chdir(tmp_path)
     with nothing_measured():
         yield tmp_path

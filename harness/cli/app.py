@@ -76,10 +76,10 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are s
 
 def make_environment(environments: Environments, framework: str) -> None:
     """Make a framework's environment where it is not there yet, and say so meanwhile."""
-    with err.status(f"environment of {framework}") as status:
+    title = f"environment of {framework}"
+    with err.status(escape(title)) as status:
         environments.interpreter(
-            framework,
-            lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"),
+            framework, lambda line: status.update(escape(f"{title}: {line[:80]}"))
         )
 
 
