@@ -85,7 +85,7 @@ def command_lines(draw: st.DrawFn) -> Line:
     commands = all_commands()
     # A figure takes as long as thirty tables.
     quick = sorted(commands.keys() - {"figures", "report"})
-    name = draw(st.sampled_from([*quick * 3, *sorted(commands), *["run"] * 6]))
+    name = draw(st.sampled_from([*quick * 8, *sorted(commands), *["run"] * 16]))
     words = name.split()
     known = _names()
     parameters = commands[name].params

@@ -40,7 +40,7 @@ COMPARING = [
 ]
 DRAWING = [("report", RUN, "--out", "out"), ("figures", RUN, "--out", "out")]
 # A figure takes as long as thirty tables.
-READERS = [*CHEAP * 4, *COMPARING * 4, *DRAWING]
+READERS = [*CHEAP * 8, *COMPARING * 8, *DRAWING]
 
 
 def tries(share: float) -> settings:

@@ -102,6 +102,7 @@ def test_the_key_of_a_later_version_is_ignored(folder: Path, name: str) -> None:
         (lambda plan: plan["cases"].append(plan["cases"][0]), "stands there twice"),
         (lambda plan: plan.update(suite=["bench"]), "suite: Input should be a valid string"),
         (lambda plan: plan.update(goal={"precision": 0.05}), "goal._Goal.budget_s: Field required"),
+        (lambda plan: plan.update(settings={"timeout_s": -5}), "cannot be given -5 s"),
         (lambda plan: plan["cases"][0].update(samples="2"), "cases.0.samples: Input should be"),
         (lambda plan: plan["cases"][0].update(processes=10**30), "cases.0.processes: Input should"),
         (lambda plan: plan["cases"][0].update(expected_failure="("), "is no regular expression"),

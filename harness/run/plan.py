@@ -71,6 +71,7 @@ class PlannedCase:
 
 
 def _require_readable(case: Case, expected_failure: str | None) -> None:
+    """Raise ValueError where the rows of a case could not be made."""
     require_known("experiment", case.experiment, experiments.names())
     for key, suite_key in experiments.experiment(case.experiment).suite_keys.items():
         value = getattr(case, key) if hasattr(case, key) else case.settings.get(key)
@@ -99,6 +100,10 @@ class Settings:
     mpirun: str | None = None
     timeout_s: float | None = None
     site: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise ValueError(f"a worker cannot be given {self.timeout_s:g} s")
 
 
 @dataclass(frozen=True)
