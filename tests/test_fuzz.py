@@ -131,6 +131,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.slow
 @FEW
 @given(line=fuzzing.command_lines())
 def test_any_words_end_so_in_a_process_of_their_own(tmp_path: Path, line: Line) -> None:
@@ -138,6 +139,7 @@ def test_any_words_end_so_in_a_process_of_their_own(tmp_path: Path, line: Line) 
     require_an_end(process(tmp_path, line.words))
 
 
+@pytest.mark.slow
 @FEW
 @given(run=fuzzing.damaged_runs([*CHEAP, *COMPARING]))
 def test_a_damaged_run_ends_so_in_a_process_of_its_own(tmp_path: Path, run: DamagedRun) -> None:
