@@ -15,8 +15,8 @@ FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
 # The last name comes first, because the tests of TensorFlow take longest.
 CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
-.PHONY: setup tools bench figures docs notebooks test test-slow test-fast test-frameworks check format
-.PHONY: regress clean
+.PHONY: setup tools bench figures docs notebooks test test-slow test-fast test-frameworks fuzz
+.PHONY: check format regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -59,6 +59,10 @@ test-slow: test-fast test-frameworks
 
 test-fast: tools
 	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
+
+# Tries 20,000 wrong inputs, other ones each time. `make test` tries the same 2,000 each time.
+fuzz: tools
+	CKPTBENCH_FUZZ=20000 $(BIN)/pytest tests/test_fuzz.py $(ARGS)
 
 # Tests several frameworks at once, each on one processor. If two of them used all processors, both
 # would take twice as long.

@@ -43,7 +43,7 @@ def test_the_host_has_no_name_in_it(here: Manifest) -> None:
 
 def test_it_survives_json(here: Manifest) -> None:
     with_gpus = replace(here, gpus=("a GPU", "a GPU"))
-    assert Manifest.from_json(json.loads(json.dumps(with_gpus.to_json()))) == with_gpus
+    assert Manifest.from_json(json.dumps(with_gpus.to_json())) == with_gpus
 
 
 @pytest.mark.parametrize(

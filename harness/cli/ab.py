@@ -11,7 +11,7 @@ from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
 from harness.cli.compare import FormatOption, OutOption, compared, present, require_output
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
+from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
 from harness.driver import arms, catalog, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
@@ -43,9 +43,7 @@ def ab_command(
     directory: DirOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds without progress after which a worker is ended.")
-    ] = None,
+    timeout: TimeoutOption = None,
     mpirun: MpirunOption = None,
     form: FormatOption = "table",
     folder: OutOption = None,

@@ -32,9 +32,35 @@ app = typer.Typer(
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
+
+
+class ReaderGone(Exception):
+    """Whoever read the output has gone, as `head` does.
+
+    It is no BrokenPipeError, because typer would make exit status 1 of that.
+    """
+
+
+class _Console(Console):
+    """A console that ends the command when nobody reads any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise ReaderGone
+
+
 # a pipe has no width of its own; 80 would break the table
-out = Console(width=None if sys.stdout.isatty() else 140)
-err = Console(stderr=True)
+out = _Console(width=None if sys.stdout.isatty() else 140)
+err = _Console(stderr=True)
+
+
+def put(text: str) -> None:
+    """Print a text as it is, for other programs."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
 
 PythonOption = Annotated[
     list[str] | None,
@@ -50,10 +76,10 @@ ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are s
 
 def make_environment(environments: Environments, framework: str) -> None:
     """Make a framework's environment where it is not there yet, and say so meanwhile."""
-    with err.status(f"environment of {framework}") as status:
+    title = f"environment of {framework}"
+    with err.status(escape(title)) as status:
         environments.interpreter(
-            framework,
-            lambda line: status.update(f"environment of {framework}: {escape(line[:80])}"),
+            framework, lambda line: status.update(escape(f"{title}: {line[:80]}"))
         )
 
 

@@ -24,9 +24,11 @@ from harness.cli.app import (
     app,
     environments_of,
     out,
+    put,
     scratch_directory,
     warn_of_damages,
 )
+from harness.cli.printing import print_table
 from harness.driver import catalog, judge, machine, planning, slurm, suite
 from harness.driver.arms import Arm
 from harness.run import store
@@ -169,7 +171,7 @@ def present(found: Comparison, form: str, folder: Path | None) -> None:
     if form == "table":
         print_comparison(found)
     else:
-        print(_WRITERS[form][1](found), end="")
+        put(_WRITERS[form][1](found))
 
 
 def print_comparison(found: Comparison) -> None:
@@ -183,7 +185,7 @@ def print_comparison(found: Comparison) -> None:
         for line in (line for row in rows for line in comparison_output.lines(row)):
             *cells, verdict = line
             shown.add_row(*map(escape, cells), f"[{_COLOURS.get(verdict, 'default')}]{verdict}[/]")
-        out.print(shown)
+        print_table(out, shown)
     for text in (
         *found.remarks,
         comparison_output.headline(found),
@@ -200,7 +202,7 @@ def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> No
         text = f"{run.name} is no baseline, for a row of it failed: see ckptbench show {run.name}"
     else:
         text = f"{run.name} is the baseline now; remove {place} to have another one"
-    out.print(text, highlight=False, soft_wrap=True)
+    out.print(escape(text), highlight=False, soft_wrap=True)
 
 
 def _opened(results: Path, name: str) -> ReadRun:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,9 +22,10 @@ from harness.cli.app import (
     out,
     scratch_directory,
 )
+from harness.cli.printing import print_table
 from harness.driver import catalog, doctor, suite
 from harness.driver.catalog import Listed, ReadableBy
-from harness.run.errors import nearest
+from harness.run.errors import UsageError, nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
 
@@ -38,7 +39,7 @@ def doctor_command(python: PythonOption = None, directory: DirOption = None) -> 
         found.add_row(
             check.name, f"[{colours[check.status]}]{check.status}[/]", escape(check.detail)
         )
-    out.print(found)
+    print_table(out, found)
 
 
 @env.command("create")
@@ -55,7 +56,7 @@ def env_list() -> None:
     found = Table("framework", "state", "interpreter")
     for environment in environments_of(None).listing():
         found.add_row(environment.framework, environment.state, str(environment.interpreter))
-    out.print(found)
+    print_table(out, found)
 
 
 @app.command("list")
@@ -63,21 +64,22 @@ def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] =
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
         raise nearest("list", what, LISTS)
-    out.print(_LISTED[what]())
+    for table in _LISTED[what]():
+        print_table(out, table)
 
 
-def _frameworks() -> Table:
+def _frameworks() -> list[Table]:
     found = Table("framework", "devices", "methods", "environment")
     states = {
         environment.framework: environment.state for environment in environments_of(None).listing()
     }
     for name, entry in catalog.frameworks().items():
         found.add_row(name, ", ".join(entry.devices), str(len(entry.methods)), states.get(name, ""))
-    return found
+    return [found]
 
 
-def _methods() -> Group:
-    return Group(*(_methods_of(entry) for entry in catalog.frameworks().values()))
+def _methods() -> list[Table]:
+    return [_methods_of(entry) for entry in catalog.frameworks().values()]
 
 
 def _methods_of(entry: catalog.FrameworkEntry) -> Table:
@@ -113,16 +115,16 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
     return found
 
 
-def _strategies() -> Table:
+def _strategies() -> list[Table]:
     found = Table("framework", "strategy", "default", "sharded", "description")
     for entry in catalog.frameworks().values():
         for name, strategy in entry.strategies.items():
             traits = ("yes" if has_it else "–" for has_it in (strategy.default, strategy.sharded))
             found.add_row(entry.name, name, *traits, strategy.description)
-    return found
+    return [found]
 
 
-def _workloads() -> Table:
+def _workloads() -> list[Table]:
     found = Table("workload", "preset", "precision", "parameters", "state")
     for name in workloads.names():
         for preset in workloads.presets(name):
@@ -135,17 +137,21 @@ def _workloads() -> Table:
                     f"{workload.parameter_count:,}",
                     size(workload.state_bytes),
                 )
-    return found
+    return [found]
 
 
-def _suites() -> Table:
+def _suites() -> Iterator[Table]:
+    """Yield the table of the suites that can be read. Then raise UsageError about the others."""
     found = Table("suite", "what it measures")
-    for name in suite.names():
-        found.add_row(name, suite.load(name).description)
-    return found
+    readable, broken = suite.load_all()
+    for each in readable:
+        found.add_row(escape(each.name), escape(each.description))
+    yield found
+    if broken:
+        raise UsageError("; ".join(broken))
 
 
-_LISTED = {
+_LISTED: dict[str, Callable[[], Iterable[Table]]] = {
     "frameworks": _frameworks,
     "methods": _methods,
     "strategies": _strategies,

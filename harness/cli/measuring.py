@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import sys
@@ -26,7 +27,7 @@ from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import comparable
-from harness.run.plan import PlannedCase, Selection
+from harness.run.plan import PlannedCase, Selection, Settings
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PRECISION_HELP = (
@@ -34,8 +35,30 @@ _PRECISION_HELP = (
     "this share to either side: durable and load over the ceiling, stall, training with over "
     "without, or, with two arms, the ratios of those."
 )
+
+
+def _above_zero(value: float | None) -> float | None:
+    """Refuse a number of seconds that is no duration."""
+    if value is not None and not 0 < value < math.inf:
+        raise UsageError(f"--timeout takes a number of seconds above 0, not {value:g}")
+    return value
+
+
+def _share(value: float | None) -> float | None:
+    """Refuse a precision that nothing can be compared with."""
+    if value is not None and not 0.001 <= value <= 1.0:
+        raise UsageError(f"--precision takes a share from 0.001 to 1, not {value:g}")
+    return value
+
+
 PrecisionOption = Annotated[
-    float | None, typer.Option(min=0.001, max=1.0, metavar="0.05", help=_PRECISION_HELP)
+    float | None, typer.Option(callback=_share, metavar="0.05", help=_PRECISION_HELP)
+]
+TimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        callback=_above_zero, help="Seconds without progress after which a worker is ended."
+    ),
 ]
 BudgetOption = Annotated[
     str | None,
@@ -58,7 +81,7 @@ def new_run(
     python: Sequence[str] = (),
     described: Mapping[str, arms.Described] | None = None,
     goal: Mapping[str, float] | None = None,
-    settings: store.Settings | None = None,
+    settings: Settings | None = None,
 ) -> store.Run:
     """Make the folder of a new run, on whatever machine is going to measure it."""
     command = ["ckptbench", *sys.argv[1:]]
@@ -83,10 +106,10 @@ def settings_of(
     timeout_s: float | None,
     summary_above: int | None = None,
     site: Path | None = None,
-) -> store.Settings:
+) -> Settings:
     """Return the settings that hold for a whole run."""
-    return store.Settings(
-        summary_above=summary_above or store.Settings.summary_above,
+    return Settings(
+        summary_above=summary_above or Settings.summary_above,
         mpirun=_absolute(mpirun),
         timeout_s=timeout_s,
         site=_absolute(site),
@@ -154,10 +177,9 @@ def worlds(text: str | None) -> list[int] | None:
     """Return the numbers of ranks in a text such as "1,2,4"."""
     if text is None:
         return None
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError as error:
-        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}") from error
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in text.split(",")):
+        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}")
+    return [int(part) for part in text.split(",")]
 
 
 def _settle_machine(run: store.Run, scratch: Path) -> None:
@@ -183,7 +205,7 @@ def _measure(
     packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
     estimated_s = judge.estimated_s(run.plan)
     err.print(
-        f"run {run.name}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",
+        f"run {escape(run.name)}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",
         highlight=False,
     )
     not_direct = preflight.direct_io(scratch)
@@ -204,7 +226,7 @@ def _measure(
             session.measure(_goal(run))
         except KeyboardInterrupt:
             err.print(
-                f"interrupted; go on with: ckptbench run --resume {shlex.quote(run.name)}",
+                f"interrupted; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -233,6 +255,7 @@ def _goal(run: store.Run) -> Goal | None:
 
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
-    if found is None:
+    seconds = float(found[1]) * _UNITS_S[found[2]] if found else math.inf
+    if not math.isfinite(seconds):
         raise UsageError(f"a budget reads like 90s, 10m or 1.5h, not {text!r}")
-    return float(found[1]) * _UNITS_S[found[2]]
+    return seconds

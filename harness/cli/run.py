@@ -21,17 +21,28 @@ from harness.cli.app import (
     app,
     environments_of,
     err,
+    put,
     scratch_directory,
 )
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption
+from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
 from harness.cli.show import show
-from harness.driver import catalog, launch, options, planning, progress, slurm, slurm_jobs, suite
+from harness.driver import (
+    catalog,
+    launch,
+    options,
+    planning,
+    preflight,
+    progress,
+    slurm,
+    slurm_jobs,
+    suite,
+)
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.progress import samples_wanted
 from harness.run import store
 from harness.run.errors import UsageError
-from harness.run.plan import PlannedCase, Selection
+from harness.run.plan import PlannedCase, Selection, Settings
 
 
 @app.command("run")
@@ -59,7 +70,7 @@ def run_command(
         str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(help="Over how many nodes Slurm spreads the ranks.")
+        int | None, typer.Option(min=1, help="Over how many nodes Slurm spreads the ranks.")
     ] = None,
     site: Annotated[
         Path | None, typer.Option(help=f"What Slurm is told here (else {slurm.own_site_file()}).")
@@ -74,9 +85,7 @@ def run_command(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
     ] = None,
-    timeout: Annotated[
-        float | None, typer.Option(help="Seconds without progress after which a worker is ended.")
-    ] = None,
+    timeout: TimeoutOption = None,
     summary_above: Annotated[
         int | None,
         typer.Option(
@@ -135,7 +144,7 @@ def _newly_measured(
     framework: list[str] | None,
     wishes: Mapping[str, Any],
     goal: Mapping[str, float],
-    settings: store.Settings,
+    settings: Settings,
 ) -> store.Run:
     """Make a new run, and measure it here or in a Slurm job. Everything is refused before that."""
     scratch = scratch_directory(asked.directory)
@@ -175,6 +184,7 @@ def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.
     for option, value in new_only.items():
         if value is not None:
             raise UsageError(f"leave {option} out: a run that goes on keeps what it was asked for")
+    preflight.check_cases(run.plan)
     stored_directory = run.header["directory"]
     directory = asked.directory or (Path(stored_directory) if stored_directory else None)
     scratch = scratch_directory(directory)
@@ -203,7 +213,7 @@ def _request(
 
 def _print_script(request: slurm.Request, folder: Path) -> None:
     """Print the script of a Slurm job, and end the command."""
-    print(request.script(folder), end="")
+    put(request.script(folder))
     raise typer.Exit(0)
 
 
@@ -226,7 +236,7 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     run.close()
     script = run.folder / slurm.SCRIPT
     is_new = not script.exists()
-    script.write_text(request.script(run.folder))
+    script.write_text(request.script(run.folder), encoding="utf-8")
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -251,7 +261,7 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
         raise
     except KeyboardInterrupt:
         err.print(
-            f"cancelled; go on with: ckptbench run --resume {shlex.quote(run.name)}",
+            f"cancelled; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}",
             highlight=False,
             soft_wrap=True,
         )

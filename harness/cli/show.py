@@ -12,7 +12,8 @@ from rich.table import Table
 from harness.analysis import precision, summary, tables
 from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
+from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
+from harness.cli.printing import print_table
 from harness.run import store
 from harness.run.errors import nearest
 
@@ -39,12 +40,8 @@ def show(run: store.Run, form: str) -> list[Row]:
     if form == "table":
         _print_tables(read)
     else:
-        print(
-            {"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}[form](
-                found
-            ),
-            end="",
-        )
+        writers = {"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}
+        put(writers[form](found))
     return found
 
 
@@ -61,7 +58,7 @@ def _print_tables(run: ReadRun) -> None:
             )
         for line in lines.itertuples(index=False):
             shown.add_row(*(escape(cell) for cell in line))
-        out.print(shown)
+        print_table(out, shown)
         out.print(escape(summary.meaning(members)), highlight=False)
         naming = Naming.among(members)
         for row in members:
@@ -72,12 +69,11 @@ def _print_tables(run: ReadRun) -> None:
                 out.print(text, highlight=False)
         out.print()
     for name, arm in run.stored.header.get("arms", {}).items():
-        out.print(f"arm {name}: {escape(' '.join(arm['asked']))}", highlight=False)
+        out.print(f"arm {escape(name)}: {escape(' '.join(arm['asked']))}", highlight=False)
     if run.stored.header.get("arms"):
-        out.print(
-            f"ckptbench compare {run.name} says whether arm b is slower or worse than arm a",
-            highlight=False,
-        )
+        comparing = f"ckptbench compare {run.name}"
+        text = f"{comparing} says whether arm b is slower or worse than arm a"
+        out.print(escape(text), highlight=False)
     for note in (*summary.notes(run.rows, run.records), *precision.notes(run)):
         out.print(escape(note), highlight=False)
-    out.print(f"run {run.name}, in {run.stored.folder}", highlight=False)
+    out.print(escape(f"run {run.name}, in {run.stored.folder}"), highlight=False)

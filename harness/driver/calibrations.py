@@ -5,7 +5,6 @@ The runs of one results folder share the sweep that found the fastest requests o
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from harness.run.manifest import Manifest, comparable
@@ -34,7 +33,7 @@ def _sweep_in(records: Path) -> CalibrationRecord | None:
     Only its line is parsed, near the beginning of a file that may be long.
     """
     try:
-        with records.open(errors="replace") as lines:
+        with records.open(encoding="utf-8", errors="replace") as lines:
             line = next((line for line in lines if '"kind":"calibration"' in line), "")
         record = parse(line)
     except (OSError, InvalidLine):
@@ -46,8 +45,8 @@ def _sweep_in(records: Path) -> CalibrationRecord | None:
 
 def _is_alike(manifest: Path, here: Manifest) -> bool:
     try:
-        there = Manifest.from_json(json.loads(manifest.read_text()))
-    except (OSError, ValueError, TypeError, KeyError):
+        there = Manifest.from_json(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         # The other run has not begun, or is of another version.
         return False
     return not comparable(there, here)

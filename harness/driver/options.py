@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -39,17 +40,18 @@ def labelled(name: str, overrides: Mapping[str, Any]) -> str:
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
 def _checked(method: MethodEntry, key: str, value: Any) -> Any:
     """Return the value where it has the declared type, so that `crc=off` is not a true value."""
     declared = method.options[key]
-    if type(value) is type(declared):
+    if isinstance(declared, float):
+        if type(value) in (int, float) and abs(value) <= sys.float_info.max:
+            return float(value)
+    elif type(value) is type(declared):
         return value
-    if isinstance(declared, float) and type(value) is int:
-        return float(value)
     kind = type(declared).__name__
     raise UsageError(
         f"option {key!r} of method {method.name!r} takes a {kind} such as {_shown(declared)}, "

@@ -13,7 +13,7 @@ from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
-from harness.wire.case import Case
+from harness.wire.case import MOST_RANKS, Case
 from harness.wire.experiment import Experiment
 from workloads import names as workload_names
 
@@ -139,6 +139,8 @@ def _require_worlds(worlds: Iterable[int]) -> None:
     for world in worlds:
         if world < 1:
             raise UsageError(f"a world has at least 1 rank, not {world}")
+        if world > MOST_RANKS:
+            raise UsageError(f"a world has at most {MOST_RANKS} ranks, not {world}")
 
 
 def _require_methods(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:

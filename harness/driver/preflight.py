@@ -10,13 +10,18 @@ import mmap
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+import workloads
+from harness.driver.launch import LAUNCHERS
 from harness.driver.machine import mount_of
 from harness.driver.shared_memory import digest_of
+from harness.driver.suite import require
 from harness.run.errors import UsageError
+from harness.run.plan import PlannedCase
 
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
@@ -35,6 +40,19 @@ def scratch_of(run: Path, directory: Path) -> Path:
     most 107 bytes.
     """
     return directory / digest_of(run)
+
+
+def check_cases(plan: Sequence[PlannedCase]) -> None:
+    """Raise UsageError for a case of a stored plan that this version cannot measure."""
+    for item in plan:
+        case = item.case
+        require("launcher", case.launcher, LAUNCHERS)
+        try:
+            workloads.load(
+                case.workload, case.preset, case.precision, case.dropout, case.scale or 1
+            )
+        except ValueError as error:
+            raise UsageError(f"case {case.id} cannot be measured here: {error}") from error
 
 
 def check_scratch(path: Path, needed_bytes: int) -> None:

@@ -12,7 +12,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from harness import experiments
 from harness.driver import tables
-from harness.run.errors import nearest
+from harness.run.errors import UsageError, nearest
+from harness.wire.case import MOST_PROCESSES, MOST_RANKS, MOST_SAMPLES
 from harness.wire.experiment import Experiment, SuiteKey
 from workloads import is_scalable, precisions, presets
 from workloads import names as workload_names
@@ -27,7 +28,7 @@ def _as_list(value: object) -> object:
 
 _AXIS = (BeforeValidator(_as_list), Field(strict=False, min_length=1))
 Names = Annotated[tuple[str, ...], *_AXIS]
-Worlds = Annotated[tuple[Annotated[int, Field(ge=1)], ...], *_AXIS]
+Worlds = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_RANKS)], ...], *_AXIS]
 Rates = Annotated[tuple[Annotated[float, Field(ge=0, lt=1)], ...], *_AXIS]
 
 
@@ -61,14 +62,15 @@ class Sweep(tables.Table):
     strategy: Annotated[tuple[str, ...], *_AXIS] = ("default",)
     weak: bool = False  # the workload grows with the world
     dropout: Rates = (0.0,)
-    samples: int = Field(default=1, ge=1)  # undisturbed samples per process
-    warmups: int = Field(default=1, ge=0)
+    samples: int = Field(default=1, ge=1, le=MOST_SAMPLES)  # undisturbed samples per process
+    warmups: int = Field(default=1, ge=0, le=MOST_SAMPLES)
     # samples of a method that the catalog calls slow, which then has no warm-up
-    slow_samples: int | None = Field(default=None, ge=1)
+    slow_samples: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
     # processes of such a method, because each costs a start and one more slow save
-    slow_processes: int | None = Field(default=None, ge=1)
-    repeats: int = Field(default=2, ge=0)  # how many disturbed samples a process may take anew
-    processes: int = Field(default=2, ge=1)
+    slow_processes: int | None = Field(default=None, ge=1, le=MOST_PROCESSES)
+    # how many disturbed samples a process may take anew
+    repeats: int = Field(default=2, ge=0, le=MOST_SAMPLES)
+    processes: int = Field(default=2, ge=1, le=MOST_PROCESSES)
     # the timed saves of a process that are loaded and verified too
     checked: Literal["one", "all"] = "one"
     # one save of each case is watched at the system calls, where its experiment has that
@@ -190,6 +192,18 @@ def load(name: str, folder: Path = SUITES) -> Suite:
     return Suite(name, declared.description, declared.sweep)
 
 
+def load_all(folder: Path = SUITES) -> tuple[list[Suite], list[str]]:
+    """Return the suites of a folder that can be read, and for each other one a sentence why not."""
+    readable: list[Suite] = []
+    broken: list[str] = []
+    for name in names(folder):
+        try:
+            readable.append(load(name, folder))
+        except UsageError as error:
+            broken.append(str(error))
+    return readable, broken
+
+
 def require(kind: str, given: str, valid: Collection[str], where: str = "") -> None:
     """Raise UsageError with the nearest valid name unless a name is valid."""
     if given not in valid:
@@ -233,7 +247,6 @@ def _require_setting(key: str, suite_key: SuiteKey, value: object) -> None:
     if suite_key.choices:
         require(key, str(value), suite_key.choices)
         return
-    if type(value) is not int:  # bool is an int to isinstance
-        raise ValueError(f"{key} takes a whole number, not {value!r}")
-    if value < suite_key.at_least:
-        raise ValueError(f"{key} takes a number from {suite_key.at_least} on, not {value}")
+    wanted = suite_key.why_not(value)
+    if wanted:
+        raise ValueError(f"{key} takes {wanted}, not {value!r}")

@@ -50,6 +50,8 @@ def read(path: Path, model: type[TableT]) -> TableT:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         raise UsageError(f"{path}: {_first_mistake(error)}") from error
+    except RecursionError as error:
+        raise UsageError(f"{path} is nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise UsageError(f"{path} is not valid TOML: {error}") from error
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from harness.wire.case import known_fields
+from harness.run.validation import validated
 
 _MEMORY_TOLERANCE = 0.01  # a kernel reserves a little more or less memory at each boot
 
@@ -44,9 +43,12 @@ class Manifest:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the manifest that `to_json` gave, in this version or another."""
-        return cls(**known_fields(cls, values) | {"gpus": tuple(values["gpus"])})
+    def from_json(cls, text: str) -> Self:
+        """Return the manifest in a text, of this version or another.
+
+        Raise ValueError with the first thing that is wrong.
+        """
+        return validated(cls, text)
 
 
 _COMPARED = (

@@ -1,4 +1,4 @@
-"""The plan of a run: its cases and how often to measure each, and the selection that gave them."""
+"""The plan of a run: its cases, how often to measure each, its settings and its selection."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from harness.wire.case import Case, case_from_json, known_fields
+from harness import experiments
+from harness.run.validation import require_known
+from harness.wire.case import SUMMARY_ABOVE, Case, case_from_json, known_fields
 
 AB = "ab-"
 """The beginning of the suite's name in a run of two arms."""
@@ -58,12 +60,54 @@ class PlannedCase:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Return the planned case that `to_json` gave, in this version or another."""
+        """Return the planned case that `to_json` gave, in this version or another.
+
+        Raise ValueError where this version cannot read a case of its kind.
+        """
         case = case_from_json(values["case"])
+        _require_readable(case, values["expected_failure"])
         # The records name their case by the identifier in the plan file. A later version may have
         # computed it from fields that are unknown here, and the first versions left it out.
-        vars(case)["id"] = values.get("id", case.id)
+        vars(case)["id"] = str(values.get("id", case.id))
         return cls(**known_fields(cls, values) | {"case": case})
+
+
+def _require_readable(case: Case, expected_failure: str | None) -> None:
+    """Raise ValueError where the rows of a case could not be made."""
+    require_known("experiment", case.experiment, experiments.names())
+    for key, suite_key in experiments.experiment(case.experiment).suite_keys.items():
+        value = getattr(case, key) if hasattr(case, key) else case.settings.get(key)
+        wanted = suite_key.why_not(value)
+        if wanted:
+            raise ValueError(f"{key} is {wanted}, not {value!r}")
+    if case.world < 1:
+        raise ValueError(f"a world has at least 1 rank, not {case.world}")
+    try:
+        re.compile(expected_failure or "")
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"expected_failure is no regular expression ({error})") from error
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a whole run. A resumed run goes on with them, also in a Slurm job.
+
+    In a world of more than `summary_above` ranks, one record stands for the samples of all.
+    `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
+    progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
+    options for Slurm, where it is not the user's usual one. `without_guards` names guards that are
+    switched off, which only tests do.
+    """
+
+    summary_above: int = SUMMARY_ABOVE
+    mpirun: str | None = None
+    timeout_s: float | None = None
+    site: str | None = None
+    without_guards: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise ValueError(f"a worker cannot be given {self.timeout_s:g} s")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter, ValidationError
 
 from harness import experiments
+from harness.run.validation import Bounded, first_reason
 from harness.wire.records import RECORDS, SCHEMA, Record
 
 # `to_line` begins every line like this.
@@ -54,7 +55,7 @@ def record_types() -> tuple[type[Record], ...]:
 def _validator() -> TypeAdapter[Record]:
     """Return the validator for all records. It is built late, because that takes 0.1 s."""
     any_record: Any = functools.reduce(operator.or_, record_types())
-    return TypeAdapter(Annotated[any_record, Field(discriminator="kind")])
+    return TypeAdapter(Annotated[any_record, Field(discriminator="kind"), Bounded()])
 
 
 def parse(line: str) -> Record:
@@ -72,6 +73,8 @@ def parse(line: str) -> Record:
 def _parse_in_parts(line: str) -> Record:
     try:
         fields = json.loads(line)
+    except RecursionError as error:
+        raise InvalidLine("not a record (it is nested too deeply)") from error
     except ValueError as error:
         raise InvalidLine(f"not JSON ({error})") from error
     if not isinstance(fields, dict):
@@ -95,8 +98,9 @@ def _first_reason(error: ValidationError) -> str:
         kind = first["ctx"]["tag"]
         known = first["ctx"]["expected_tags"]
         return f"kind {kind!r} is not one that this version reads ({known})"
-    field = ".".join(str(part) for part in first["loc"])
-    return f"{field or 'record'}: {first['msg']}"
+    if not first["loc"]:
+        return f"record: {first['msg']}"
+    return first_reason(error)
 
 
 def read(file: Path) -> tuple[list[Record], list[Damage]]:
@@ -104,7 +108,7 @@ def read(file: Path) -> tuple[list[Record], list[Damage]]:
     records: list[Record] = []
     damages: list[Damage] = []
     # A file is split at newlines alone, because splitlines() also splits at form feeds.
-    with file.open(errors="replace") as lines:
+    with file.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 records.append(parse(line.rstrip("\n")))

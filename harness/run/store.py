@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -19,31 +19,13 @@ from typing import Any
 
 from harness.run.errors import UsageError, nearest
 from harness.run.manifest import Manifest
-from harness.run.plan import PlannedCase, Selection
+from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.reading import InvalidLine, parse
 from harness.run.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
-from harness.wire.case import SUMMARY_ABOVE, known_fields
+from harness.wire.case import known_fields
 from harness.wire.records import Record, to_line
 
 LATEST = "latest"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a whole run. A resumed run goes on with them, also in a Slurm job.
-
-    In a world of more than `summary_above` ranks, one record stands for the samples of all.
-    `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
-    progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
-    options for Slurm, where it is not the user's usual one. `without_guards` names guards that are
-    switched off, which only tests do.
-    """
-
-    summary_above: int = SUMMARY_ABOVE
-    mpirun: str | None = None
-    timeout_s: float | None = None
-    site: str | None = None
-    without_guards: tuple[str, ...] = ()
 
 
 class Run(StoredRun):
@@ -57,7 +39,7 @@ class Run(StoredRun):
 
     def _read(self) -> None:
         super()._read()
-        content = self._file.read_text(errors="replace")
+        content = self._file.read_text(encoding="utf-8", errors="replace")
         self._lines = set(content.splitlines())
         self._torn = not content.endswith("\n") and content != ""
 
@@ -71,7 +53,11 @@ class Run(StoredRun):
 
     def begin(self, manifest: Manifest) -> None:
         """Store the machine on which the run is measured."""
-        (self.folder / MANIFEST).write_text(json.dumps(manifest.to_json(), indent=1) + "\n")
+        text = json.dumps(manifest.to_json(), indent=1) + "\n"
+        # Half a manifest would make the run unreadable.
+        unfinished = self.folder / f"{MANIFEST}.tmp"
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(self.folder / MANIFEST)
 
     def discard(self) -> None:
         """Remove a run that holds nothing."""
@@ -116,7 +102,7 @@ class Run(StoredRun):
         """Absorb the records that workers had written when the driver was killed."""
         for file in sorted(self.jobs.glob("*/rank-*.jsonl")):
             # The text after the last newline is half a line.
-            complete_lines = file.read_text(errors="replace").split("\n")[:-1]
+            complete_lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
             for line in complete_lines:
                 try:
                     self.absorb(line)
@@ -139,10 +125,17 @@ class Run(StoredRun):
         data = text.encode()
         self._torn = True
         while data:
-            written = os.write(self._descriptor, data)
-            data = data[written:]
+            data = data[self._written_bytes(data) :]
         self._torn = False
         self._lines.add(line)
+
+    def _written_bytes(self, data: bytes) -> int:
+        """Write the data or its beginning, and return how many bytes those are."""
+        try:
+            return os.write(self._descriptor, data)
+        except OSError as error:
+            # The kernel names no file.
+            raise OSError(error.errno, error.strerror, str(self._file)) from error
 
 
 def create(
@@ -166,8 +159,6 @@ def create(
     all of these and with `settings`. `selection` is the part of the suite that was asked for, which
     tells later why a row is not in the run.
     """
-    folder = new_folder(results, suite, plan)
-    folder.mkdir(parents=True)
     header = {
         "suite": suite,
         "command": list(command),
@@ -179,12 +170,39 @@ def create(
         "selection": selection.to_json() if selection else None,
         "cases": [planned.to_json() for planned in plan],
     }
-    (folder / PLAN).write_text(json.dumps(header, indent=1) + "\n")
-    (folder / RECORDS).touch()
-    run = Run(folder)
-    if manifest is not None:
-        run.begin(manifest)
+    text = json.dumps(header, indent=1) + "\n"
+    try:
+        run = _written(new_folder(results, suite, plan), text)
+        if manifest is not None:
+            run.begin(manifest)
+    except OSError as error:
+        raise UsageError(f"no run can be stored in {results}: {error.strerror}") from error
     return run
+
+
+def _written(wanted: Path, plan: str) -> Run:
+    """Make the folder of a run that has its plan, or nothing where the disk is full."""
+    folder = _made(wanted)
+    try:
+        (folder / PLAN).write_text(plan, encoding="utf-8")
+        (folder / RECORDS).touch()
+    except OSError:
+        # A full disk still removes.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Run(folder)
+
+
+def _made(wanted: Path) -> Path:
+    """Make a folder, under another name where another process has just taken the name."""
+    folder = wanted
+    while True:
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            folder = _unused(wanted)
+        else:
+            return folder
 
 
 def new_folder(results: Path, suite: str, plan: Sequence[PlannedCase]) -> Path:
@@ -198,9 +216,9 @@ def find(results: Path, name: str) -> Path:
 
     Raise UsageError with the names of the runs there are.
     """
-    known = {folder.name: folder for folder in folders(results)}
     if name != LATEST and (Path(name) / RECORDS).is_file():
         return Path(name)
+    known = {folder.name: folder for folder in folders(results)}
     if not known:
         raise UsageError(f"there are no runs in {results} yet")
     if name == LATEST:

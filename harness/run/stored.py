@@ -7,18 +7,67 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.run.errors import UsageError
 from harness.run.manifest import Manifest
-from harness.run.plan import PlannedCase, Selection
+from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.reading import Damage, read
+from harness.run.validation import validated
 from harness.wire.records import Record
 
 RECORDS = "records.jsonl"
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """The precision that a run was asked for, and the seconds that it may take."""
+
+    precision: float
+    budget_s: float
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """One side of a comparison, as its user asked for it."""
+
+    asked: tuple[str, ...]
+    pins: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    python: str | None = None
+    checkout: str | None = None
+    commit: str | None = None
+
+
+@dataclass(frozen=True)
+class _PlanFile:
+    """The keys of a plan file. Files of earlier versions lack all that has a default."""
+
+    cases: tuple[PlannedCase, ...]
+    suite: str = ""
+    command: tuple[str, ...] = ()
+    directory: str | None = None
+    python: tuple[str, ...] = ()
+    arms: dict[str, _Arm] = field(default_factory=dict)
+    goal: _Goal | dict[str, None] = field(default_factory=dict)
+    settings: Settings | None = None
+    selection: Selection | None = None
+
+
+_WITHOUT: dict[str, Any] = {
+    "suite": "",
+    "command": [],
+    "directory": None,
+    "python": [],
+    "arms": {},
+    "goal": {},
+}
+"""The values of the keys that files of earlier versions lack."""
 
 
 class StoredRun:
@@ -50,9 +99,10 @@ class StoredRun:
 
         Raises UsageError where the file is missing, cut short, or not one of a manifest.
         """
+        text, _ = self._json(MANIFEST)
         try:
-            return Manifest.from_json(self._json(MANIFEST))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return Manifest.from_json(text)
+        except ValueError as error:
             raise self._unreadable(MANIFEST, f"it lacks what a manifest has ({error})") from error
 
     @property
@@ -66,10 +116,18 @@ class StoredRun:
 
         Raises UsageError where the plan file is missing, cut short, or not one of a plan.
         """
-        try:
-            return [PlannedCase.from_json(values) for values in self.header["cases"]]
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise self._unreadable(PLAN, f"it lacks what a plan has ({error})") from error
+        plan: dict[str, PlannedCase] = {}
+        for number, values in enumerate(self.header["cases"]):
+            try:
+                item = PlannedCase.from_json(values)
+            except ValueError as error:
+                raise self._unreadable(PLAN, f"cases.{number}: {error}") from error
+            if item.case.id in plan:
+                raise self._unreadable(PLAN, f"cases.{number}: {item.case.id} stands there twice")
+            plan[item.case.id] = item
+        if not plan:
+            raise self._unreadable(PLAN, "it has no cases")
+        return list(plan.values())
 
     @functools.cached_property
     def selection(self) -> Selection | None:
@@ -80,24 +138,48 @@ class StoredRun:
     @functools.cached_property
     def header(self) -> dict[str, Any]:
         """Return the plan file: suite, command and cases."""
-        return self._json(PLAN)
-
-    def _json(self, name: str) -> dict[str, Any]:
-        """Return a file of the run that holds one JSON object. Raises UsageError otherwise."""
+        text, values = self._json(PLAN)
         try:
-            values = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            validated(_PlanFile, text)
+        except ValueError as error:
+            raise self._unreadable(PLAN, f"it lacks what a plan has ({error})") from error
+        return _WITHOUT | values
+
+    def _json(self, name: str) -> tuple[str, dict[str, Any]]:
+        """Return a file of the run, as text and as the JSON object in it.
+
+        Raises UsageError where it is none.
+        """
+        try:
+            text = (self.folder / name).read_text(encoding="utf-8")
+            values = json.loads(text)
         except OSError as error:
             raise self._unreadable(name, error.strerror) from error
+        except RecursionError as error:
+            raise self._unreadable(name, "it is nested too deeply") from error
         except ValueError as error:
             raise self._unreadable(name, f"it is not JSON, or is cut short ({error})") from error
         if not isinstance(values, dict):
             raise self._unreadable(name, "it is not a JSON object")
-        return values
+        return text, values
 
     def _unreadable(self, name: str, reason: str | None) -> UsageError:
         return UsageError(f"run {self.name} cannot be read: {name}: {reason}")
 
 
 def folders(results: Path) -> list[Path]:
-    """Return the folders of all runs under `results`, with those of reference runs."""
-    return sorted(file.parent for file in results.glob(f"**/{RECORDS}"))
+    """Return the folders of all runs under `results`, with those of reference runs.
+
+    Raises UsageError where a folder cannot be read. Without `results` there are no runs.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from error
+
+    if not os.path.lexists(results):
+        return []
+    found: list[Path] = []
+    for folder, subfolders, files in os.walk(results, onerror=refuse):
+        if RECORDS in files or RECORDS in subfolders:
+            found.append(Path(folder))
+    return sorted(found)

@@ -13,6 +13,10 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any
 
 SUMMARY_ABOVE = 64  # ranks: in a larger world one record speaks for all, unless the user says more
+# Beyond these, a number is a typing error or a damaged byte, and loops over it would never end.
+MOST_RANKS = 2**16
+MOST_PROCESSES = 10_000  # of one case, one after the other
+MOST_SAMPLES = 1_000_000  # of one process
 _LATER_FIELDS = (
     "strategy",
     "load_world",

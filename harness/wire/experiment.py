@@ -48,14 +48,25 @@ class Stage:
 class SuiteKey:
     """A key that only sweeps of one experiment have. Each of its values makes cases of its own.
 
-    A value is a whole number from `at_least` on, or one of the words in `choices`. A sweep that
-    leaves the key out has `default`. Where that is None, every sweep must have the key.
+    A value is a whole number from `at_least` to `at_most`, or one of the words in `choices`. A
+    sweep that leaves the key out has `default`. Where that is None, every sweep must have the key.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
     at_least: int = 1
+    at_most: int = 1_000_000
     choices: tuple[str, ...] = ()
     default: int | str | None = None
+
+    def why_not(self, value: object) -> str:
+        """Return which values the key takes instead of this one; empty where it takes it."""
+        if self.choices:
+            return "" if value in self.choices else f"one of {', '.join(map(repr, self.choices))}"
+        if type(value) is not int:  # bool is an int to isinstance
+            return "a whole number"
+        if value < self.at_least:
+            return f"a number from {self.at_least} on"
+        return "" if value <= self.at_most else f"a number up to {self.at_most}"
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,10 @@ class Ceilings:
     direct: bool
     settled: bool = False
 
+    def __post_init__(self) -> None:
+        if self.before_ns <= 0 or self.after_ns <= 0:
+            raise ValueError("a raw transfer takes some time")
+
     @property
     def spread(self) -> float:
         """Return the difference of the two as a fraction of their mean."""
@@ -103,6 +107,10 @@ class Spread:
 
     percentiles: tuple[float, ...]
     slowest_rank: int
+
+    def __post_init__(self) -> None:
+        if len(self.percentiles) != len(PERCENTILES):
+            raise ValueError(f"a spread has {len(PERCENTILES)} percentiles")
 
 
 @dataclass(frozen=True)

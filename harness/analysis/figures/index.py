@@ -28,5 +28,5 @@ def write_index(saved: Sequence[Saved], folder: Path) -> Path | None:
     if index.exists() and not index.read_text(errors="replace").startswith(_MADE):
         return None
     lines = [f"- [{figure.name}]({figure.name}.svg): {figure.title}.\n" for figure in saved]
-    index.write_text(_HEAD + "".join(lines))
+    index.write_text(_HEAD + "".join(lines), encoding="utf-8")
     return index

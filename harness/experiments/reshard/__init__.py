@@ -1,6 +1,6 @@
 """The load of a checkpoint by another number of ranks than saved it."""
 
-from harness.wire.case import Case
+from harness.wire.case import MOST_RANKS, Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 
@@ -17,6 +17,8 @@ EXPERIMENT = Experiment(
         Stage("part", "saves", leaves="checkpoint"),
         Stage("reload", "loads by another number of ranks", ranks=loading_ranks),
     ),
-    suite_keys={"load_world": SuiteKey("the number of ranks that load the checkpoint")},
+    suite_keys={
+        "load_world": SuiteKey("the number of ranks that load the checkpoint", at_most=MOST_RANKS)
+    },
     reads_in_another_world=True,
 )
