@@ -56,6 +56,14 @@ def test_figures_are_those_of_the_experiments_in_the_order_of_the_page(tmp_path:
     assert families == ["cost", "durability", "training", "asynchrony", "size"]
 
 
+def test_cases_that_differ_in_an_experiments_own_keys_stay_two(tmp_path: Path) -> None:
+    three = item("one", settings={"times": 3})
+    five = item("one", settings={"times": 5})
+    run = stored(tmp_path, [(three, saved(three)), (five, saved(five))])
+    (pool,) = pools.pools([run])
+    assert len(pool.rows("cost")) == 2
+
+
 def test_no_runs_give_no_figures() -> None:
     assert figures.draw([]) == []
 

@@ -179,11 +179,13 @@ def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, l
     return groups
 
 
-def case_key(row: Row) -> Hashable:
+def case_key(cell: Cell[AnyRow]) -> Hashable:
     """Return what makes a case of two runs the same; growing once is the same as not growing."""
+    row: Row = cell.row
+    settings = tuple(sorted(cell.planned.case.settings.items()))
     method = (row.experiment, row.framework, row.method, row.ablated, row.arm)
     ranks = (row.world, row.load_world, row.strategy)
-    return (*method, *State.of(row), *ranks, row.every, max(row.scale, 1))
+    return (*method, *State.of(row), *ranks, row.every, max(row.scale, 1), settings)
 
 
 def _pool(runs: Sequence[ReadRun]) -> Pool:
@@ -203,7 +205,7 @@ def _chosen_of_panel(
         has_result = cell.row.status != "skipped"
         return (counts(cell), has_result, counted[cell.run.name], cell.run.name)
 
-    by_case = grouped(cells, lambda cell: case_key(cell.row))
+    by_case = grouped(cells, case_key)
     return [max(same_case, key=preference) for same_case in by_case.values()]
 
 

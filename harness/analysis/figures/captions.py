@@ -86,10 +86,10 @@ def missing_sentence(row: Row, why: str) -> str:
 
 def left_out(cells: Iterable[Cell[Row]], shown: Iterable[Cell[Row]]) -> tuple[str, ...]:
     """Return a sentence for every case that no run of the cells `shown` measured, but another."""
-    known = {case_key(cell.row) for cell in shown}
+    known = {case_key(cell) for cell in shown}
     sentences = []
     for cell in cells:
-        if cell.row.status == "ok" and case_key(cell.row) not in known:
+        if cell.row.status == "ok" and case_key(cell) not in known:
             moment = f"run {cell.run.name} measured it at another time than the rows shown"
             sentences.append(missing_sentence(cell.row, f"not drawn, because {moment}"))
     return unique(sentences)
