@@ -75,12 +75,21 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
 
 
 @pytest.mark.parametrize(
-    "option", [["--precision", "0.05"], ["--summary-above", "8"], ["--mpirun", "/usr/bin/mpirun"]]
+    "option",
+    [
+        ["--precision", "0.05"],
+        ["--summary-above", "8"],
+        ["--mpirun", "/usr/bin/mpirun"],
+        ["--method", "direct"],
+        ["--world", "2"],
+        ["--device", "cuda"],
+        ["--budget", "5m"],
+    ],
 )
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
     done = ckptbench("run", "--resume", str(shown.run.folder), *option)
-    message = f"ckptbench: leave {option[0]} out: a run that goes on keeps what it was asked for\n"
-    assert (done.returncode, done.stderr) == (2, message)
+    why = "because --resume keeps what the run was asked for at first"
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {option[0]} out, {why}\n")
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:

@@ -101,6 +101,15 @@ def run_command(
     asked = _Asked(directory, python, nodes, site, dry_run, timeout, mpirun, results)
     if resume is not None:
         new_only = {
+            "--framework": framework,
+            "--workload": workload,
+            "--method": method,
+            "--world": world,
+            "--strategy": strategy,
+            "--device": None if device == "cpu" else device,
+            "--launcher": launcher,
+            "--option": option,
+            "--budget": budget,
             "--nodes": nodes,
             "--precision": precision,
             "--summary-above": summary_above,
@@ -183,7 +192,9 @@ def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.
     run = store.Run(store.find(asked.results, name))
     for option, value in new_only.items():
         if value is not None:
-            raise UsageError(f"leave {option} out: a run that goes on keeps what it was asked for")
+            raise UsageError(
+                f"leave {option} out, because --resume keeps what the run was asked for at first"
+            )
     preflight.check_cases(run.plan)
     stored_directory = run.header["directory"]
     directory = asked.directory or (Path(stored_directory) if stored_directory else None)

@@ -55,6 +55,9 @@ class Watcher:
         elapsed_s = time.monotonic() - self._began_s
         measured = done - (self._done_before or 0)
         missing = self._wanted - done
+        if missing <= 0:
+            # With --precision, processes follow that the plan does not count.
+            return "the suite is done"
         if measured > 0:
             remaining_s = elapsed_s * missing / measured
         else:
