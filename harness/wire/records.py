@@ -283,11 +283,12 @@ class LoadRecord(SampleRecord):
     started_at_s: float
     # not None where rank 0 speaks for all: the durations are then the slowest rank's
     spread: RankSpread | None = None
+    loaded_in: str = "load"  # the stage that it belongs to
 
     @property
     def stage(self) -> str:
         """Return the name of the stage that the record completes."""
-        return "load"
+        return self.loaded_in
 
 
 @dataclass(frozen=True)
@@ -300,11 +301,12 @@ class KeptRecord(StageRecord):
     rank: int
     leaves: int
     ranks: int = 1
+    saved_in: str = "part"  # the stage that it completes
 
     @property
     def stage(self) -> str:
         """Return the name of the stage that the record completes."""
-        return "part"
+        return self.saved_in
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,12 @@ from adapters.base import Method
 from harness.wire.case import Task
 from harness.wire.records import CacheState, FileEntry, LoadRecord, VerifiedRecord
 from harness.worker import ranks, storage, verify
-from harness.worker.bench import Bench, Entries
+from harness.worker.bench import Bench, Conditions, Entries
 from harness.worker.checks import cache_state, check_from_memory, check_nothing_mapped
 from harness.worker.clock import now_ns
 from harness.worker.fence import Fence, is_disturbed
 from harness.worker.guards import late_values, rank_views
+from harness.worker.guards.unchanged_state import Sums
 from harness.worker.kept import Kept, read_kept
 from harness.worker.sampling import interleave
 from harness.worker.state import state_record
@@ -58,11 +59,46 @@ class LoadTrial(Trial[Fence]):
         at least one sample anew if that is missing.
         """
         bench = self.bench
-        kept = next(self._turns)
-        self._take(kept)
-        with bench.phase("verify"):
+        self._take(next(self._turns))
+        method = self._opened_on_another_state()
+        ceiling_before_ns, conditions, resident = self._prepare(fence)
+        with bench.timed("load") as load:
+            load_ns = timed_load(bench, method, self.path)
+        early = self._look_early()
+        with bench.phase("ceiling"):
+            ceilings = fence.after(self.size_bytes, ceiling_before_ns)
+        files, cache = self._verify(early, load, resident)
+        bench.close_method(method)
+        disturbed = is_disturbed(ceilings)
+        if self.is_last(bench.world.any(disturbed)):
+            self.load_the_rest()
+            self._report_verified()
+        record = LoadRecord(
+            kind="load",
+            **self.sample_fields(load, disturbed),
+            load_ns=load_ns,
+            ceilings=ceilings,
+            file_bytes=storage.total_bytes(files),
+            cache=cache,
+            resident_fraction=resident,
+            backing=conditions.backing,
+            quiet=conditions.quiet,
+            loaded_in=bench.job.role,
+        )
+        self.report(record, sum_up_loads)
+
+    def _opened_on_another_state(self) -> Method[Any]:
+        """Make the state another one than the saved one, and open a new method on it."""
+        with self.bench.phase("verify"):
             self._make_target()
-            method = bench.open_method(self.case)
+            return self.bench.open_method(self.case)
+
+    def _prepare(self, fence: Fence) -> tuple[int, Conditions, float]:
+        """Measure the ceiling, settle the machine, and drop the files from the page cache.
+
+        Return the ceiling's nanoseconds, the conditions, and the share of pages still in memory.
+        """
+        bench = self.bench
         with bench.phase("prepare"):
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
@@ -71,39 +107,33 @@ class LoadTrial(Trial[Fence]):
             bench.world.barrier()
             resident = storage.resident_fraction(self.path)
             bench.forget_digests()
-        with bench.timed("load") as load:
-            load_ns = timed_load(bench, method, self.path)
-        with bench.phase("verify"):
-            early = late_values.sampled(bench.framework.leaves(bench.state), self.saved)
+        return ceiling_before_ns, conditions, resident
+
+    def _look_early(self) -> Sums:
+        """Return sums of a few leaves just after the load. Raise NotRead if a file is mapped."""
+        with self.bench.phase("verify"):
+            early = late_values.sampled(self.bench.framework.leaves(self.bench.state), self.saved)
             # A mapping must be seen before the ceiling collects garbage, which may remove it.
             check_nothing_mapped(self.path)
-        with bench.phase("ceiling"):
-            ceilings = fence.after(self.size_bytes, ceiling_before_ns)
+        return early
+
+    def _verify(
+        self, early: Sums, load: Timed, resident: float
+    ) -> tuple[Sequence[FileEntry], CacheState]:
+        """Compare the state with the saved one.
+
+        Return the files, and where the values came from.
+        """
+        bench = self.bench
         with bench.phase("verify"):
             bench.thread_errors.raise_first()
             bench.check_not_late(early)
             self._check_restored(bench.digests())
             files = storage.inventory(self.path)
             cache = self._cache_state(files, load, resident)
-            if kept in self._unverified:
-                self._unverified.remove(kept)
-        bench.close_method(method)
-        disturbed = bench.world.any(is_disturbed(ceilings))
-        if self.is_last(disturbed):
-            self.load_the_rest()
-            self._report_verified()
-        record = LoadRecord(
-            kind="load",
-            **self.sample_fields(load, is_disturbed(ceilings)),
-            load_ns=load_ns,
-            ceilings=ceilings,
-            file_bytes=storage.total_bytes(files),
-            cache=cache,
-            resident_fraction=resident,
-            backing=conditions.backing,
-            quiet=conditions.quiet,
-        )
-        self.report(record, sum_up_loads)
+        if self._taken in self._unverified:
+            self._unverified.remove(self._taken)
+        return files, cache
 
     def load_the_rest(self) -> None:
         """Load and verify the checkpoints that no sample had a turn for, untimed."""
@@ -125,6 +155,7 @@ class LoadTrial(Trial[Fence]):
 
     def _take(self, kept: Kept) -> None:
         """Make a checkpoint the one that is loaded next."""
+        self._taken = kept
         self.path = kept.path
         self.saved = kept.digests
 

@@ -153,4 +153,7 @@ def save_for_loaders(
         bench.thread_errors.raise_first()
         check_finished(path, fingerprint)
     bench.keep(case, [*drawn, Kept(path, expected)])
-    bench.write_common(KeptRecord(kind="kept", **bench.identity(case), leaves=len(expected)))
+    record = KeptRecord(
+        kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role
+    )
+    bench.write_common(record)

@@ -82,11 +82,7 @@ class SaveTrial(Trial[Fence]):
             fingerprint = storage.fingerprint(path)
             copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
-            bench.thread_errors.raise_first()
-            check_finished(path, fingerprint)
-            if bench.guards(fresh_bits.NAME):
-                fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
-            bench.check_unchanged()
+            self._check_saved(path, fingerprint, files)
         record = SaveRecord(
             kind="save",
             **self.sample_fields(save, is_disturbed(ceilings)),
@@ -103,6 +99,17 @@ class SaveTrial(Trial[Fence]):
         )
         self.report(record, sum_up_saves)
         self._draw(Kept(path, expected))
+
+    def _check_saved(
+        self, path: Path, fingerprint: storage.Fingerprint, files: Sequence[FileEntry]
+    ) -> None:
+        """Raise if a thread failed, a file changed or holds too little, or the state changed."""
+        bench = self.bench
+        bench.thread_errors.raise_first()
+        check_finished(path, fingerprint)
+        if bench.guards(fresh_bits.NAME):
+            fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
+        bench.check_unchanged()
 
     def keep(self) -> None:
         """Leave the drawn checkpoints for the loading process, and one of an untimed save."""
