@@ -310,6 +310,7 @@ def test_a_first_run_in_which_a_row_failed_is_no_baseline(
     assert [found.parent.name for found in folders(tmp_path)] == [place]
 
 
+@pytest.mark.patient
 @pytest.mark.slow
 def test_a_slowdown_is_found_and_the_sides_alternate(ab: Command, tmp_path: Path) -> None:
     # A save of a millisecond takes three seconds more. Six pairs show that also while other tests

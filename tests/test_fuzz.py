@@ -131,6 +131,7 @@ FEW = settings(
 )
 
 
+@pytest.mark.patient
 @pytest.mark.slow
 @FEW
 @given(line=fuzzing.command_lines())
@@ -139,6 +140,7 @@ def test_any_words_end_so_in_a_process_of_their_own(tmp_path: Path, line: Line) 
     require_an_end(process(tmp_path, line.words))
 
 
+@pytest.mark.patient
 @pytest.mark.slow
 @FEW
 @given(run=fuzzing.damaged_runs([*CHEAP, *COMPARING]))

@@ -94,6 +94,7 @@ def test_a_rank_that_stands_still_is_named_within_the_timeout_and_leaves_nothing
     assert f"no progress for {HUNG_S} s" in row["reason"]
 
 
+@pytest.mark.patient
 def test_ctrl_c_leaves_nothing(tmp_path: Path, where: Path) -> None:
     with nothing_left(where):
         driver = job("jax", tmp_path, where)

@@ -98,6 +98,7 @@ def only_row_of(results: Path) -> dict[str, Any]:
     return dict(row)
 
 
+@pytest.mark.patient
 def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
     with nothing_left(where):
         driver = job(tmp_path, where)
@@ -107,6 +108,7 @@ def test_a_normal_end_leaves_nothing(tmp_path: Path, where: Path) -> None:
     assert only_row_of(tmp_path)["status"] == "ok"
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     ("stop", "reason"),
     # Where both hang at the same place, nobody knows which of them the other waits for.

@@ -515,6 +515,7 @@ def left_behind(submitted: Submitted, cluster: Cluster) -> list[str]:
     return [*cluster.jobs(), *map(str, submitted.scratch.iterdir()), *memory, *processes]
 
 
+@pytest.mark.patient
 def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_nodes(
     submit: Callable[..., Submitted], cluster: Cluster
 ) -> None:
