@@ -17,7 +17,7 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not (key and separator):
-            raise UsageError(f"an option reads KEY=VALUE, not {pair!r}")
+            raise UsageError(f"an option must be KEY=VALUE, not {pair!r}")
         options[key] = _toml_value(value)
     return options
 
