@@ -37,7 +37,7 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--framework", "raw", "--world", "0"], "0"),
         (
             ["run", "smoke", "--framework", "raw", "--option", "fault"],
-            "an option must be KEY=VALUE, not 'fault'",
+            "a method's option must be KEY=VALUE, such as crc=false, not 'fault'",
         ),
         (
             ["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"],
@@ -54,7 +54,7 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
         ),
         (
             ["run", "smoke", "--framework", "raw", "--python", "raw"],
-            "--python must be FRAMEWORK=PATH, not 'raw'",
+            "--python must be FRAMEWORK=PATH, such as pytorch=/opt/torch/bin/python, not 'raw'",
         ),
         (["show", "--format", "jsn"], "unknown format 'jsn'; did you mean 'json'?"),
         (["list", "method"], "unknown list 'method'; did you mean 'methods'?"),
