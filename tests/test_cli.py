@@ -32,12 +32,12 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--framework", "raw", "--device", "tpu"], "tpu"),
         (
             ["run", "smoke", "--framework", "raw", "--world", "two"],
-            "--world reads numbers like 1,2,4, not 'two'",
+            "--world must be numbers such as 1,2,4, not 'two'",
         ),
         (["run", "smoke", "--framework", "raw", "--world", "0"], "0"),
         (
             ["run", "smoke", "--framework", "raw", "--option", "fault"],
-            "an option reads KEY=VALUE, not 'fault'",
+            "a method's option must be KEY=VALUE, such as crc=false, not 'fault'",
         ),
         (
             ["run", "smoke", "--framework", "raw", "--dir", "/nowhere/at/all"],
@@ -50,11 +50,11 @@ def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["run", "smoke", "--framework", "raw", "--python", "raw=/no/python"], "/no/python"),
         (
             ["run", "smoke", "--framework", "raw", "--mpirun", "/no/mpirun"],
-            "/no/mpirun is no mpirun of an Open MPI",
+            "/no/mpirun does not look like Open MPI's mpirun",
         ),
         (
             ["run", "smoke", "--framework", "raw", "--python", "raw"],
-            "--python reads FRAMEWORK=PATH, not 'raw'",
+            "--python must be FRAMEWORK=PATH, such as pytorch=/opt/torch/bin/python, not 'raw'",
         ),
         (["show", "--format", "jsn"], "unknown format 'jsn'; did you mean 'json'?"),
         (["list", "method"], "unknown list 'method'; did you mean 'methods'?"),
@@ -130,7 +130,8 @@ def test_show_without_any_run_says_so(tmp_path: Path) -> None:
     done = ckptbench("show", "--results", str(tmp_path))
     assert (done.returncode, done.stderr) == (
         2,
-        f"ckptbench: there are no runs in {tmp_path} yet\n",
+        f"ckptbench: there are no runs in {tmp_path} yet; "
+        "measure one, or name the folder with --results\n",
     )
 
 

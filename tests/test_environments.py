@@ -267,7 +267,7 @@ def test_overrides_are_parsed_without_following_links(
 
 @pytest.mark.parametrize("pair", ["pytorch", "pytorch=", "=/usr/bin/python3", ""])
 def test_a_malformed_override_is_refused(pair: str) -> None:
-    with pytest.raises(UsageError, match="--python reads FRAMEWORK=PATH"):
+    with pytest.raises(UsageError, match="--python must be FRAMEWORK=PATH"):
         parse_overrides([pair])
 
 

@@ -303,13 +303,13 @@ def test_runs_begun_at_once_by_several_threads_get_folders_of_their_own(
 @pytest.mark.parametrize("value", ["-5", "0", "nan", "inf", "-inf"])
 def test_a_timeout_is_a_duration(folder: Path, value: str) -> None:
     sentence = refused(command(*SMOKE, "--timeout", value, "--results", "results"))
-    assert sentence.startswith("--timeout takes a number of seconds above 0, not ")
+    assert sentence.startswith("--timeout must be a number of seconds above 0, not ")
 
 
 @pytest.mark.parametrize("value", ["nan", "0", "2"])
 def test_a_precision_is_a_share(folder: Path, value: str) -> None:
     sentence = refused(command(*SMOKE, "--precision", value, "--results", "results"))
-    assert sentence == f"--precision takes a share from 0.001 to 1, not {value}"
+    assert sentence == f"--precision must be a share from 0.001 to 1, not {value}"
 
 
 @pytest.mark.parametrize(

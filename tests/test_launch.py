@@ -77,11 +77,12 @@ def test_the_mpirun_that_the_user_names_comes_before_all_others(
 def test_an_mpirun_of_no_open_mpi_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=f"^{tmp_path}/mpirun is no mpirun of an Open MPI, which has an ompi_info beside it$",
+        match=f"^{tmp_path}/mpirun does not look like Open MPI's mpirun, "
+        "because there is no ompi_info beside it$",
     ):
         launch.open_mpi(tmp_path / "mpirun")
     mpirun = Path(command(tmp_path, "mpirun"))
-    with pytest.raises(UsageError, match="is no mpirun of an Open MPI"):
+    with pytest.raises(UsageError, match="does not look like Open MPI's mpirun"):
         launch.open_mpi(mpirun)
     command(tmp_path, "ompi_info")
     with pytest.raises(
@@ -100,7 +101,8 @@ def test_the_library_of_an_mpirun_is_the_one_beside_it() -> None:
 @pytest.mark.usefixtures("on_path")
 def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch) -> None:
     message = (
-        f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started$"
+        f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started; "
+        "install Open MPI or give --mpirun$"
     )
     with pytest.raises(UsageError, match=message):
         launch.argv("mpirun", started, [])

@@ -175,7 +175,7 @@ def test_budgets_have_units(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["10", "m", "-3m", "ten minutes"])
 def test_a_budget_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="a budget reads like"):
+    with pytest.raises(UsageError, match="--budget must be a time such as"):
         measuring.goal_of(0.05, text)
 
 

@@ -306,7 +306,7 @@ def test_of_many_runs_the_newest_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["latest", "20250101-000000-smoke-raw", "/no/such/place"])
 def test_without_any_run_the_message_says_so(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match=f"^there are no runs in {tmp_path} yet$"):
+    with pytest.raises(UsageError, match=f"^there are no runs in {tmp_path} yet; measure one"):
         store.find(tmp_path, name)
 
 
@@ -322,7 +322,7 @@ def test_a_second_driver_is_kept_out_until_the_first_has_gone(make: Make) -> Non
     run = make(FIRST)
     run.lock()
     second = Run(run.folder)
-    with pytest.raises(UsageError, match=f"^run {run.name} is being measured by another process$"):
+    with pytest.raises(UsageError, match=f"^run {run.name} is being measured by another"):
         second.lock()
     run.close()
     second.lock()
@@ -338,7 +338,7 @@ def test_a_second_driver_in_another_process_is_kept_out(make: Make) -> None:
     argv = [sys.executable, "-c", program, str(run.folder)]
     kept_out = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=30)
     assert kept_out.stderr.splitlines()[-1].endswith(
-        f"run {run.name} is being measured by another process"
+        f"run {run.name} is being measured by another process; wait for it"
     )
 
 

@@ -395,7 +395,7 @@ def test_options_are_read_as_toml_values_and_bare_words() -> None:
 
 @pytest.mark.parametrize("pair", ["crc", "=1", ""])
 def test_an_option_needs_a_key_and_a_value(pair: str) -> None:
-    with pytest.raises(UsageError, match="an option reads KEY=VALUE"):
+    with pytest.raises(UsageError, match="a method's option must be KEY=VALUE"):
         options.parse_options([pair])
 
 

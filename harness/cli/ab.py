@@ -18,7 +18,7 @@ from harness.run.errors import UsageError
 from harness.run.plan import AB, Selection
 
 _HELP = (
-    "What {} is: a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this "
+    "The {} side. It is a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this "
     "project, a method's option (KEY=VALUE), or '.' for what is here. May be given several times."
 )
 
@@ -26,8 +26,8 @@ _HELP = (
 @app.command("ab")
 def ab_command(
     suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "gate",
-    a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("the base"))] = None,
-    b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("the head"))] = None,
+    a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("base"))] = None,
+    b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("head"))] = None,
     framework: Annotated[
         list[str] | None,
         typer.Option(help="A framework; by default the one that requires what is pinned."),
@@ -58,7 +58,7 @@ def ab_command(
     """
     if not a and not b:
         raise UsageError(
-            "name at least one side, such as --b torch==2.13.0; the other one is what is here"
+            "name at least one side, such as --a torch==2.13.0; the other one is what is here"
         )
     described = dict(
         zip(

@@ -72,8 +72,8 @@ def compare_command(
 ) -> None:
     """Say what got slower, or worse, from one run to another of the same machine.
 
-    Exit 1 where anything did, and 3 where the two cannot be held against each other, or what they
-    took of the disk's time cannot.
+    Exit 1 where anything did. Exit 3 where the two runs cannot be compared, or where none of their
+    disk times can.
     """
     require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
@@ -88,7 +88,7 @@ def regress_command(
     framework: Annotated[
         list[str], typer.Option(help="A framework, or 'all'; may be given several times.")
     ],
-    suite_name: Annotated[str, typer.Option("--suite", help="What to measure.")] = "gate",
+    suite_name: Annotated[str, typer.Option("--suite", help="The suite to measure.")] = "gate",
     form: FormatOption = "table",
     folder: OutOption = None,
     directory: DirOption = None,
@@ -123,7 +123,8 @@ def regress_command(
         plan, suite_name, results if baseline else place, selection, directory, python or ()
     )
     for calibration in baseline.records.all(CalibrationRecord) if baseline else ():
-        # both have the same ceilings: found out anew, other requests may seem to be the fastest
+        # Both runs take their ceilings with the same requests, because a new search may choose
+        # other ones.
         run.append(calibration)
     measuring.measure_here(run, sides, scratch)
     head = read_run(run)
@@ -145,10 +146,10 @@ def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
         found = comparison.of_arms(base) if head is None else comparison.of_runs(base, head)
     except comparison.Unlike as error:
         raise IncomparableError(str(error)) from error
-    of_each = (
-        (f"{run.name}: " * (head is not None), run) for run in (base, head) if run is not None
-    )
-    reached = [f"{whose}{note}" for whose, run in of_each for note in precision.notes(run)]
+    if head is None:
+        reached = precision.notes(base)
+    else:
+        reached = [f"{run.name}: {note}" for run in (base, head) for note in precision.notes(run)]
     return replace(found, remarks=(*found.remarks, *reached))
 
 
@@ -199,7 +200,10 @@ def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> No
     if failed:
         run.close()
         run.folder.rename(results / run.name)
-        text = f"{run.name} is no baseline, for a row of it failed: see ckptbench show {run.name}"
+        text = (
+            f"{run.name} did not become the baseline, because one of its rows failed: "
+            f"see ckptbench show {run.name}"
+        )
     else:
         text = f"{run.name} is the baseline now; remove {place} to have another one"
     out.print(escape(text), highlight=False, soft_wrap=True)
@@ -218,17 +222,17 @@ def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
     differences = comparable(baseline.stored.manifest, here)
     if differences:
         raise IncomparableError(
-            f"the baseline {baseline.name} was measured when this machine was another one "
+            f"this machine has changed since the baseline {baseline.name} "
             f"({', '.join(differences)}): remove {shlex.quote(str(place))} to have a new one"
         )
 
 
 def _require_settled(baseline: ReadRun, place: Path) -> None:
-    """Refuse to measure what an older version's ceilings could not be held against."""
+    """Refuse a baseline whose ceilings an older version took in another way."""
     if not comparison.has_settled_ceilings(baseline):
         raise IncomparableError(
-            f"the ceilings of the baseline {baseline.name} were taken by an older version, "
-            "which did not back memory with pages first: "
+            f"the baseline {baseline.name} was measured by an older version, "
+            "which took its ceilings in another way: "
             f"remove {shlex.quote(str(place))} to have a new one"
         )
 

@@ -37,7 +37,10 @@ def figures_command(
         for sentence in figure.missing:
             _say(sentence, mark="  [yellow]missing[/] ")
     if not saved:
-        raise UsageError("these runs have no results that any figure shows")
+        raise UsageError(
+            "these runs have no results that any figure shows; name other runs, "
+            "or none to draw the reference runs"
+        )
     figures.write_index(saved, folder)
 
 

@@ -31,23 +31,22 @@ from harness.run.plan import PlannedCase, Selection, Settings
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _PRECISION_HELP = (
-    "Go on after the suite's own processes until no figure's interval over processes is wider than "
-    "this share to either side: durable and load over the ceiling, stall, training with over "
-    "without, or, with two arms, the ratios of those."
+    "Add processes after the suite's own until every metric's interval is at most this share wide "
+    "on each side, or the budget is over."
 )
 
 
 def _above_zero(value: float | None) -> float | None:
     """Refuse a number of seconds that is no duration."""
     if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"--timeout takes a number of seconds above 0, not {value:g}")
+        raise UsageError(f"--timeout must be a number of seconds above 0, not {value:g}")
     return value
 
 
 def _share(value: float | None) -> float | None:
     """Refuse a precision that nothing can be compared with."""
     if value is not None and not 0.001 <= value <= 1.0:
-        raise UsageError(f"--precision takes a share from 0.001 to 1, not {value:g}")
+        raise UsageError(f"--precision must be a share from 0.001 to 1, not {value:g}")
     return value
 
 
@@ -157,6 +156,7 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
     preflight.check_memory(
         preflight.needed_memory_bytes(state_bytes(largest), ranks),
         preflight.available_memory_bytes(),
+        f"{largest.workload} ({largest.preset}) in a world of {largest.world}",
     )
 
 
@@ -178,7 +178,7 @@ def worlds(text: str | None) -> list[int] | None:
     if text is None:
         return None
     if not all(re.fullmatch("[0-9]{1,9}", part) for part in text.split(",")):
-        raise UsageError(f"--world reads numbers like 1,2,4, not {text!r}")
+        raise UsageError(f"--world must be numbers such as 1,2,4, not {text!r}")
     return [int(part) for part in text.split(",")]
 
 
@@ -195,7 +195,7 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
     if differences:
         raise UsageError(
             f"run {run.name} cannot go on here, because this machine differs in "
-            f"{', '.join(differences)} from the one where it was begun"
+            f"{', '.join(differences)} from the one where it was begun; start a new run here"
         )
 
 
@@ -257,5 +257,5 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
     seconds = float(found[1]) * _UNITS_S[found[2]] if found else math.inf
     if not math.isfinite(seconds):
-        raise UsageError(f"a budget reads like 90s, 10m or 1.5h, not {text!r}")
+        raise UsageError(f"--budget must be a time such as 90s, 10m or 1.5h, not {text!r}")
     return seconds

@@ -70,10 +70,11 @@ def run_command(
         str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Over how many nodes Slurm spreads the ranks.")
+        int | None,
+        typer.Option(min=1, help="The number of nodes that Slurm spreads the ranks over."),
     ] = None,
     site: Annotated[
-        Path | None, typer.Option(help=f"What Slurm is told here (else {slurm.own_site_file()}).")
+        Path | None, typer.Option(help=f"The site file for Slurm (else {slurm.own_site_file()}).")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")

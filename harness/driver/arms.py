@@ -184,7 +184,7 @@ def _require_same_commit(arm: Described) -> None:
     if commit != arm.commit:
         raise UsageError(
             f"the checkout {arm.root} was at commit {arm.commit} when the run began "
-            f"and is at {commit} now"
+            f"and is at {commit} now; check out {arm.commit} again, or start a new run"
         )
 
 

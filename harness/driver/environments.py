@@ -51,7 +51,10 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
     for pair in pairs:
         framework, separator, path = pair.partition("=")
         if not (framework and separator and path):
-            raise UsageError(f"--python reads FRAMEWORK=PATH, not {pair!r}")
+            raise UsageError(
+                "--python must be FRAMEWORK=PATH, such as pytorch=/opt/torch/bin/python, "
+                f"not {pair!r}"
+            )
         if framework in overrides:
             raise UsageError(f"--python names an interpreter for {framework!r} twice")
         overrides[framework] = Path(path).expanduser().absolute()

@@ -124,8 +124,13 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     from the folder that Open MPI was configured with.
     """
     information = mpirun.with_name("ompi_info")
-    if not (os.access(mpirun, os.X_OK) and os.access(information, os.X_OK)):
-        raise UsageError(f"{mpirun} is no mpirun of an Open MPI, which has an ompi_info beside it")
+    if not os.access(information, os.X_OK):
+        raise UsageError(
+            f"{mpirun} does not look like Open MPI's mpirun, "
+            "because there is no ompi_info beside it"
+        )
+    if not os.access(mpirun, os.X_OK):
+        raise UsageError(f"{mpirun} is not a program that can be run")
     loaded = subprocess.run(
         ["ldd", str(information)], capture_output=True, text=True, check=False
     ).stdout
@@ -160,7 +165,7 @@ def _mpirun(launch: Launch) -> str:
     if command is None:
         raise UsageError(
             f"no mpirun beside {launch.interpreter} or on the path: "
-            f"a world of {launch.world} cannot be started"
+            f"a world of {launch.world} cannot be started; install Open MPI or give --mpirun"
         )
     return command
 

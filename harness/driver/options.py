@@ -17,7 +17,9 @@ def parse_options(pairs: Iterable[str]) -> dict[str, Any]:
     for pair in pairs:
         key, separator, value = pair.partition("=")
         if not (key and separator):
-            raise UsageError(f"an option reads KEY=VALUE, not {pair!r}")
+            raise UsageError(
+                f"a method's option must be KEY=VALUE, such as crc=false, not {pair!r}"
+            )
         options[key] = _toml_value(value)
     return options
 

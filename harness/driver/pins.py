@@ -19,9 +19,9 @@ def parse(text: str) -> tuple[str, str]:
         requirement = Requirement(text)
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"a pin reads NAME==VERSION, not {text!r}: {reason}") from error
+        raise UsageError(f"a pin must be NAME==VERSION, not {text!r}: {reason}") from error
     if [specifier.operator for specifier in requirement.specifier] != ["=="]:
-        raise UsageError(f"a pin reads NAME==VERSION or NAME==VERSION.*, not {text!r}")
+        raise UsageError(f"a pin must be NAME==VERSION or NAME==VERSION.*, not {text!r}")
     return canonicalize_name(requirement.name), str(requirement)
 
 

@@ -65,7 +65,10 @@ def check_scratch(path: Path, needed_bytes: int) -> None:
     free_bytes = shutil.disk_usage(path).free
     if free_bytes < needed_bytes:
         free, needed = _gib(free_bytes), _gib(needed_bytes)
-        raise UsageError(f"scratch directory {path} has {free} free, and the run needs {needed}")
+        raise UsageError(
+            f"scratch directory {path} has {free} free, and the run needs {needed}; "
+            "name another one with --dir"
+        )
 
 
 def _try_to_write(path: Path) -> None:
@@ -110,12 +113,16 @@ def needed_memory_bytes(state_bytes: int, ranks: int) -> int:
     return ranks * (_STATES_PER_RANK * state_bytes + _INTERPRETER_BYTES)
 
 
-def check_memory(needed_bytes: int, available_bytes: int) -> None:
-    """Raise UsageError where the run's largest case would not fit into memory."""
+def check_memory(needed_bytes: int, available_bytes: int, case: str) -> None:
+    """Raise UsageError where the run's largest case would not fit into memory.
+
+    `case` names it for the user.
+    """
     if available_bytes < needed_bytes:
         available, needed = _gib(available_bytes), _gib(needed_bytes)
         raise UsageError(
-            f"{available} of memory are available, and the largest case needs about {needed}"
+            f"{available} of memory is available, and the largest case, {case}, needs about "
+            f"{needed}; narrow the run with --workload or --world"
         )
 
 

@@ -179,7 +179,8 @@ def is_outside(plan: Sequence[PlannedCase]) -> bool:
     held = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
     if wanted > held:
         raise UsageError(
-            f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}"
+            f"the run wants {wanted} nodes, and the Slurm job in which this runs has {held}; "
+            "ask salloc for more nodes, or give --nodes"
         )
     return False
 

@@ -77,7 +77,9 @@ class Run(StoredRun):
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(f"run {self.name} is being measured by another process") from error
+            raise UsageError(
+                f"run {self.name} is being measured by another process; wait for it"
+            ) from error
         # Another driver may have added records and ended since this run was opened.
         self._read()
 
@@ -220,7 +222,9 @@ def find(results: Path, name: str) -> Path:
         return Path(name)
     known = {folder.name: folder for folder in folders(results)}
     if not known:
-        raise UsageError(f"there are no runs in {results} yet")
+        raise UsageError(
+            f"there are no runs in {results} yet; measure one, or name the folder with --results"
+        )
     if name == LATEST:
         return max(known.values(), key=_begun_at)
     if name not in known:
