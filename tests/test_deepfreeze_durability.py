@@ -7,15 +7,15 @@ import shutil
 import pytest
 from conftest import Measure, planned
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 
 VERDICTS = {"deepfreeze-sync": "at return", "deepfreeze": "at finished"}
 
 
-@pytest.mark.parametrize(("world", "launcher"), [(1, "local"), (2, "mpirun")])
+@pytest.mark.parametrize(
+    ("world", "launcher"),
+    [(1, "local"), pytest.param(2, "mpirun", marks=pytest.mark.slow)],
+)
 def test_files_and_names_are_safe_from_the_instant_that_the_method_promises(
     measure: Measure, world: int, launcher: str
 ) -> None:

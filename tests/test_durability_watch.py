@@ -52,15 +52,16 @@ class Session:
         self.jobs_run.append([case.id for case in cases])
         if self.breakage:
             return self.breakage
-        root = self.scratch / "saves"
-        root.mkdir()
+        saves_folder = self.scratch / "saves"
+        saves_folder.mkdir()
         saves = [
+            f"root = {str(saves_folder / case.id)!r}; os.mkdir(root)\n"
             f"marks.mark({case.id!r}, 'begin')\n"
             "write(at('m'), flush=True); flush(root)\n"
             f"marks.mark({case.id!r}, 'returned'); marks.mark({case.id!r}, 'finished')\n"
             for case in cases
         ]
-        argv = [*prefix, sys.executable, "-c", PRELUDE + "".join(saves), str(root)]
+        argv = [*prefix, sys.executable, "-c", PRELUDE + "".join(saves), str(saves_folder)]
         subprocess.run(argv, cwd=ROOT, check=True, timeout=60)
         return ""
 

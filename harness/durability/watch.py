@@ -23,14 +23,14 @@ def watch_saves(session: ExperimentSession) -> None:
     log = session.jobs / "strace.log"
     obstacle = _trace(session, cases, log)
     recording = Recording(log) if obstacle is None else None
-    checkpoints = session.scratch / "saves"
+    saves = session.scratch / "saves"
     for case in cases:
         if session.has("failure", case):
             continue
         if recording is None:
             session.add(unknown(case.id, str(obstacle)))
         else:
-            session.add(recording.analyse(case.id, checkpoints))
+            session.add(recording.analyse(case.id, saves / case.id))
 
 
 def _trace(session: ExperimentSession, cases: list[Case], log: Path) -> str | None:

@@ -185,12 +185,13 @@ class Bench:
 
     # Folders
 
-    def fresh(self) -> Path:
+    def fresh(self, name: str | None = None) -> Path:
         """Return the path for a checkpoint, in an empty folder with a name that nobody can guess.
 
-        No two saves share a path, and no folder is ever renamed.
+        No two saves share a path, and no folder is ever renamed. With `name`, the folder has that
+        name, for a reader of system calls who must know it.
         """
-        folder = self.folders.saves / self.world.agreed(secrets.token_hex(4))
+        folder = self.folders.saves / (name or self.world.agreed(secrets.token_hex(4)))
         if self.world.rank == 0:
             folder.mkdir(parents=True)
         self.world.barrier()
