@@ -13,7 +13,14 @@ from conftest import Measure, Measured, faulty, planned
 
 from harness.run import store
 from harness.run.plan import PlannedCase
-from harness.worker.guards import drawn_saves, fresh_bits, late_values, rank_views, unchanged_state
+from harness.worker.guards import (
+    drawn_saves,
+    fresh_bits,
+    late_values,
+    rank_views,
+    stored_pages,
+    unchanged_state,
+)
 from harness.worker.verify import Mismatch
 
 ALL_SAVES = 99
@@ -25,6 +32,16 @@ CAUGHT = {
     "hole": ((drawn_saves.NAME, fresh_bits.NAME), "ceiling", TOO_FEW_BYTES),
     "stub": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
     "seed-and-step": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
+    "late-tail": (
+        (stored_pages.NAME,),
+        "verify",
+        r"^ChangedPages: rank-0.bin had other bytes at \d+ in the process that loads than when ",
+    ),
+    "late-tail-of-child": (
+        (stored_pages.NAME,),
+        "verify",
+        r"^ChangedPages: rank-0.bin had other bytes at \d+ in the process that loads than when ",
+    ),
     "changes-state": (
         (unchanged_state.NAME,),
         "ceiling",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from harness.analysis.columns import column, identity_column
@@ -13,7 +13,7 @@ from harness.analysis.statistics import Estimate
 from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case
-from harness.wire.records import SCHEMA, FailureRecord, StageRecord
+from harness.wire.records import SCHEMA, FailureRecord, FindingRecord, StageRecord
 
 __all__ = [
     "Naming",
@@ -61,6 +61,7 @@ class Wanted:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
+    deltas: bool = False  # a checkpoint may hold what changed since another one
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
@@ -72,6 +73,7 @@ class Wanted:
             default=item.default,
             asynchronous=item.asynchronous,
             sharded=item.sharded,
+            deltas=item.deltas,
         )
 
 
@@ -115,6 +117,15 @@ class Row:
     status: str = "ok"
     phase: str = ""
     reason: str = ""
+    # what makes its numbers doubtful, a sentence each
+    marks: list[str] = field(default_factory=list)
+    # what else a reader should know, a sentence each
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        """Return whether the row may stand in a headline: it has its result, and no mark."""
+        return self.status == "ok" and not self.marks
 
     @property
     def verdict(self) -> str:
@@ -145,7 +156,8 @@ class Row:
         """Return the text of a table's first column."""
         framework = f"{self.framework} " if several_frameworks else ""
         default = " (default)" if self.default else ""
-        return f"{framework}{self.method}{default}{self.detail}{self.strategy_suffix}"
+        mark = " (marked)" if self.marks else ""
+        return f"{framework}{self.method}{default}{self.detail}{self.strategy_suffix}{mark}"
 
     @property
     def strategy_suffix(self) -> str:
@@ -179,6 +191,18 @@ class Row:
         if self.world > 1 and self.phase != "plan":
             self.reason = f"rank {worst.rank}: {self.reason}"
         return True
+
+    def take_findings(self, findings: Iterable[FindingRecord]) -> None:
+        """Take over what guards saw. Of a guard's findings of several processes, the first counts.
+
+        A failed row has no number that could be marked.
+        """
+        if self.status != "ok":
+            return
+        first = {finding.guard: finding for finding in reversed(list(findings))}
+        for guard in sorted(first):
+            told = self.marks if first[guard].weight == "mark" else self.remarks
+            told.append(printable(first[guard].sentence))
 
     def interrupt(self, doing: str = "measured") -> None:
         """Say that the run ended before the row had its result."""

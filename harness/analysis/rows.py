@@ -8,7 +8,7 @@ from harness import experiments
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted
 from harness.wire.case import Case
-from harness.wire.records import Record, WorkerRecord
+from harness.wire.records import FindingRecord, Record, WorkerRecord
 
 
 def rows(wanted: Sequence[Wanted], records: Sequence[Record]) -> list[Row]:
@@ -27,6 +27,7 @@ def rows_of(wanted: Sequence[Wanted], records: RunRecords) -> list[Row]:
             built[item.case.id] = row
     workers = records.all(WorkerRecord)
     for item in wanted:
+        built[item.case.id].take_findings(records.of(FindingRecord, item.case.id))
         built[item.case.id].oversubscribed = _is_oversubscribed(item.case, workers)
     return [built[item.case.id] for item in wanted]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from harness import experiments
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Naming, Row
+from harness.analysis.text import listed
 from harness.wire.records import OverheadRecord
 
 
@@ -31,7 +32,19 @@ def notes(rows: Sequence[Row], records: RunRecords) -> list[str]:
         module = experiments.part(name, "sentences")
         if hasattr(module, "notes"):
             found += module.notes([row for row in rows if row.experiment == name], naming)
-    return found + _overhead_note(records)
+    return found + _finding_notes(rows, naming) + _overhead_note(records)
+
+
+def _finding_notes(rows: Sequence[Row], naming: Naming) -> list[str]:
+    """Return the marks and the remarks. Rows with the same one share a note."""
+    names_of: dict[str, list[str]] = {}
+    for row in rows:
+        for sentence in row.marks:
+            text = f"marked, so not in the headline: {sentence}"
+            names_of.setdefault(text, []).append(naming.full_name(row))
+        for sentence in row.remarks:
+            names_of.setdefault(sentence, []).append(naming.full_name(row))
+    return [f"{listed(names)}: {text}." for text, names in names_of.items()]
 
 
 def _overhead_note(records: RunRecords) -> list[str]:

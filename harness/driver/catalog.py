@@ -119,6 +119,8 @@ class _MethodTable(tables.Table):
     takes_shards: bool = False
     asynchronous: bool = False
     compressed: bool = False
+    # a checkpoint may hold only what changed since another one, so its size varies
+    deltas: bool = False
     # loads restore from shared memory, and not from files
     from_memory: bool = False
     # the method forks or starts daemons, so that no other method may share its process

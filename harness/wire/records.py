@@ -36,6 +36,7 @@ BackingState = Literal["backed", "unknown", "physical"]
 CacheState = Literal["cold", "warm", "unknown", "memory"]
 Durability = Literal["at return", "at finished", "never", "unknown"]
 Status = Literal["failed", "unsupported", "skipped"]
+Weight = Literal["mark", "remark"]
 
 
 @dataclass(frozen=True)
@@ -359,6 +360,23 @@ class FailureRecord(Record):
     reason: str
 
 
+@dataclass(frozen=True)
+class FindingRecord(Record):
+    """Something that a guard saw of a case, and that proves no mistake.
+
+    A mark is a suspicion, and keeps the row out of the headline. A remark only informs. `sentence`
+    begins with a small letter, because the name of the row stands before it.
+    """
+
+    kind: Literal["finding"]
+    case: str
+    process: int
+    rank: int
+    guard: str
+    weight: Weight
+    sentence: str
+
+
 RECORDS = (
     WorkerRecord,
     CalibrationRecord,
@@ -369,6 +387,7 @@ RECORDS = (
     VerifiedRecord,
     SyscallsRecord,
     FailureRecord,
+    FindingRecord,
 )
 """The records that no single experiment owns."""
 

@@ -154,6 +154,7 @@ def _run_state(bench: Bench, entries: Entries) -> None:
             seed = bench.job.seed + _seed_offset(case.experiment, role)
             bench.build(_workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
+        bench.check_kept(entries)
     except (Exception, SystemExit) as error:
         # With several ranks, the others would wait for this one in a barrier.
         record_failure(bench.output, bench.world, [task for _, task in entries], error)

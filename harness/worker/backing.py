@@ -51,9 +51,14 @@ class Backer:
         return Backing("unknown", touched_bytes, bytes_per_s=rate, tries=_TRIES)
 
     def close(self) -> None:
-        """End the helper."""
+        """End the helper.
+
+        It is killed, because it never sees the end of its input while a process that a method has
+        forked and left behind holds the pipe open.
+        """
         if self._helper is not None:
-            self._helper.communicate()
+            self._helper.kill()
+            self._helper.wait()
             self._helper = None
 
     def _touch(self, size_bytes: int) -> float:

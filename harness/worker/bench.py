@@ -16,13 +16,13 @@ import numpy as np
 from adapters.base import Coverage, Framework, Method, Place
 from harness.wire.case import Case, Job, Task
 from harness.wire.folders import Folders
-from harness.wire.records import Backing, Record
+from harness.wire.records import Backing, FindingRecord, Record, Weight
 from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling
 from harness.worker.failures import ThreadErrors, record_failure
-from harness.worker.guards import fresh_bits, late_values, unchanged_state
-from harness.worker.kept import Kept, write_kept
+from harness.worker.guards import fresh_bits, late_values, stored_pages, unchanged_state
+from harness.worker.kept import Kept, read_kept, write_kept
 from harness.worker.output import Output
 from harness.worker.ranks import SampleT, changed
 from harness.worker.timing import Timed
@@ -66,6 +66,8 @@ class Bench:
     _digests: Digests | None = None
     _sums: unchanged_state.Sums | None = None
     _discarded_on_failure: set[Path] = field(default_factory=set)
+    _found: set[tuple[str, str]] = field(default_factory=set)
+    _kept: dict[str, list[Kept]] = field(default_factory=dict)
 
     def guards(self, name: str) -> bool:
         """Return whether a guard is on."""
@@ -215,6 +217,34 @@ class Bench:
         for kept in checkpoints:
             self.hold(kept.path)
         write_kept(self.folders.kept(case, self.world.rank), checkpoints)
+        self._kept[case.id] = list(checkpoints)
+
+    def kept(self, case: Case, rank: int) -> list[Kept]:
+        """Return the checkpoints that an earlier process of a rank keeps for this one.
+
+        Raise ChangedPages if one is not what it was when its save had finished.
+        """
+        with self.phase("verify"):
+            checkpoints = read_kept(self.folders.kept(case, rank))
+            for kept in checkpoints:
+                check_pages(kept, "in the process that loads")
+        return checkpoints
+
+    def stored_pages(self, path: Path) -> stored_pages.StoredPages | None:
+        """Return some pages of a checkpoint whose save has finished. Rank 0 looks for all."""
+        if self.world.rank > 0 or not self.guards(stored_pages.NAME):
+            return None
+        return stored_pages.sampled(path)
+
+    def check_kept(self, entries: Entries) -> None:
+        """Check at the end of a process that its checkpoints are what they were."""
+
+        def check(task: Task) -> None:
+            self.output.enter("finished")
+            for kept in self._kept.get(task.case.id, []):
+                check_pages(kept, "at the end of the process")
+
+        self.attempt(entries, check)
 
     # Phases and timed regions
 
@@ -267,6 +297,16 @@ class Bench:
         if self.world.rank == 0:
             self.output.write(changed(record, ranks=self.world.size))
 
+    def write_finding(self, case: Case, guard: str, weight: Weight, sentence: str) -> None:
+        """Write what a guard saw of a case on this rank. It is written once a process."""
+        if (case.id, guard) in self._found or not self.guards(guard):
+            return
+        self._found.add((case.id, guard))
+        record = FindingRecord(
+            kind="finding", **self.identity(case), guard=guard, weight=weight, sentence=sentence
+        )
+        self.output.write(record)
+
     def write_sample(self, record: SampleT, sum_up: Callable[[Sequence[SampleT]], SampleT]) -> None:
         """Write a rank's sample. In a large world rank 0 writes what `sum_up` makes of all."""
         if self.every_rank_writes:
@@ -307,6 +347,12 @@ class Bench:
         for path in self._discarded_on_failure:
             storage.remove_tree(path.parent)
         self._discarded_on_failure.clear()
+
+
+def check_pages(kept: Kept, seen: str) -> None:
+    """Raise ChangedPages if a kept checkpoint is not what it was when its save had finished."""
+    if kept.pages is not None:
+        stored_pages.check_same(kept.pages, kept.path, seen)
 
 
 def load_class(path: str) -> Any:

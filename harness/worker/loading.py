@@ -17,7 +17,7 @@ from harness.worker.clock import now_ns
 from harness.worker.fence import Fence, is_disturbed
 from harness.worker.guards import late_values, rank_views
 from harness.worker.guards.unchanged_state import Sums
-from harness.worker.kept import Kept, read_kept
+from harness.worker.kept import Kept
 from harness.worker.sampling import interleave
 from harness.worker.state import state_record
 from harness.worker.timing import Timed, no_collection
@@ -44,7 +44,7 @@ class LoadTrial(Trial[Fence]):
 
     def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
         super().__init__(bench, task, size_bytes)
-        checkpoints = read_kept(bench.folders.kept(self.case, bench.world.rank))
+        checkpoints = bench.kept(self.case, bench.world.rank)
         if self.case.from_memory:
             # Shared memory holds only the last one.
             checkpoints = checkpoints[-1:]

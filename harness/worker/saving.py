@@ -144,6 +144,7 @@ def save_for_loaders(
     bench.world.barrier()
     check_nothing_open(path)
     fingerprint = storage.fingerprint(path)
+    pages = bench.stored_pages(path)
     time.sleep(LATE_WORK_WAIT_S)
     bench.close_method(method)
     bench.world.barrier()
@@ -152,7 +153,7 @@ def save_for_loaders(
         del pending
         bench.thread_errors.raise_first()
         check_finished(path, fingerprint)
-    bench.keep(case, [*drawn, Kept(path, expected)])
+    bench.keep(case, [*drawn, Kept(path, expected, pages)])
     record = KeptRecord(
         kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role
     )

@@ -6,7 +6,11 @@ so that the fault happens in every run.
 
 from __future__ import annotations
 
+import atexit
+import mmap
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -92,6 +96,55 @@ class LateWork(Fault):
     def close(self) -> None:
         if self._last_file.exists():
             self._last_file.write_bytes(self._last_file.read_bytes()[::-1])
+
+
+class LateTail(Fault):
+    """Write the last page of the file only when the process ends, and hide that in its time."""
+
+    name = "late-tail"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        tail_bytes = min(mmap.PAGESIZE, file.stat().st_size)
+        start = file.stat().st_size - tail_bytes
+        with file.open("r+b") as stream:
+            stream.seek(start)
+            tail = stream.read()
+            stream.seek(start)
+            stream.write(bytes(tail_bytes))
+        self.later(file, start, tail)
+        return pending
+
+    def later(self, file: Path, start: int, tail: bytes) -> None:
+        """Have the end of the file written when the process ends."""
+        atexit.register(_write_unnoticed, file, start, tail)
+
+
+def _write_unnoticed(file: Path, start: int, data: bytes) -> None:
+    """Write into a file, if it is still there, and leave its time as it was."""
+    if not file.exists():
+        return
+    times = file.stat()
+    with file.open("r+b") as stream:
+        stream.seek(start)
+        stream.write(data)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+class LateTailOfChild(LateTail):
+    """The same by a process that outlives the worker."""
+
+    name = "late-tail-of-child"
+
+    def later(self, file: Path, start: int, tail: bytes) -> None:
+        parent = os.getpid()
+        if os.fork() > 0:
+            return
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        _write_unnoticed(file, start, tail)
+        os._exit(0)
 
 
 class LeftOpen(Fault):

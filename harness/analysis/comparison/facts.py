@@ -23,6 +23,7 @@ def changes(base: SideRow, head: SideRow) -> list[Change]:
     ]
     if base.row.status == "ok" and head.row.status == "ok":
         found += _column_changes(base.row, head.row)
+        found += _mark_changes(base.row, head.row)
     return found
 
 
@@ -53,6 +54,14 @@ def _column_changes(base: Row, head: Row) -> Iterator[Change]:
         change = fact.change(getattr(base, name), getattr(head, name))
         if change is not None:
             yield change
+
+
+def _mark_changes(base: Row, head: Row) -> Iterator[Change]:
+    """Yield that a row has marks now, or has none any more. Its sentences may hold numbers."""
+    if head.marks and not base.marks:
+        yield Change(f"is marked now: {'; '.join(head.marks)}", is_worse=True)
+    if base.marks and not head.marks:
+        yield Change("is not marked any more", is_worse=False)
 
 
 def _status_changes(base: Row, head: Row) -> Iterator[Change]:

@@ -29,6 +29,7 @@ from harness.analysis.row import COVERAGE, Row, Wanted, identity, verified_colum
 from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost import cells
+from harness.experiments.cost.plausible import FastestRaw, marks_of_loads, marks_of_saves
 from harness.experiments.cost.records import OpenedRecord
 from harness.experiments.cost.samples import (
     BACKING,
@@ -332,7 +333,8 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[CostRow]:
     """Derive the row of every case, and what more ranks change."""
     from harness.experiments.cost.scaling import add_slowdowns
 
-    built = [_row(item, records) for item in items]
+    fastest = FastestRaw.of(records)
+    built = [_row(item, records, fastest) for item in items]
     add_slowdowns(built)
     return built
 
@@ -346,7 +348,7 @@ def ordered(rows: Sequence[CostRow]) -> list[CostRow]:
     return [member.row for members in series(rows) for member in members]
 
 
-def _row(item: Wanted, records: RunRecords) -> CostRow:
+def _row(item: Wanted, records: RunRecords, fastest: FastestRaw) -> CostRow:
     case = item.case
     row = CostRow(**identity(item))
     _add_state(row, case.id, records)
@@ -354,8 +356,11 @@ def _row(item: Wanted, records: RunRecords) -> CostRow:
     if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
     row.open_s = _open_s(records.of(OpenedRecord, case.id))
-    _add_saves(row, records.samples_of(SAVES, CostRow, case.id), item.samples)
-    _add_loads(row, records.samples_of(LOADS, CostRow, case.id), item.samples)
+    saves = records.samples_of(SAVES, CostRow, case.id)
+    loads = records.samples_of(LOADS, CostRow, case.id)
+    _add_saves(row, saves, item.samples)
+    _add_loads(row, loads, item.samples)
+    row.marks += [*marks_of_saves(item, saves, fastest), *marks_of_loads(loads, fastest)]
     row.verified = is_verified(item, records)
     if row.durable_s is None or row.load_s is None:
         row.interrupt()

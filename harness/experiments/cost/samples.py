@@ -97,6 +97,7 @@ SAVES = SampleTable(
         # The copy of any one rank may have been disturbed. Older records have none.
         "copy_s": Value(lambda record: record.memory_copy_ns / 1e9 or float("nan"), middle),
         "settled": Value(lambda record: record.ceilings.settled, every_rank),
+        "direct": Value(lambda record: record.ceilings.direct, every_rank),
         "written_bytes": Value(lambda record: record.usage.written_bytes, largest),
         "resident_bytes": Value(lambda record: record.usage.rss_before_bytes, largest),
         "spread_straggler": Value(_spread_straggler, largest),
@@ -105,7 +106,11 @@ SAVES = SampleTable(
 )
 LOADS = SampleTable(
     LoadRecord,
-    values={"settled": Value(lambda record: record.ceilings.settled, every_rank)},
+    values={
+        "settled": Value(lambda record: record.ceilings.settled, every_rank),
+        "direct": Value(lambda record: record.ceilings.direct, every_rank),
+        "file_bytes": Value(lambda record: record.file_bytes, largest),
+    },
 )
 
 

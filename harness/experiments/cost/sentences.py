@@ -26,9 +26,9 @@ _LONGEST = float("inf")
 
 def meaning(rows: Sequence[CostRow], naming: Naming) -> str:
     """Return which method is fastest, by how much, which stalls least, and which can be lost."""
-    good = [row for row in rows if row.status == "ok" and row.verified and row.durable_s]
+    good = [row for row in rows if _is_good(row)]
     if not good:
-        return "No method gave a verified checkpoint here."
+        return "No method gave a verified checkpoint without a mark here."
     if is_scaling(rows):
         return _scaling(rows, naming)
     sentences = [_fastest(good, naming), _least_stall(good, naming), _unsafe(good, naming)]
@@ -102,7 +102,7 @@ def _is_alike(one: Row, other: Row) -> bool:
 
 
 def _is_good(row: CostRow) -> bool:
-    return row.status == "ok" and row.verified and row.durable_s is not None
+    return row.is_clean and row.verified and row.durable_s is not None
 
 
 def _durable(row: CostRow) -> float:
@@ -118,7 +118,7 @@ def _fastest(rows: Sequence[CostRow], naming: Naming) -> str:
     name = naming.name(best)
     text = (
         f"{name} makes a verified {best.covers} checkpoint durable fastest, in "
-        f"{duration(best.durable_s)}"
+        f"{duration(best.durable_s)}{_power_loss(best)}"
     )
     whose = naming.whose(best)
     gain = compared_with_default(best, rows)
@@ -134,6 +134,11 @@ def _fastest(rows: Sequence[CostRow], naming: Naming) -> str:
             f"({default.covers})."
         )
     return f"{text}. Its time cannot be told from that of {whose} default."
+
+
+def _power_loss(row: CostRow) -> str:
+    """Return that a checkpoint is not safe by itself; empty where it is, or nobody knows."""
+    return " (the method itself does not make it power-safe)" if row.durability == "never" else ""
 
 
 def _least_stall(rows: Sequence[CostRow], naming: Naming) -> str:
@@ -164,7 +169,7 @@ def _scaling(rows: Sequence[CostRow], naming: Naming) -> str:
     """Return what the largest world does to each method, and which is then the fastest."""
     scaled = [row for row in rows if row.slowdown is not None]
     world = max((row.world for row in scaled), default=0)
-    good = [row for row in scaled if row.world == world and row.verified and row.durable_s]
+    good = [row for row in scaled if row.world == world and _is_good(row)]
     if not good:
         return "No method gave a verified checkpoint in several worlds."
     best = min(good, key=_durable)
@@ -217,10 +222,13 @@ def _speed_claim(good: dict[str, list[CostRow]], runs: Runs) -> str:
 
 
 def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
+    said = [duration(row.durable_s)]
     gain = compared_with_default(row, rows)
-    if gain is None or gain.low <= 1:
-        return duration(row.durable_s)
-    return f"{duration(row.durable_s)}, {gain.value:.1f} times as fast as the default"
+    if gain is not None and gain.low > 1:
+        said.append(f"{gain.value:.1f} times as fast as the default")
+    if row.durability == "never":
+        said.append("by itself not power-safe")
+    return ", ".join(said)
 
 
 def _safety_claim(rows: Sequence[CostRow]) -> str:

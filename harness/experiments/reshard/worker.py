@@ -16,7 +16,6 @@ from harness.experiments.reshard.records import ReshardRecord
 from harness.wire.case import Case, Task
 from harness.worker import verify
 from harness.worker.bench import Bench, Entries
-from harness.worker.kept import read_kept
 from harness.worker.saving import save_for_loaders
 from harness.worker.verify import Digests, Mismatch
 from harness.worker.world import World
@@ -41,7 +40,7 @@ def run_reloads(bench: Bench, entries: Entries) -> None:
 
     def load(task: Task) -> None:
         case = task.case
-        (kept,) = read_kept(bench.folders.kept(case, rank=0))
+        (kept,) = bench.kept(case, rank=0)
         saved = kept.digests
         _make_target(bench, saved)
         method = bench.open_method(case)

@@ -21,7 +21,7 @@ from harness.experiments.resume.reference import Reference
 from harness.wire.case import Case, Task
 from harness.worker import ranks, storage, verify
 from harness.worker.bench import Bench, Entries
-from harness.worker.kept import Kept, read_kept
+from harness.worker.kept import Kept
 
 STEPS = 8
 AT_STEP = 4
@@ -71,10 +71,10 @@ def run_resumed(bench: Bench, entries: Entries) -> None:
     def resume(task: Task) -> None:
         case = task.case
         ablated = _copies_of(bench, case.ablated) if case.ablated else {}
+        (kept,) = bench.kept(case, bench.world.rank)
         method = bench.open_method(case)
         with bench.phase("load"):
             bench.forget_digests()
-            (kept,) = read_kept(bench.folders.kept(case, bench.world.rank))
             method.load(bench.state, kept.path)
             bench.framework.synchronize(bench.state)
             restored = bench.digests() == kept.digests

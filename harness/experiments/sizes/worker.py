@@ -24,7 +24,7 @@ from harness.experiments.sizes.records import (
 from harness.wire.case import Case, Task
 from harness.worker import storage, verify
 from harness.worker.bench import Bench, Entries
-from harness.worker.kept import Kept, read_kept
+from harness.worker.kept import Kept
 from harness.worker.state import state_record
 from harness.worker.verify import listed
 
@@ -88,8 +88,8 @@ class Subject:
     def repeat(self, pair: Pair, state: verify.Digests) -> None:
         """Save the same state again at the same path, and compare the files with the kept ones."""
         bench = self.bench
+        (kept,) = bench.kept(self.case, bench.world.rank)
         with bench.phase("verify"):
-            (kept,) = read_kept(bench.folders.kept(self.case, bench.world.rank))
             _check_same_state(kept.digests, state)
             path = self._emptied()
         self._save(path)

@@ -23,7 +23,7 @@ _MATTERS_ABOVE = 0.1  # of a step
 
 def meaning(rows: Sequence[TrainRow], naming: Naming) -> str:
     """Return which method slows training down least, and where the loop waits for a checkpoint."""
-    good = [row for row in rows if row.status == "ok" and row.overhead_s]
+    good = [row for row in rows if row.is_clean and row.overhead_s]
     if not good:
         return "No method's training could be timed."
     candidates = whole(good)
@@ -58,7 +58,7 @@ def claims(runs: Runs) -> Claims:
 
 
 def _is_good(row: TrainRow) -> bool:
-    return row.status == "ok" and row.verified and row.overhead_s is not None
+    return row.is_clean and row.verified and row.overhead_s is not None
 
 
 def _overhead(row: TrainRow) -> float:
