@@ -193,3 +193,9 @@ def test_one_view_is_measured_and_so_is_a_mistake_without_the_guard(
 def test_parts_of_two_ranks_are_right_where_several_ranks_write(measure: Measure) -> None:
     (row,) = measure([on_two_ranks("leaves-of-ranks", one_writer=False)]).rows
     assert (row.status, row.reason, row.verified) == ("ok", "", True)
+
+
+def test_a_process_that_is_left_behind_is_a_remark_on_the_row(measure: Measure) -> None:
+    (row,) = measure([faulty("daemon", own_process=True)]).rows
+    assert (row.status, row.reason, row.verified, row.marks) == ("ok", "", True, [])
+    assert row.remarks == ["its worker left processes behind (sleep), which were ended"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
-from conftest import Measure, planned
+from conftest import Measure, faulty, planned
 
 from harness.driver import shared_memory
+from harness.run import store
+from harness.worker.guards import without_memory
 
 pytestmark = pytest.mark.skipif(
     not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory"
@@ -55,6 +58,26 @@ def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None
     row = measure([planned("buffered", from_memory=True)]).rows[0]
     assert (row.status, row.phase) == ("failed", "verify")
     assert "not from memory" in row.reason
+
+
+@pytest.mark.parametrize(
+    ("guards", "status", "reason"),
+    [((), "failed", "Mismatch"), ((without_memory.NAME,), "ok", "")],
+)
+def test_files_must_hold_what_memory_does(
+    measure: Measure, guards: tuple[str, ...], status: str, reason: str
+) -> None:
+    plan = [faulty("memory-alone", from_memory=True)]
+    row = measure(plan, settings=store.Settings(without_guards=guards)).rows[0]
+    assert (row.status, row.verified) == (status, status == "ok"), row.reason
+    assert row.reason.startswith(reason)
+
+
+def test_a_process_that_holds_memory_lives_until_the_last_load(measure: Measure) -> None:
+    (row,) = measure([faulty("memory-of-daemon", from_memory=True)]).rows
+    assert (row.status, row.reason, row.verified, row.load_cache) == ("ok", "", True, "memory")
+    mine = psutil.Process().children(recursive=True)
+    assert "sleep" not in [process.name() for process in mine]
 
 
 def test_without_shared_memory_the_row_says_so(

@@ -40,7 +40,7 @@ class DeepFreezeMethod(Method[StateT]):
       process.
     - `arenas`: the number of arenas in that folder.
     - `restore_from_memory`: the folder is the one that the machine gives, and loads take the
-      checkpoint from there.
+      checkpoint from there while it is there, else from the files.
     """
 
     # what the files' headers say about this framework's tensors
@@ -124,19 +124,14 @@ class DeepFreezeMethod(Method[StateT]):
     def nearest(self, path: Path) -> Path:
         """Return where to load the checkpoint of `path` from.
 
-        That is an arena in memory if the options ask for it. Raise Damaged if none holds it.
+        That is an arena in memory if the options ask for it and one holds the checkpoint. Memory
+        is lost when a machine starts anew, and the files are not.
         """
         if not self.options.get("restore_from_memory"):
             return path
         step = open_stored(path).step
-        folders = self.memory_folders()
-        for folder in folders:
-            if open_stored(folder, is_arena=True).step == step:
-                return folder
-        raise Damaged(
-            f"no arena in {', '.join(map(str, folders))} holds the checkpoint of step {step}; "
-            f"load it from {path}, without restore_from_memory"
-        )
+        holding = [folder for folder in self.memory_folders() if _step_in(folder) == step]
+        return holding[0] if holding else path
 
     def specs(self, state: StateT) -> list[Spec]:
         """Return the tensors to save, in the order in which they are divided among the ranks."""

@@ -82,16 +82,24 @@ class Descendants:
         self._job.wait()
         self.end_orphans()
 
-    def end_orphans(self) -> None:
-        """End the processes whose parent has died, and reap them, because nobody else can."""
+    def end_orphans(self) -> tuple[str, ...]:
+        """End the processes whose parent has died, and reap them, because nobody else can.
+
+        Return the names of those that did not end by themselves.
+        """
         deadline = time.monotonic() + _ORPHANS_END_S
+        killed: list[str] = []
         # What an orphan had started is an orphan as soon as that has ended.
-        while (orphans := self._orphans()) and time.monotonic() < deadline:
-            _end(orphans)
+        while (orphans := self.orphans()) and time.monotonic() < deadline:
+            killed += _end(orphans)
+        return tuple(killed)
+
+    def orphans(self) -> list[psutil.Process]:
+        """Return the processes of the job that this process has adopted."""
+        return [process for process in self._all() if _is_orphan(process)]
 
     def clear_up(self) -> None:
-        """End the processes that the job left when it ended, and remove their shared memory."""
-        self.end_orphans()
+        """Remove the shared memory of the job's processes, and end those that Slurm started."""
         if "SLURM_JOB_ID" in self._environment:
             self._end_ranks_of_slurm()
         for pid in self._pids:
@@ -111,10 +119,6 @@ class Descendants:
         ranks = [rank for rank in psutil.process_iter() if _temporary_folder(rank) == folder]
         self._pids |= {rank.pid for rank in ranks}
         _end(ranks)
-
-    def _orphans(self) -> list[psutil.Process]:
-        """Return the processes of the job that this process has adopted."""
-        return [process for process in self._all() if _is_orphan(process)]
 
     def _all(self) -> set[psutil.Process]:
         """Return all processes of the job but its first one.
@@ -172,11 +176,28 @@ def _temporary_folder(process: psutil.Process) -> str | None:
     return folder
 
 
-def _end(processes: Iterable[psutil.Process]) -> None:
-    """Give processes a moment to end by themselves, then kill them."""
+def _end(processes: Iterable[psutil.Process]) -> list[str]:
+    """Give processes a moment to end by themselves, then kill them. Return the names of these."""
     _, still_alive = psutil.wait_procs(processes, timeout=_ORPHAN_GRACE_S)
+    names = [_name(process) for process in still_alive]
     _kill(still_alive)
     psutil.wait_procs(still_alive, timeout=_GRACE_S)
+    return names
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return f"number {process.pid}"
+
+
+def end_all(processes: Iterable[psutil.Process]) -> None:
+    """End processes that were left to live for a while, and what they have started."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            _kill(process.children(recursive=True))
+            _end([process])
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from harness.driver import launch, process
+import psutil
+
+from harness.driver import descendants, launch, process
 from harness.driver.arms import Arm
 from harness.driver.launch import Launch
 from harness.driver.ledger import Ledger
@@ -45,6 +47,8 @@ class JobRunner:
         self._arms = dict(arms)
         self._packages = packages
         self._timeout_s = timeout_s
+        # A method that restores from memory may leave processes that hold it.
+        self._living: list[psutil.Process] = []
         self._settings = run.settings
         self._logs = run.folder / "logs"
         self._shared_memory = SharedMemory(run.folder)
@@ -89,9 +93,18 @@ class JobRunner:
         log = self._logs / f"{job.name}.log"
         limit_s = self._patience_s(job)
         try:
-            ending = process.run(command, environment, log, follower, job.world, limit_s)
+            ending = process.run(
+                command,
+                environment,
+                log,
+                follower,
+                job.world,
+                limit_s,
+                lets_orphans_live=_restores_from_memory(job),
+            )
         finally:
             self._shared_memory.clear_ranks()
+        self._living += ending.living
         intake.close(ending)
         return ending
 
@@ -102,7 +115,9 @@ class JobRunner:
         return f"{number:03d}-{role}-{slot}{arm}"
 
     def clear_shared_memory(self) -> None:
-        """Remove what the jobs so far have left in the machine's shared memory."""
+        """Remove what the jobs so far have left in memory, and end processes that hold it."""
+        descendants.end_all(self._living)
+        self._living.clear()
         self._shared_memory.clear()
 
     def _completed(self, job: Job, case: Case) -> Job:
@@ -122,9 +137,8 @@ class JobRunner:
 
         Ranks on several nodes get none, because nobody would clear the memory of the others.
         """
-        cases = [task.case for task in job.tasks]
-        on_one_machine = all(case.nodes <= 1 for case in cases)
-        if not on_one_machine or not any(case.from_memory for case in cases):
+        on_one_machine = all(task.case.nodes <= 1 for task in job.tasks)
+        if not on_one_machine or not _restores_from_memory(job):
             return None
         folder = self._shared_memory.levels
         return str(folder) if folder else None
@@ -139,6 +153,10 @@ class JobRunner:
         size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
         sweep_s = _SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
         return _SLOWEST_START_S + max(size_bytes / _SLOWEST_METHOD_BYTES_PER_S, sweep_s)
+
+
+def _restores_from_memory(job: Job) -> bool:
+    return any(task.case.from_memory for task in job.tasks)
 
 
 class _Intake:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from harness.driver import descendants
 from harness.driver.descendants import Descendants
 from harness.wire.phases import DONE, Mark, read_mark, records_path
@@ -43,11 +45,14 @@ class Ending:
     """The end of a job.
 
     `reason` is empty when every rank had come to its end. `at` is the position of the rank that
-    broke.
+    broke. `killed` names the processes that outlived the job and had to be killed, and `living`
+    holds them where they may live on.
     """
 
     reason: str
     at: Standing
+    killed: tuple[str, ...] = ()
+    living: tuple[psutil.Process, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -94,8 +99,13 @@ def run(
     follower: Follower,
     world: int,
     timeout_s: float,
+    *,
+    lets_orphans_live: bool = False,
 ) -> Ending:
-    """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed."""
+    """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed.
+
+    With `lets_orphans_live`, processes that outlive a job that has done its work are not ended.
+    """
     kills_before = _oom_kills()
     with log.open("wb") as output, descendants.adopted() as others:
         job = subprocess.Popen(
@@ -108,10 +118,14 @@ def run(
         )
         processes = Descendants(job, environment, others)
         hung = _run_to_its_end(job, processes, follower, timeout_s)
-    marks = follower.marks()
+        marks = follower.marks()
+        is_complete = _all_done(marks) and (hung or job.returncode == 0)
+        living = processes.orphans() if lets_orphans_live and is_complete else []
+        ended = () if living else processes.end_orphans()
+        processes.clear_up()
     standing = _broken_rank(marks)
-    if _all_done(marks) and (hung or job.returncode == 0):
-        return Ending("", standing)
+    if is_complete:
+        return Ending("", standing, ended, tuple(living))
     if hung:
         reason = f"no progress for {timeout_s:.0f} s, so the process was killed"
         return Ending(reason + _side_by_side(marks), standing)
@@ -126,7 +140,7 @@ def run(
 def _run_to_its_end(
     job: subprocess.Popen[bytes], processes: Descendants, follower: Follower, timeout_s: float
 ) -> bool:
-    """Follow a job and clear up after it. Return whether it was ended because it stood still."""
+    """Follow a job to its end. Return whether it was ended because it stood still."""
     try:
         hung = not _ends_by_itself(job, processes, follower, timeout_s)
         if hung:
@@ -134,9 +148,9 @@ def _run_to_its_end(
     except BaseException:
         # Nothing may outlive the driver, also when its user presses Ctrl-C.
         processes.end()
+        processes.clear_up()
         raise
     finally:
-        processes.clear_up()
         follower.poll()
     return hung
 

@@ -27,7 +27,7 @@ from harness.run.store import Run
 from harness.wire.case import Case, Job, Storage, Task
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
-from harness.wire.records import FailureRecord, Record
+from harness.wire.records import FailureRecord, FindingRecord, Record
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,7 @@ class Session:
             self.ledger.announce(f"{title(items)}: {stage.in_words}{part}, {of}")
             tasks = tuple(self.ledger.progress.task(item, at.slot, stage) for item in items)
             ending = self.run_job(at, stage.name, tasks, world=stage.ranks(at.unit.case))
+            self._remark_on_killed(ending, tasks, at.slot)
             remaining = [item for item in items if not self._is_done(item, at.slot, stage)]
             nothing_done = len(remaining) == len(items)
             if remaining and (nothing_done or not ending.complete):
@@ -193,6 +194,26 @@ class Session:
                     f"warning: a worker broke after its work was done: {ending.reason}"
                 )
             items = [item for item in remaining if item.case.id not in self.ledger.failed]
+
+    def _remark_on_killed(
+        self, ending: process.Ending, tasks: Sequence[Task], slot: int
+    ) -> None:
+        """Remark on every case of a job that processes outlived it and were killed."""
+        if not ending.killed:
+            return
+        names = ", ".join(sorted(set(ending.killed)))
+        whose = "its worker" if len(tasks) == 1 else "the worker that it shared with other methods"
+        for task in tasks:
+            record = FindingRecord(
+                kind="finding",
+                case=task.case.id,
+                process=slot,
+                rank=0,
+                guard="left-behind",
+                weight="remark",
+                sentence=f"{whose} left processes behind ({names}), which were ended",
+            )
+            self.ledger.add(record)
 
     def run_job(
         self,

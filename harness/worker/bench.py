@@ -78,12 +78,15 @@ class Bench:
     def open_method(self, case: Case) -> Method[Any]:
         """Make the case's method, and open it on the state."""
         self.output.enter("open")
-        memory = Path(self.job.memory) / case.id if self.job.memory else None
-        place = replace(self.place, memory=memory)
+        place = replace(self.place, memory=self.memory(case))
         method_class = load_class(case.method_path)
         method: Method[Any] = method_class(place, self.framework, dict(case.options))
         method.open(self.state)
         return method
+
+    def memory(self, case: Case) -> Path | None:
+        """Return the folder in shared memory for a case's checkpoints; None where it has none."""
+        return Path(self.job.memory) / case.id if self.job.memory else None
 
     def close_method(self, method: Method[Any]) -> None:
         """Have a method give back what it holds."""

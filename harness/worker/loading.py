@@ -15,7 +15,7 @@ from harness.worker.bench import Bench, Conditions, Entries
 from harness.worker.checks import cache_state, check_from_memory, check_nothing_mapped
 from harness.worker.clock import now_ns
 from harness.worker.fence import Fence, is_disturbed
-from harness.worker.guards import late_values, rank_views
+from harness.worker.guards import late_values, rank_views, without_memory
 from harness.worker.guards.unchanged_state import Sums
 from harness.worker.kept import Kept
 from harness.worker.sampling import interleave
@@ -45,11 +45,11 @@ class LoadTrial(Trial[Fence]):
     def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
         super().__init__(bench, task, size_bytes)
         checkpoints = bench.kept(self.case, bench.world.rank)
-        if self.case.from_memory:
-            # Shared memory holds only the last one.
-            checkpoints = checkpoints[-1:]
-        self._turns = itertools.cycle(checkpoints)
-        self._unverified = list(checkpoints)
+        # Shared memory holds only the last one.
+        in_turn = checkpoints[-1:] if self.case.from_memory else checkpoints
+        self._turns = itertools.cycle(in_turn)
+        self._in_files = list(checkpoints)
+        self._unverified = list(in_turn)
         self._has_one_writer = task.one_writer
 
     def sample(self, fence: Fence) -> None:
@@ -136,8 +136,15 @@ class LoadTrial(Trial[Fence]):
         return files, cache
 
     def load_the_rest(self) -> None:
-        """Load and verify the checkpoints that no sample had a turn for, untimed."""
+        """Load and verify the checkpoints that no sample had a turn for, untimed.
+
+        If the method restores from memory, its memory is removed, and then all are loaded.
+        """
         bench = self.bench
+        memory = bench.memory(self.case)
+        if self.case.from_memory and memory and bench.guards(without_memory.NAME):
+            without_memory.remove(memory, bench.world)
+            self._unverified = list(self._in_files)
         for kept in list(self._unverified):
             self._take(kept)
             with bench.phase("verify"):

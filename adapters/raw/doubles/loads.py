@@ -83,6 +83,29 @@ class Stub(LoadFromMemory):
         super().load(state, path)
 
 
+class MemoryAlone(LoadFromTemporary):
+    """Restore from shared memory, and write files that hold something else."""
+
+    name = "memory-alone"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        file.write_bytes(file.read_bytes()[::-1])
+        return pending
+
+    def load(self, state: State, path: Path) -> None:
+        if self.hidden_copy(path).exists():
+            super().load(state, path)
+        else:
+            Fault.load(self, state, path)
+
+    def hidden_copy(self, path: Path) -> Path:
+        assert self.place.memory is not None
+        self.place.memory.mkdir(exist_ok=True)
+        return self.place.memory / f"rank-{self.place.rank}.bin"
+
+
 class SeedAndStep(Fault):
     """Write the seed and the number of steps alone, and compute the state again in a load."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from adapters.base import Pending
 from adapters.raw.doubles import Fault
+from adapters.raw.doubles.loads import MemoryAlone
 from adapters.raw.framework import State
 
 _EXBIBYTE = 1 << 60
@@ -78,6 +80,37 @@ class HoldsExit(Fault):
     def close(self) -> None:
         if self.saves > 1:
             threading.Thread(target=time.sleep, args=(3600,)).start()
+
+
+class Daemon(Fault):
+    """Leave a process behind that would hold the bytes for the process that loads."""
+
+    name = "daemon"
+
+    def close(self) -> None:
+        subprocess.Popen(["sleep", "3600"], start_new_session=True)
+
+
+class MemoryOfDaemon(MemoryAlone):
+    """Restore from shared memory while a process lives that the saving one has left behind."""
+
+    name = "memory-of-daemon"
+    daemon: subprocess.Popen[bytes] | None = None
+
+    def save(self, state: State, path: Path) -> Pending:
+        self.hidden_copy(path).write_bytes(state.to_host())
+        if self.daemon is None:
+            self.daemon = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+            self._note(path).write_text(str(self.daemon.pid))
+        return Fault.save(self, state, path)
+
+    def load(self, state: State, path: Path) -> None:
+        if self._note(path).exists():
+            os.kill(int(self._note(path).read_text()), 0)  # raises once it has ended
+        super().load(state, path)
+
+    def _note(self, path: Path) -> Path:
+        return self.hidden_copy(path).with_suffix(".pid")
 
 
 class OutOfMemory(Fault):
