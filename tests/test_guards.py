@@ -42,6 +42,11 @@ CAUGHT = {
         "verify",
         r"^ChangedPages: rank-0.bin had other bytes at \d+ in the process that loads than when ",
     ),
+    "link-outside": (
+        (),
+        "ceiling",
+        r"^StrayFiles: the symbolic link rank-0.bin leads out of the checkpoint; all of its bytes ",
+    ),
     "changes-state": (
         (unchanged_state.NAME,),
         "ceiling",
@@ -53,7 +58,8 @@ CAUGHT = {
 def plan() -> list[PlannedCase]:
     """Return each fault beside an honest method."""
     honest = planned("buffered", checked_saves=ALL_SAVES)
-    return [honest, *(faulty(fault, checked_saves=ALL_SAVES) for fault in CAUGHT)]
+    linked = faulty("link-inside", checked_saves=ALL_SAVES)
+    return [honest, linked, *(faulty(fault, checked_saves=ALL_SAVES) for fault in CAUGHT)]
 
 
 @pytest.fixture(scope="module")
@@ -70,18 +76,32 @@ def test_a_mistake_is_a_failed_row(guarded: Measured, fault: str) -> None:
     assert re.search(reason, row.reason), row.reason
 
 
-def test_an_honest_method_beside_them_is_measured(guarded: Measured) -> None:
-    row = guarded.row("buffered")
+@pytest.mark.parametrize("name", ["buffered", "double[fault=link-inside]"])
+def test_an_honest_method_beside_them_is_measured(guarded: Measured, name: str) -> None:
+    row = guarded.row(name)
     assert (row.status, row.reason, row.verified) == ("ok", "", True)
+    assert (row.marks, row.remarks) == ([], [])
 
 
-@pytest.mark.parametrize("fault", CAUGHT)
+@pytest.mark.parametrize("fault", [fault for fault in CAUGHT if CAUGHT[fault][0]])
 def test_without_its_guard_the_mistake_gets_a_number(measure: Measure, fault: str) -> None:
     guards, _, _ = CAUGHT[fault]
     settings = store.Settings(without_guards=guards)
     row = measure([faulty(fault, checked_saves=ALL_SAVES)], settings=settings).rows[0]
     assert (row.status, row.reason, row.verified) == ("ok", "", True)
     assert row.durable_s is not None
+
+
+def test_a_suspicion_is_a_mark_and_a_fact_a_remark(measure: Measure) -> None:
+    found = measure([faulty("sizes-differ", samples=3), faulty("hard-link")])
+    row = found.row("double[fault=sizes-differ]")
+    assert (row.status, row.verified, row.is_clean) == ("ok", True, False)
+    assert re.search(r"^its saves stored from .* so some may lack a part$", row.marks[0])
+    row = found.row("double[fault=hard-link]")
+    assert (row.status, row.verified, row.is_clean) == ("ok", True, True)
+    assert row.remarks == [
+        "files of its checkpoints have several names (hard links), and count once"
+    ]
 
 
 @pytest.fixture
@@ -199,3 +219,14 @@ def test_a_process_that_is_left_behind_is_a_remark_on_the_row(measure: Measure) 
     (row,) = measure([faulty("daemon", own_process=True)]).rows
     assert (row.status, row.reason, row.verified, row.marks) == ("ok", "", True, [])
     assert row.remarks == ["its worker left processes behind (sleep), which were ended"]
+
+
+def test_reading_while_opening_is_a_mark_where_reads_are_not_counted(
+    measure: Measure, memory_folder: Path
+) -> None:
+    plan = [faulty("reads-while-opening"), planned("buffered")]
+    early, honest = measure(plan, where=memory_folder).rows
+    assert (early.status, early.verified) == ("ok", True), early.reason
+    assert any(mark.startswith("opening it to load reads ") for mark in early.marks), early.marks
+    assert not any(mark.startswith("opening it") for mark in honest.marks)
+    assert honest.load_cache == "warm"

@@ -33,7 +33,7 @@ SCHEMA_HISTORY = {
 }
 
 BackingState = Literal["backed", "unknown", "physical"]
-CacheState = Literal["cold", "warm", "unknown", "memory"]
+CacheState = Literal["cold", "uncounted", "warm", "unknown", "memory"]
 Durability = Literal["at return", "at finished", "never", "unknown"]
 Status = Literal["failed", "unsupported", "skipped"]
 Weight = Literal["mark", "remark"]
@@ -262,7 +262,11 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class LoadRecord(SampleRecord):
-    """One timed load of one rank, in a process that did not save. It was verified afterwards."""
+    """One timed load of one rank, in a process that did not save. It was verified afterwards.
+
+    Just before, the method was opened. `open_ns` is the time of the slowest rank, and
+    `open_read_bytes` were read by system calls meanwhile, over all ranks. Older records have 0.
+    """
 
     kind: Literal["load"]
     case: str
@@ -285,6 +289,8 @@ class LoadRecord(SampleRecord):
     # not None where rank 0 speaks for all: the durations are then the slowest rank's
     spread: RankSpread | None = None
     loaded_in: str = "load"  # the stage that it belongs to
+    open_ns: int = 0
+    open_read_bytes: int = 0
 
     @property
     def stage(self) -> str:

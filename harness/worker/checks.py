@@ -33,7 +33,7 @@ class NotFromMemory(Exception):
 def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
     """Raise LateWork if a checkpoint changed since its fingerprint was taken.
 
-    Raise StrayFiles if files lie beside it.
+    Raise StrayFiles if files lie beside it, or elsewhere behind a symbolic link.
     """
     now = storage.fingerprint(path)
     changed = [name for name, seen in now.items() if fingerprint.get(name) != seen]
@@ -47,6 +47,12 @@ def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
         raise StrayFiles(
             f"the method left {listed(stray)} beside the checkpoint; "
             "it may write at the path that it is given, and below"
+        )
+    outside = storage.links_outside(path)
+    if outside:
+        raise StrayFiles(
+            f"the symbolic link {listed(outside)} leads out of the checkpoint; "
+            "all of its bytes must be in it"
         )
 
 
@@ -88,13 +94,15 @@ def cache_state(resident: float, read_bytes: int, file_bytes: int, counted: bool
     A cold load had no page in memory before it, and each byte came through the device. `resident`
     is the share of the checkpoint's pages that were in memory, or -1 where the kernel does not say.
     `read_bytes` came from the device, over all ranks. `counted` is false where reads from this
-    directory are not accounted to the process. Raise NotRead where the values cannot have come from
-    the files.
+    directory are not accounted to the process. Then an "uncounted" load only had no page in memory.
+    Raise NotRead where the values cannot have come from the files.
     """
-    if resident < 0 or not counted:
+    if resident < 0:
         return "unknown"
     if resident > _RESIDENT_AT_MOST:
         return "warm"
+    if not counted:
+        return "uncounted"
     if read_bytes < file_bytes // 2:
         raise NotRead(
             f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, "

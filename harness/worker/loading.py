@@ -19,6 +19,7 @@ from harness.worker.guards import late_values, rank_views, without_memory
 from harness.worker.guards.unchanged_state import Sums
 from harness.worker.kept import Kept
 from harness.worker.sampling import interleave
+from harness.worker.saving import Opened, timed_open
 from harness.worker.state import state_record
 from harness.worker.timing import Timed, no_collection
 from harness.worker.trial import Trial
@@ -60,15 +61,15 @@ class LoadTrial(Trial[Fence]):
         """
         bench = self.bench
         self._take(next(self._turns))
-        method = self._opened_on_another_state()
+        opened = self._opened_on_another_state()
         ceiling_before_ns, conditions, resident = self._prepare(fence)
         with bench.timed("load") as load:
-            load_ns = timed_load(bench, method, self.path)
+            load_ns = timed_load(bench, opened.method, self.path)
         early = self._look_early()
         with bench.phase("ceiling"):
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
         files, cache = self._verify(early, load, resident)
-        bench.close_method(method)
+        bench.close_method(opened.method)
         disturbed = is_disturbed(ceilings)
         if self.is_last(bench.world.any(disturbed)):
             self.load_the_rest()
@@ -84,14 +85,16 @@ class LoadTrial(Trial[Fence]):
             backing=conditions.backing,
             quiet=conditions.quiet,
             loaded_in=bench.job.role,
+            open_ns=opened.open_ns,
+            open_read_bytes=opened.read_bytes,
         )
         self.report(record, sum_up_loads)
 
-    def _opened_on_another_state(self) -> Method[Any]:
+    def _opened_on_another_state(self) -> Opened:
         """Make the state another one than the saved one, and open a new method on it."""
         with self.bench.phase("verify"):
             self._make_target()
-            return self.bench.open_method(self.case)
+        return timed_open(self.bench, self.case)
 
     def _prepare(self, fence: Fence) -> tuple[int, Conditions, float]:
         """Measure the ceiling, settle the machine, and drop the files from the page cache.

@@ -11,7 +11,7 @@ from typing import Any
 from adapters.base import Method, Pending
 from harness.wire.case import Case
 from harness.wire.records import KeptRecord
-from harness.worker import storage
+from harness.worker import storage, usage
 from harness.worker.bench import Bench
 from harness.worker.checks import check_finished, check_nothing_open
 from harness.worker.clock import now_ns
@@ -32,21 +32,32 @@ class SaveTimes:
     sync_ns: int
 
 
-def timed_open(bench: Bench, case: Case, size_bytes: int) -> tuple[Method[Any], int]:
-    """Make a method and open it on the state.
+@dataclass(frozen=True)
+class Opened:
+    """A method that was opened, and what that took.
 
-    Return the method, and the nanoseconds until the device of the last rank was done.
+    `open_ns` is the time until the device of the slowest rank was done. `read_bytes` were read by
+    system calls meanwhile, over all ranks.
     """
-    bench.settle(size_bytes)
+
+    method: Method[Any]
+    open_ns: int
+    read_bytes: int
+
+
+def timed_open(bench: Bench, case: Case) -> Opened:
+    """Make a method and open it on the state."""
     bench.world.barrier()
+    read_before_bytes = usage.bytes_of_read_calls()
     begin = now_ns()
     with no_collection():
         method = bench.open_method(case)
         bench.framework.synchronize(bench.state)
     open_ns = now_ns() - begin
+    read_bytes = usage.bytes_of_read_calls() - read_before_bytes
     # A rank that waits for the others here does not hang in `open`.
     with bench.phase("prepare"):
-        return method, bench.world.maximum(open_ns)
+        return Opened(method, bench.world.maximum(open_ns), bench.world.total(read_bytes))
 
 
 def timed_save(bench: Bench, method: Method[Any], path: Path) -> SaveTimes:

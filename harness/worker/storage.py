@@ -81,6 +81,19 @@ def inventory(path: Path) -> tuple[FileEntry, ...]:
     return tuple(entries)
 
 
+def links_outside(path: Path) -> list[str]:
+    """Return the symbolic links of a checkpoint that lead out of it, by their names inside it."""
+    root = path.resolve()
+    links = [entry for entry in (path, *path.rglob("*")) if entry.is_symlink()]
+    outside = [link for link in links if not link.resolve().is_relative_to(root)]
+    return sorted(name_inside(link, path) for link in outside)
+
+
+def has_hard_links(path: Path) -> bool:
+    """Return whether a file of a checkpoint has another name, here or elsewhere."""
+    return any(file.stat().st_nlink > 1 for file in files_under(path))
+
+
 def total_bytes(files: Iterable[FileEntry]) -> int:
     """Return the bytes of all files together."""
     return sum(file.bytes for file in files)

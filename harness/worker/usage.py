@@ -61,6 +61,16 @@ def transferred_bytes() -> tuple[int, int]:
     return _transferred_by([os.getpid(), *descendants()])
 
 
+def bytes_of_read_calls() -> int:
+    """Return the bytes that this process has read by system calls, from wherever they came.
+
+    In contrast to transfers from a device, every file system counts them.
+    """
+    lines = Path("/proc/self/io").read_text().splitlines()
+    fields = dict(line.split(": ") for line in lines)
+    return int(fields["rchar"])
+
+
 def descendants() -> list[int]:
     """Return every living process below this one, except the worker's helper that backs memory."""
     below: list[int] = []

@@ -37,6 +37,60 @@ class Stray(Fault):
         return super().save(state, path)
 
 
+class HardLink(Fault):
+    """Give the file a second name."""
+
+    name = "hard-link"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        os.link(file, file.with_suffix(".again"))
+        return pending
+
+
+class LinkInside(Fault):
+    """Write the file under another name, with a symbolic link to it."""
+
+    name = "link-inside"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        file.rename(file.with_suffix(".data"))
+        file.symlink_to(file.with_suffix(".data").name)
+        return pending
+
+
+class LinkOutside(Fault):
+    """Write the file elsewhere, with a symbolic link to it."""
+
+    name = "link-outside"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        elsewhere = self.place.temporary / f"{path.parent.name}-{file.name}"
+        file.rename(elsewhere)
+        file.symlink_to(elsewhere)
+        # Enough bytes are in the checkpoint, and nobody reads them.
+        file.with_suffix(".again").write_bytes(elsewhere.read_bytes())
+        return pending
+
+
+class SizesDiffer(Fault):
+    """Write a file of another size with each save."""
+
+    name = "sizes-differ"
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        self.saves += 1
+        pending = super().save(state, path)
+        (path / "more.bin").write_bytes(os.urandom(self.saves << 17))
+        return pending
+
+
 class ChangesState(Fault):
     """Change the state that is saved."""
 

@@ -83,6 +83,22 @@ class Stub(LoadFromMemory):
         super().load(state, path)
 
 
+class ReadsWhileOpening(Fault):
+    """Read all checkpoints before the clock of a load runs."""
+
+    name = "reads-while-opening"
+
+    def open(self, state: State) -> None:
+        super().open(state)
+        saves = self.place.temporary.parent / "saves"
+        name = self.file(Path(), self.place.rank)
+        self._early = {file: file.read_bytes() for file in saves.glob(f"*/checkpoint/{name}")}
+
+    def load(self, state: State, path: Path) -> None:
+        state.host[:] = self._early[self.file(path, self.place.rank)]
+        state.from_host()
+
+
 class MemoryAlone(LoadFromTemporary):
     """Restore from shared memory, and write files that hold something else."""
 

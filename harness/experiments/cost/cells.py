@@ -8,6 +8,13 @@ from typing import Any
 from harness.analysis import text
 
 
+# The words of a cell for a load that is not cold, where they are not the word of the record.
+_LOADED_FROM = {
+    "uncounted": "not cached, reads not counted",
+    "unknown": "cache unknown",
+}
+
+
 def count_text(row: Any) -> str:
     """Return how many samples count, and how many of them although they were disturbed."""
     if not row.samples:
@@ -27,7 +34,8 @@ def load_text(row: Any) -> str:
     """Return the time of a load, and where it read from if that was not the device."""
     if row.load_s is None or row.load_cache == "cold":
         return text.duration(row.load_s)
-    return f"{text.duration(row.load_s)} ({row.load_cache})"
+    where = _LOADED_FROM.get(row.load_cache, row.load_cache)
+    return f"{text.duration(row.load_s)} ({where})"
 
 
 def power_safe_text(row: Any) -> str:
@@ -90,3 +98,8 @@ def has_several_ranks(rows: Sequence[Any]) -> bool:
 def has_open(rows: Sequence[Any]) -> bool:
     """Return whether any run says it: those before schema 7 do not."""
     return any(row.open_s is not None for row in rows)
+
+
+def has_load_open(rows: Sequence[Any]) -> bool:
+    """Return whether any run says it: older ones do not."""
+    return any(row.load_open_s is not None for row in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,7 +11,7 @@ import pandas as pd
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Wanted
 from harness.analysis.text import size
-from harness.experiments.cost.records import SaveRecord
+from harness.experiments.cost.records import OpenedRecord, SaveRecord
 from harness.wire.records import CalibrationRecord, Ceilings, LoadRecord
 
 # A checkpoint whose requests happen to suit the disk better may be a little faster than the
@@ -20,6 +20,7 @@ _FASTER_THAN_RAW = 1.5
 # The files of one case's saves may differ by logs and by how well they compress.
 _TOTALS_DIFFER_SHARE = 0.02
 _TOTALS_DIFFER_BYTES = 64 << 10
+_READ_WHILE_OPENING = 0.5  # of the checkpoint's bytes
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,22 @@ def marks_of_saves(item: Wanted, saves: pd.DataFrame, fastest: FastestRaw) -> It
         )
 
 
-def marks_of_loads(loads: pd.DataFrame, fastest: FastestRaw) -> Iterator[str]:
-    """Yield what is doubtful in the loads of a case."""
+def marks_of_loads(
+    loads: pd.DataFrame, opened: Sequence[OpenedRecord], fastest: FastestRaw
+) -> Iterator[str]:
+    """Yield what is doubtful in the loads of a case, whose methods were `opened` to save."""
     bytes_per_s = loads["file_bytes"] / loads["load_s"]
     is_cold = loads["load_cache"] == "cold"
     read = bytes_per_s[_is_comparable(loads) & is_cold]
     yield from _too_fast(read, fastest.read, "a cold load read", "read")
+    # Only the first opening of a process imports modules, so the median leaves that out.
+    to_load_bytes = loads["open_read_bytes"].median()
+    to_save_bytes = max((record.read_bytes for record in opened), default=0)
+    if to_load_bytes - to_save_bytes > _READ_WHILE_OPENING * loads["file_bytes"].median():
+        yield (
+            f"opening it to load reads {size(to_load_bytes)} and to save {size(to_save_bytes)}, so "
+            "a part of the load may be outside of its time"
+        )
 
 
 def _is_comparable(samples: pd.DataFrame) -> pd.Series[bool]:

@@ -21,7 +21,8 @@ class OpenedRecord(Record):
     """The time of making a method and opening it on the state.
 
     A process that saves does this once, and no other time contains it. `open_ns` is that of the
-    slowest rank. If a process was started again, its last record counts.
+    slowest rank. If a process was started again, its last record counts. `read_bytes` were read by
+    system calls meanwhile, over all ranks.
     """
 
     kind: Literal["opened"]
@@ -30,6 +31,7 @@ class OpenedRecord(Record):
     rank: int
     open_ns: int
     ranks: int = 1
+    read_bytes: int = 0  # 0 in older records
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,8 @@ class CostRow(Row):
     )
     load_samples: int = column("how many loads the medians are of", default=0)
     load_cache: str | None = column(
-        "where the loads read from: cold is the device, warm the page cache",
+        "where the loads read from: cold is the device, warm the page cache. uncounted had left the "
+        "page cache, on a file system that does not count what is read from it",
         of=LOADS,
         sample=lambda record: record.cache,
         over_ranks=CACHE,
@@ -196,6 +197,15 @@ class CostRow(Row):
         heading="open",
         unit="s",
         shown=cells.has_open,
+    )
+    load_open_s: Estimate | None = column(
+        "the same before each load, in the process that loads",
+        heading="load open",
+        unit="s",
+        shown=cells.has_load_open,
+        of=LOADS,
+        sample=lambda record: record.open_ns / 1e9 or float("nan"),
+        over_ranks=slowest,
     )
     peak_memory_bytes: int | None = column(
         "peak memory of a save beside the state, as a multiple of the state: the largest rank's, "
@@ -355,12 +365,13 @@ def _row(item: Wanted, records: RunRecords, fastest: FastestRaw) -> CostRow:
     _add_syscalls(row, case.id, records)
     if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
-    row.open_s = _open_s(records.of(OpenedRecord, case.id))
+    opened = records.of(OpenedRecord, case.id)
+    row.open_s = _open_s(opened)
     saves = records.samples_of(SAVES, CostRow, case.id)
     loads = records.samples_of(LOADS, CostRow, case.id)
     _add_saves(row, saves, item.samples)
     _add_loads(row, loads, item.samples)
-    row.marks += [*marks_of_saves(item, saves, fastest), *marks_of_loads(loads, fastest)]
+    row.marks += [*marks_of_saves(item, saves, fastest), *marks_of_loads(loads, opened, fastest)]
     row.verified = is_verified(item, records)
     if row.durable_s is None or row.load_s is None:
         row.interrupt()

@@ -23,7 +23,7 @@ from harness.wire.records import PERCENTILES, CalibrationRecord, LoadRecord
 STALL_FLOOR_S = 1e-3  # a shorter stall is not noticed in anybody's training
 DURABILITY = ("never", "at finished", "at return")
 BACKING = worst("backed", "physical", "unknown")
-CACHE = worst("cold", "memory", "unknown", "warm")
+CACHE = worst("cold", "memory", "uncounted", "unknown", "warm")
 # Below this share of the bytes of the rank that wrote most, a rank has written only its logs.
 _WRITER_SHARE = 0.05
 
@@ -110,6 +110,7 @@ LOADS = SampleTable(
         "settled": Value(lambda record: record.ceilings.settled, every_rank),
         "direct": Value(lambda record: record.ceilings.direct, every_rank),
         "file_bytes": Value(lambda record: record.file_bytes, largest),
+        "open_read_bytes": Value(lambda record: record.open_read_bytes, largest),
     },
 )
 

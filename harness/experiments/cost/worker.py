@@ -24,6 +24,7 @@ from harness.worker.state import bytes_on_rank, measure_copies, state_record
 from harness.worker.trial import Trial
 
 _EMPTY_SAVES = 20
+_HARD_LINKS = "files of its checkpoints have several names (hard links), and count once"
 _FILES_AT_MOST = 16  # in a record that speaks for all ranks
 
 
@@ -62,9 +63,16 @@ class SaveTrial(Trial[Fence]):
         self.copied_bytes = copied_bytes
         draws = bench.guards(drawn_saves.NAME)
         self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
-        self.method, open_ns = timed_open(bench, self.case, size_bytes)
-        opened = OpenedRecord(kind="opened", **bench.identity(self.case), open_ns=open_ns)
-        bench.write_common(opened)
+        bench.settle(size_bytes)
+        opened = timed_open(bench, self.case)
+        self.method = opened.method
+        record = OpenedRecord(
+            kind="opened",
+            **bench.identity(self.case),
+            open_ns=opened.open_ns,
+            read_bytes=opened.read_bytes,
+        )
+        bench.write_common(record)
 
     def sample(self, fence: Fence) -> None:
         """Take one save between two copies in memory, and these between two ceilings."""
@@ -107,6 +115,8 @@ class SaveTrial(Trial[Fence]):
         bench = self.bench
         bench.thread_errors.raise_first()
         check_finished(path, fingerprint)
+        if storage.has_hard_links(path):
+            bench.write_finding(self.case, "hard-links", "remark", _HARD_LINKS)
         if bench.guards(fresh_bits.NAME):
             fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
         bench.check_unchanged()
