@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from conftest import Measure, planned
 
 from harness.driver import calibrations, machine
 from harness.run import store
-from harness.wire.records import CalibrationRecord
+from harness.wire.records import CalibrationRecord, to_line
 
 SIZE_BYTES = 16 << 20
 SWEEP = next(record for record in records.one_of_each() if isinstance(record, CalibrationRecord))
@@ -82,9 +83,32 @@ def test_the_second_run_of_a_folder_does_not_sweep(measure: Measure, tmp_path: P
     )
     if not first.records("calibration")[0].direct:
         pytest.skip("the directory takes no direct I/O, so that nothing is swept")
-    assert first.records("calibration") == second.records("calibration")
+    trial, taken = second.records("calibration")
+    assert [taken] == first.records("calibration")
+    assert trial.rounds == 0
     assert any("calibrating" in message for message in first.messages)
     assert not any("calibrating" in message for message in second.messages)
     assert (
         f"ceilings use the requests that run {first.run.name} found fastest here" in second.messages
     )
+
+
+@pytest.mark.parametrize("times", [0.01, 100])
+def test_a_sweep_of_a_disk_that_was_another_is_not_taken(
+    measure: Measure, tmp_path: Path, times: float
+) -> None:
+    plan = [planned("buffered", samples=1, warmups=0)]
+    first = measure(plan, results=tmp_path)
+    if not first.records("calibration")[0].direct:
+        pytest.skip("the directory takes no direct I/O, so that nothing is swept")
+    file = first.run.folder / "records.jsonl"
+    swept = first.records("calibration")[0]
+    points = [replace(point, bytes_per_s=times * point.bytes_per_s) for point in swept.points]
+    changed = to_line(replace(swept, points=tuple(points)))
+    file.write_text(file.read_text().replace(to_line(swept), changed))
+    second = measure(plan, results=tmp_path)
+    said = [text for text in second.messages if "so its requests are not taken over" in text]
+    assert re.fullmatch(
+        rf"raw writes are \S+ times as fast here as in run {first.run.name}, so .*", said[0]
+    )
+    assert second.records("calibration")[-1].rounds == swept.rounds

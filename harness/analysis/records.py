@@ -10,12 +10,22 @@ import numpy as np
 import pandas as pd
 
 from harness.analysis.samples import sample_frame
-from harness.wire.records import FailureRecord, Record, StateRecord
+from harness.wire.records import FailureRecord, IsolatedRecord, Record, StateRecord
 
 if TYPE_CHECKING:
     from harness.analysis.samples import SampleTable
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def that_count(records: Iterable[Record]) -> list[Record]:
+    """Return the records that no later one voids."""
+    counting: list[Record] = []
+    for record in records:
+        if isinstance(record, IsolatedRecord):
+            counting = [earlier for earlier in counting if not record.voids(earlier)]
+        counting.append(record)
+    return counting
 
 
 class RunRecords:
@@ -27,7 +37,7 @@ class RunRecords:
         self._by_class: dict[type[Record], list[Any]] = defaultdict(list)
         self._by_case: dict[tuple[type[Record], str], list[Any]] = defaultdict(list)
         self._frames: dict[SampleTable, pd.DataFrame] = {}
-        for record in records:
+        for record in that_count(records):
             self._by_class[type(record)].append(record)
             self._by_case[type(record), getattr(record, "case", "")].append(record)
 

@@ -5,12 +5,15 @@ The runs of one results folder share the sweep that found the fastest requests o
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from harness.run.manifest import Manifest, comparable
 from harness.run.reading import InvalidLine, parse
 from harness.run.stored import MANIFEST, RECORDS, StoredRun
 from harness.wire.records import CalibrationRecord
+
+_LINES_AT_MOST = 16  # that are read to find a sweep
 
 
 def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, CalibrationRecord] | None:
@@ -30,17 +33,17 @@ def of_an_earlier_run(run: StoredRun, size_bytes: int) -> tuple[str, Calibration
 def _sweep_in(records: Path) -> CalibrationRecord | None:
     """Return the sweep in a run's records, or None where nothing was swept.
 
-    Only its line is parsed, near the beginning of a file that may be long.
+    Only the lines of calibrations are parsed. They are near the beginning of a file that may be
+    long, and a trial of another run's requests may stand before the sweep.
     """
     try:
         with records.open(encoding="utf-8", errors="replace") as lines:
-            line = next((line for line in lines if '"kind":"calibration"' in line), "")
-        record = parse(line)
+            beginning = itertools.islice(lines, _LINES_AT_MOST)
+            found = [parse(line) for line in beginning if '"kind":"calibration"' in line]
     except (OSError, InvalidLine):
         return None
-    if not isinstance(record, CalibrationRecord):
-        return None
-    return record if record.direct and record.rounds else None
+    sweeps = [each for each in found if isinstance(each, CalibrationRecord)]
+    return next((sweep for sweep in sweeps if sweep.direct and sweep.rounds), None)
 
 
 def _is_alike(manifest: Path, here: Manifest) -> bool:

@@ -10,13 +10,14 @@ from harness import experiments
 from harness.run.plan import PlannedCase
 from harness.wire.case import Task
 from harness.wire.experiment import Stage
-from harness.wire.records import FailureRecord, Record, SampleRecord, StageRecord
+from harness.wire.records import FailureRecord, IsolatedRecord, Record, SampleRecord, StageRecord
 
 
 @dataclass
 class _Samples:
     """The samples of one case, process and stage: for every index, the ranks that reported it."""
 
+    first_index: int = 0
     ranks: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     warmups: set[int] = field(default_factory=set)
     disturbed: set[int] = field(default_factory=set)
@@ -28,6 +29,11 @@ class _Samples:
             self.warmups.add(record.index)
         elif record.disturbed:
             self.disturbed.add(record.index)
+
+    @property
+    def next_index(self) -> int:
+        """Return an index that no sample has had."""
+        return max(self.ranks, default=self.first_index - 1) + 1
 
     def complete(self, world: int) -> set[int]:
         """Return the indices of measured samples that every rank has reported."""
@@ -43,6 +49,8 @@ class Progress:
         self._ended: dict[tuple[str, int, str], set[int]] = defaultdict(set)
         self._kinds: dict[str, set[str]] = defaultdict(set)
         self.failed: set[str] = set()
+        # the cases of which each has a process of its own, because it disturbs others
+        self.alone: set[str] = set()
         for record in records:
             self.add(record)
 
@@ -55,7 +63,18 @@ class Progress:
         elif isinstance(record, StageRecord):
             ended = self._ended[record.case, record.process, record.stage]
             ended |= set(record.reporting_ranks)
+        elif isinstance(record, IsolatedRecord):
+            self.alone.add(record.case)
+            self._begin_anew(record)
         self._kinds[getattr(record, "case", "")].add(record.kind)
+
+    def _begin_anew(self, record: IsolatedRecord) -> None:
+        """Forget what others had come to in the process that a case has changed."""
+        for case in record.others:
+            key = (case, record.process, record.stage)
+            self._ended.pop(key, None)
+            if key in self._samples:
+                self._samples[key] = _Samples(first_index=self._samples[key].next_index)
 
     def has(self, kind: str, case: str) -> bool:
         """Return whether the run holds a record of this kind for a case."""
@@ -81,7 +100,7 @@ class Progress:
             samples=max(0, samples_of(item, stage) - counted),
             warmups=item.warmups if stage.samples == "all" else 0,
             repeats=max(0, repeats - disturbed),
-            first_index=max(samples.ranks, default=-1) + 1,
+            first_index=samples.next_index,
             checked_saves=item.checked_saves,
             one_writer=item.one_writer,
         )

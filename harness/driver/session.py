@@ -179,25 +179,40 @@ class Session:
 
         A job that breaks costs the case at which it stood, and the rest goes on in a new one.
         """
+        progress = self.ledger.progress
         while items:
+            batch = self._may_share(items)
             of = f"process {at.slot + 1} of {at.unit.processes}"
-            self.ledger.announce(f"{title(items)}: {stage.in_words}{part}, {of}")
-            tasks = tuple(self.ledger.progress.task(item, at.slot, stage) for item in items)
+            self.ledger.announce(f"{title(batch)}: {stage.in_words}{part}, {of}")
+            tasks = tuple(progress.task(item, at.slot, stage) for item in batch)
+            alone_before = set(progress.alone)
             ending = self.run_job(at, stage.name, tasks, world=stage.ranks(at.unit.case))
             self._remark_on_killed(ending, tasks, at.slot)
-            remaining = [item for item in items if not self._is_done(item, at.slot, stage)]
-            nothing_done = len(remaining) == len(items)
-            if remaining and (nothing_done or not ending.complete):
+            remaining = [item for item in batch if not self._is_done(item, at.slot, stage)]
+            nothing_done = len(remaining) == len(batch)
+            if progress.alone != alone_before:
+                self._announce_alone(progress.alone - alone_before)
+            elif remaining and (nothing_done or not ending.complete):
                 self._blame(ending, tasks, remaining, at.slot)
             elif not (ending.complete or stage.ends_killed):
                 self.ledger.announce(
                     f"warning: a worker broke after its work was done: {ending.reason}"
                 )
-            items = [item for item in remaining if item.case.id not in self.ledger.failed]
+            items = [item for item in items if not self._is_done(item, at.slot, stage)]
 
-    def _remark_on_killed(
-        self, ending: process.Ending, tasks: Sequence[Task], slot: int
-    ) -> None:
+    def _may_share(self, items: list[PlannedCase]) -> list[PlannedCase]:
+        """Return the cases that share the next process: one alone where it disturbs others."""
+        sharing = [item for item in items if item.case.id not in self.ledger.progress.alone]
+        return sharing or items[:1]
+
+    def _announce_alone(self, cases: Collection[str]) -> None:
+        """Tell which methods go on alone."""
+        methods = [item.case.method for item in self._run.plan if item.case.id in cases]
+        self.ledger.announce(
+            f"{', '.join(methods)} changed its process for the others, and goes on alone"
+        )
+
+    def _remark_on_killed(self, ending: process.Ending, tasks: Sequence[Task], slot: int) -> None:
         """Remark on every case of a job that processes outlived it and were killed."""
         if not ending.killed:
             return

@@ -14,6 +14,8 @@ from harness.wire.case import CALIBRATE, Job, Storage
 from harness.wire.records import CalibrationRecord
 
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
+# The rates of one disk vary by less, even where others use it too.
+_UNLIKE_ABOVE = 2.0
 
 
 def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Storage:
@@ -25,13 +27,12 @@ def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Sto
     record = _stored(ledger)
     if record is None:
         size_bytes = _calibration_bytes(ledger.run.plan)
-        earlier = None if not_direct else calibrations.of_an_earlier_run(ledger.run, size_bytes)
-        if earlier is None:
-            record = _swept(ledger, runner, size_bytes, not_direct)
-        else:
-            name, record = earlier
-            ledger.add(record)
-            ledger.announce(f"ceilings use the requests that run {name} found fastest here")
+        record = _taken_over(ledger, runner, size_bytes, not_direct)
+        record = record or _tried(ledger, runner, size_bytes, not_direct)
+    return _requests(record)
+
+
+def _requests(record: CalibrationRecord) -> Storage:
     return Storage(
         direct=record.direct,
         write_block_bytes=record.write_block_bytes,
@@ -43,26 +44,65 @@ def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Sto
 
 
 def _stored(ledger: Ledger) -> CalibrationRecord | None:
-    records = ledger.run.records
+    """Return the newest calibration of the run, because an older one may be only a trial."""
+    records = reversed(ledger.run.records)
     return next((record for record in records if isinstance(record, CalibrationRecord)), None)
 
 
-def _swept(
+def _taken_over(
     ledger: Ledger, runner: JobRunner, size_bytes: int, not_direct: str | None
+) -> CalibrationRecord | None:
+    """Return the sweep of an earlier run beside this one, if the disk is still as fast as in it."""
+    earlier = None if not_direct else calibrations.of_an_earlier_run(ledger.run, size_bytes)
+    if earlier is None:
+        return None
+    name, swept = earlier
+    tried = _tried(ledger, runner, size_bytes, not_direct, taken=_requests(swept))
+    unlike = _unlike(swept, tried)
+    if unlike:
+        ledger.announce(f"{unlike} as in run {name}, so its requests are not taken over")
+        return None
+    ledger.add(swept)
+    ledger.announce(f"ceilings use the requests that run {name} found fastest here")
+    return swept
+
+
+def _unlike(swept: CalibrationRecord, tried: CalibrationRecord) -> str:
+    """Return how the disk differs from an earlier sweep, empty where it does not matter."""
+    rates = {(point.operation, point.block_bytes, point.depth): point for point in swept.points}
+    for point in tried.points:
+        before = rates.get((point.operation, point.block_bytes, point.depth))
+        if before is None:
+            return f"the {point.operation}s of the sweep are not stored, and may not be as fast"
+        times = point.bytes_per_s / before.bytes_per_s
+        if not 1 / _UNLIKE_ABOVE <= times <= _UNLIKE_ABOVE:
+            return f"raw {point.operation}s are {times:.2g} times as fast here"
+    return ""
+
+
+def _tried(
+    ledger: Ledger,
+    runner: JobRunner,
+    size_bytes: int,
+    not_direct: str | None,
+    taken: Storage | None = None,
 ) -> CalibrationRecord:
-    """Have a worker sweep the scratch directory."""
-    ledger.announce("calibrating: how fast this directory takes direct writes and reads")
+    """Have a worker sweep the scratch directory, or try requests that were `taken`."""
+    doing = "trying the requests of an earlier run" if taken else "calibrating"
+    ledger.announce(f"{doing}: how fast this directory takes direct writes and reads")
     job = Job(
         name=runner.name(CALIBRATE, 0),
         role=CALIBRATE,
         process=0,
         scratch=str(runner.scratch),
+        storage=taken,
         calibration_bytes=size_bytes,
         not_direct=not_direct,
     )
+    before = _stored(ledger)
     ending = runner.run(job, ledger.run.plan[0].case)
     record = _stored(ledger)
-    if record is None:
+    if record is None or record is before:
         raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
     return record
 

@@ -23,7 +23,7 @@ from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.reading import InvalidLine, parse
 from harness.run.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
 from harness.wire.case import known_fields
-from harness.wire.records import Record, to_line
+from harness.wire.records import IsolatedRecord, Record, to_line
 
 LATEST = "latest"
 
@@ -96,6 +96,9 @@ class Run(StoredRun):
         if line in self._lines:
             return None
         record = parse(line)
+        if isinstance(record, IsolatedRecord):
+            # What begins anew may write the same lines again.
+            self._lines.clear()
         self._append_line(line)
         self.records.append(record)
         return record

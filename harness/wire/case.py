@@ -133,7 +133,8 @@ class Job:
     world: int = 1
     tasks: tuple[Task, ...] = ()
     packages: tuple[str, ...] = ()  # whose versions the worker reports
-    storage: Storage | None = None  # None for the calibration job, which finds it
+    # None for the calibration job that finds it; one that only tries it is given it
+    storage: Storage | None = None
     calibration_bytes: int = 0
     # why the scratch directory takes no direct I/O, where it does not
     not_direct: str | None = None

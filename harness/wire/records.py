@@ -291,6 +291,8 @@ class LoadRecord(SampleRecord):
     loaded_in: str = "load"  # the stage that it belongs to
     open_ns: int = 0
     open_read_bytes: int = 0
+    # what others wrote to the device meanwhile; None where none tells, and in older records
+    foreign_bytes: int | None = None
 
     @property
     def stage(self) -> str:
@@ -383,6 +385,30 @@ class FindingRecord(Record):
     sentence: str
 
 
+@dataclass(frozen=True)
+class IsolatedRecord(Record):
+    """A case goes on alone in a process, because it has changed the one that it shared.
+
+    What the `others` had come to in this stage of this process does not count. Their records stand
+    before this one, and begin anew behind it.
+    """
+
+    kind: Literal["isolated"]
+    case: str
+    process: int
+    rank: int
+    stage: str
+    others: tuple[str, ...]
+
+    def voids(self, record: Record) -> bool:
+        """Return whether a record that stands before this one does not count."""
+        return (
+            isinstance(record, StageRecord)
+            and record.case in self.others
+            and (record.process, record.stage) == (self.process, self.stage)
+        )
+
+
 RECORDS = (
     WorkerRecord,
     CalibrationRecord,
@@ -394,6 +420,7 @@ RECORDS = (
     SyscallsRecord,
     FailureRecord,
     FindingRecord,
+    IsolatedRecord,
 )
 """The records that no single experiment owns."""
 

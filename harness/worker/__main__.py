@@ -23,6 +23,7 @@ from harness.worker.backing import Backer
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.ceiling import Ceiling, calibrate
 from harness.worker.failures import record_failure
+from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
 from harness.worker.tracing import run_traces
 from harness.worker.world import World, join
@@ -51,7 +52,8 @@ def run_calibration(job: Job, output: Output) -> None:
     folders = Folders(Path(job.scratch))
     folders.ceilings.mkdir(parents=True, exist_ok=True)
     output.enter("calibrate")
-    output.write(calibrate(folders.ceilings, job.calibration_bytes, job.not_direct))
+    record = calibrate(folders.ceilings, job.calibration_bytes, job.not_direct, job.storage)
+    output.write(record)
 
 
 def run_tasks(job: Job, world: World, output: Output) -> None:
@@ -66,12 +68,14 @@ def run_tasks(job: Job, world: World, output: Output) -> None:
         if not states:
             return
         bench = start(job, world, output, framework)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         record_failure(output, world, job.tasks, error)
         return
     try:
         for entries in states:
             _run_state(bench, entries)
+    except MustBeAlone:
+        print("the rest goes on in other processes")
     finally:
         output.task(-1)
         output.enter("stop")
@@ -155,7 +159,9 @@ def _run_state(bench: Bench, entries: Entries) -> None:
             bench.build(_workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
         bench.check_kept(entries)
-    except (Exception, SystemExit) as error:
+    except MustBeAlone:
+        raise
+    except BaseException as error:
         # With several ranks, the others would wait for this one in a barrier.
         record_failure(bench.output, bench.world, [task for _, task in entries], error)
     bench.drop_state()

@@ -14,14 +14,21 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from adapters.base import Coverage, Framework, Method, Place
-from harness.wire.case import Case, Job, Task
+from harness.wire.case import TRACE, Case, Job, Task
 from harness.wire.folders import Folders
-from harness.wire.records import Backing, FindingRecord, Record, Weight
+from harness.wire.records import Backing, FindingRecord, IsolatedRecord, Record, Weight
 from harness.worker import storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling
 from harness.worker.failures import ThreadErrors, record_failure
-from harness.worker.guards import fresh_bits, late_values, stored_pages, unchanged_state
+from harness.worker.guards import (
+    fresh_bits,
+    late_values,
+    neighbours,
+    stored_pages,
+    unchanged_state,
+)
+from harness.worker.guards.neighbours import Surroundings
 from harness.worker.kept import Kept, read_kept, write_kept
 from harness.worker.output import Output
 from harness.worker.ranks import SampleT, changed
@@ -66,6 +73,8 @@ class Bench:
     _digests: Digests | None = None
     _sums: unchanged_state.Sums | None = None
     _discarded_on_failure: set[Path] = field(default_factory=set)
+    _has_closed: bool = False  # a method, since the present task began
+    _threads_of: dict[str, set[int]] = field(default_factory=dict)  # by case
     _found: set[tuple[str, str]] = field(default_factory=set)
     _kept: dict[str, list[Kept]] = field(default_factory=dict)
 
@@ -92,6 +101,7 @@ class Bench:
         """Have a method give back what it holds."""
         self.output.enter("close")
         method.close()
+        self._has_closed = True
 
     def scope(self, case: Case) -> Scope:
         """Return which leaves the case's method covers on this rank."""
@@ -262,7 +272,7 @@ class Bench:
 
     def timed(self, phase: str) -> Timed:
         """Return a region in this phase in which a clock runs; see `Timed`."""
-        return Timed(self.world, self.output, phase)
+        return Timed(self.world, self.output, self.folders.scratch, phase)
 
     def settle(self, size_bytes: int, copies: int = _BACKED_COPIES) -> Conditions:
         """Prepare the machine for a sample of `size_bytes`, and return the conditions.
@@ -335,15 +345,52 @@ class Bench:
         results = []
         for index, entry in entries:
             self.output.task(index)
+            surroundings = Surroundings.now()
+            threads = neighbours.threads()
+            self._has_closed = False
             try:
                 results.append((index, action(entry)))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
+                # A panic of a Rust extension and a cancelled task are no Exceptions.
                 record_failure(self.output, self.world, [self.job.tasks[index]], error)
                 self.thread_errors.clear()
                 if repair is not None:
                     repair()
                 self._discard_unfinished()
+            if self.guards(neighbours.NAME):
+                self._look_at_surroundings(self.job.tasks[index].case, surroundings, threads)
         return results
+
+    def _look_at_surroundings(
+        self, case: Case, before: Surroundings, threads_before: set[int]
+    ) -> None:
+        """Raise MustBeAlone if a case has changed the process, and others share it."""
+        of_case = self._threads_of.setdefault(case.id, set())
+        of_case |= neighbours.threads() - threads_before
+        now = Surroundings.now()
+        changes = before.changes(now)
+        if self._has_closed and neighbours.are_busy(of_case):
+            changes.append("the load of the processors by threads that it left")
+        if not self.world.any(bool(changes)):
+            return
+        seen = next(filter(None, self.world.all_gathered(changes)))
+        changed = ", ".join(seen)
+        weight: Weight = "mark" if before.doubts_flushes(now) else "remark"
+        sentence = f"it changed {changed} for its whole process, and was measured alone"
+        self.write_finding(case, neighbours.NAME, weight, sentence)
+        others = tuple(task.case.id for task in self.job.tasks if task.case.id != case.id)
+        if not others or self.job.role == TRACE:
+            return
+        if self.world.rank == 0:
+            self.output.write(
+                IsolatedRecord(
+                    kind="isolated",
+                    **self.identity(case),
+                    stage=self.job.role,
+                    others=others,
+                )
+            )
+        raise neighbours.MustBeAlone
 
     def _discard_unfinished(self) -> None:
         """Remove the checkpoints of a case that failed."""

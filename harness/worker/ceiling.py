@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -41,7 +41,10 @@ _COPY_BYTES = 4 * _MIB
 _SWEEP_BLOCKS_BYTES = (1 * _MIB, 4 * _MIB, 16 * _MIB)
 _SWEEP_DEPTHS = (1, 2, 4)
 _SWEEP_ROUNDS = 7
-_SETTINGS = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))  # (block_bytes, depth)
+_CHECK_ROUNDS = 3
+Setting = tuple[int, int]
+"""A number of bytes a block, and how many blocks are in flight."""
+_SETTINGS: tuple[Setting, ...] = tuple(itertools.product(_SWEEP_BLOCKS_BYTES, _SWEEP_DEPTHS))
 # A setting is good from this share of the fastest one's speed. The medians of equal settings differ
 # by as much.
 _GOOD_SHARE = 0.95
@@ -181,22 +184,26 @@ class _Sweep:
     folder: Path
     ring: memoryview
     total_bytes: int
+    rounds: int
 
-    def writes(self) -> list[SweepPoint]:
+    def writes(self, settings: Sequence[Setting]) -> list[SweepPoint]:
         """Have each setting write a new file and flush it."""
-        return self._in_turns("write", self._write_ns)
+        return self._in_turns("write", settings, self._write_ns)
 
-    def reads(self, path: Path) -> list[SweepPoint]:
+    def reads(self, settings: Sequence[Setting], path: Path) -> list[SweepPoint]:
         """Have each setting read a file that exists already."""
-        return self._in_turns("read", partial(self._read_ns, path))
+        return self._in_turns("read", settings, partial(self._read_ns, path))
 
     def _in_turns(
-        self, operation: Literal["write", "read"], try_ns: Callable[[Storage], int]
+        self,
+        operation: Literal["write", "read"],
+        settings: Sequence[Setting],
+        try_ns: Callable[[Storage], int],
     ) -> list[SweepPoint]:
-        times_ns: dict[tuple[int, int], list[int]] = {setting: [] for setting in _SETTINGS}
-        for _ in range(_SWEEP_ROUNDS):
+        times_ns: dict[Setting, list[int]] = {setting: [] for setting in settings}
+        for _ in range(self.rounds):
             wait_until_quiet(self.folder)
-            for setting in _SETTINGS:
+            for setting in settings:
                 times_ns[setting].append(try_ns(_storage(*setting)))
         points = []
         for (block_bytes, depth), tries_ns in times_ns.items():
@@ -219,25 +226,31 @@ class _Sweep:
         return now_ns() - begin
 
 
-def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> CalibrationRecord:
+def calibrate(
+    folder: Path, total_bytes: int, not_direct: str | None, taken: Storage | None = None
+) -> CalibrationRecord:
     """Return the block size and depth at which `folder` takes direct I/O of `total_bytes` fastest.
 
     `not_direct` says why `folder` takes no direct I/O. Then nothing is tried, and every ceiling
-    goes through the page cache.
+    goes through the page cache. If requests were `taken` from an earlier sweep, only they are
+    tried, a few times. Then the record has no rounds, because it is no sweep.
     """
     total_bytes = round_up(total_bytes, ALIGNMENT)
     if not_direct:
         return _uncalibrated(total_bytes, not_direct)
-    sweep = _Sweep(folder, random_ring(), total_bytes)
-    write_points = sweep.writes()
+    rounds = _CHECK_ROUNDS if taken else _SWEEP_ROUNDS
+    to_write = [(taken.write_block_bytes, taken.write_depth)] if taken else _SETTINGS
+    to_read = [(taken.read_block_bytes, taken.read_depth)] if taken else _SETTINGS
+    sweep = _Sweep(folder, random_ring(), total_bytes, rounds)
+    write_points = sweep.writes(to_write)
     path = folder / "sweep-read"
     write_file(path, sweep.ring, total_bytes, _storage(_MIB, 1))
     sync_tree(path)
     before_bytes, _ = usage.transferred_bytes()
-    read_points = sweep.reads(path)
+    read_points = sweep.reads(to_read, path)
     after_bytes, _ = usage.transferred_bytes()
     remove_tree(path)
-    bytes_of_all_reads = total_bytes * len(_SETTINGS) * _SWEEP_ROUNDS
+    bytes_of_all_reads = total_bytes * len(to_read) * rounds
     write = _fastest(write_points)
     read = _fastest(read_points)
     return CalibrationRecord(
@@ -251,7 +264,7 @@ def calibrate(folder: Path, total_bytes: int, not_direct: str | None) -> Calibra
         read_depth=read.depth,
         counts_device_reads=after_bytes - before_bytes >= bytes_of_all_reads,
         points=(*write_points, *read_points),
-        rounds=_SWEEP_ROUNDS,
+        rounds=0 if taken else rounds,
     )
 
 

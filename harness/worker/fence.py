@@ -10,6 +10,7 @@ from harness.worker.clock import now_ns
 
 AGE_LIMIT_NS = 5_000_000_000
 DISTURBED_ABOVE = 0.10
+FOREIGN_ABOVE = 0.05  # of the ceiling's bytes
 
 
 class _Measured(NamedTuple):
@@ -70,6 +71,13 @@ class Fence:
         return self._world.maximum(now_ns() - last.ended_ns) < AGE_LIMIT_NS
 
 
-def is_disturbed(ceilings: Ceilings) -> bool:
-    """Return whether the ceilings differ so much that the sample between them says little."""
-    return ceilings.spread > DISTURBED_ABOVE
+def is_disturbed(ceilings: Ceilings, quiet: bool | None, foreign_bytes: int | None) -> bool:
+    """Return whether a sample says little.
+
+    That is so where its ceilings differ, or where the device was busy with the writes of others.
+    """
+    if ceilings.spread > DISTURBED_ABOVE:
+        return True
+    if quiet is not False or foreign_bytes is None:
+        return False
+    return foreign_bytes > FOREIGN_ABOVE * ceilings.bytes

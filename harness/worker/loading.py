@@ -70,7 +70,8 @@ class LoadTrial(Trial[Fence]):
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
         files, cache = self._verify(early, load, resident)
         bench.close_method(opened.method)
-        disturbed = is_disturbed(ceilings)
+        foreign_bytes = load.foreign_bytes()
+        disturbed = is_disturbed(ceilings, conditions.quiet, foreign_bytes)
         if self.is_last(bench.world.any(disturbed)):
             self.load_the_rest()
             self._report_verified()
@@ -84,6 +85,7 @@ class LoadTrial(Trial[Fence]):
             resident_fraction=resident,
             backing=conditions.backing,
             quiet=conditions.quiet,
+            foreign_bytes=foreign_bytes,
             loaded_in=bench.job.role,
             open_ns=opened.open_ns,
             open_read_bytes=opened.read_bytes,

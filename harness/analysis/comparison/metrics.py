@@ -52,8 +52,9 @@ class MeasuredCost:
     def circumstances(self) -> Circumstances:
         """The circumstances under which the samples were taken."""
         calibrations = self.row.run.records.all(CalibrationRecord)
-        first = calibrations[0] if calibrations else None
-        return Circumstances(self.row.row, self.all_samples, first)
+        # An earlier one may be only a trial of another run's requests.
+        last = calibrations[-1] if calibrations else None
+        return Circumstances(self.row.row, self.all_samples, last)
 
 
 @dataclass(frozen=True)

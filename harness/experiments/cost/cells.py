@@ -7,7 +7,6 @@ from typing import Any
 
 from harness.analysis import text
 
-
 # The words of a cell for a load that is not cold, where they are not the word of the record.
 _LOADED_FROM = {
     "uncounted": "not cached, reads not counted",

@@ -66,6 +66,8 @@ class SaveRecord(SampleRecord):
     spread: RankSpread | None = None
     file_count: int = 0  # of all files, where `files` has only the largest; else 0
     memory_copy_ns: int = 0
+    # what others wrote to the device meanwhile; None where none tells, and in older records
+    foreign_bytes: int | None = None
 
     @property
     def stage(self) -> str:

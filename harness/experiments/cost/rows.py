@@ -130,7 +130,10 @@ class CostRow(Row):
         heading="n",
         text=cells.count_text,
     )
-    disturbed: int = column("how many saves stood between unequal ceilings", default=0)
+    disturbed: int = column(
+        "how many saves stood between unequal ceilings, or on a device that was busy with others",
+        default=0,
+    )
     used_disturbed: int = column(
         "how many of the samples were disturbed; all count where too few were not", default=0
     )
@@ -170,8 +173,8 @@ class CostRow(Row):
     )
     load_samples: int = column("how many loads the medians are of", default=0)
     load_cache: str | None = column(
-        "where the loads read from: cold is the device, warm the page cache. uncounted had left the "
-        "page cache, on a file system that does not count what is read from it",
+        "where the loads read from: cold is the device, warm the page cache. uncounted means that "
+        "the files had left the page cache, and the file system does not count what is read",
         of=LOADS,
         sample=lambda record: record.cache,
         over_ranks=CACHE,

@@ -200,7 +200,7 @@ def _samples_note(rows: Sequence[CostRow]) -> str:
     text = (
         f"Medians of {used} saves, up to {processes} processes a method, 95 % bootstrap intervals "
         f"clustered by process. {disturbed} samples stood between ceilings that differed by more "
-        "than 10 % and were tagged disturbed."
+        "than 10 %, or on a disk that was busy with others, and were tagged disturbed."
     )
     if not any(row.used_disturbed for row in rows):
         return text

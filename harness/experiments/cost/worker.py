@@ -91,9 +91,11 @@ class SaveTrial(Trial[Fence]):
             copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
             self._check_saved(path, fingerprint, files)
+        foreign_bytes = save.foreign_bytes()
+        disturbed = is_disturbed(ceilings, conditions.quiet, foreign_bytes)
         record = SaveRecord(
             kind="save",
-            **self.sample_fields(save, is_disturbed(ceilings)),
+            **self.sample_fields(save, disturbed),
             save_ns=times.save_ns,
             staged_ns=times.staged_ns,
             finished_ns=times.finished_ns,
@@ -103,6 +105,7 @@ class SaveTrial(Trial[Fence]):
             files=files,
             backing=conditions.backing,
             quiet=conditions.quiet,
+            foreign_bytes=foreign_bytes,
             memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
         )
         self.report(record, sum_up_saves)
