@@ -30,6 +30,7 @@ class Session:
     traced_cases: Sequence[Case] = (SAVED, OTHER)
     obstacle: str | None = None
     breakage: str = ""
+    in_memory: str | None = None
     known: set[tuple[str, str]] = field(default_factory=set)
     records: list[Record] = field(default_factory=list)
     jobs_run: list[list[str]] = field(default_factory=list)
@@ -47,6 +48,9 @@ class Session:
 
     def out_of_sight(self) -> str | None:
         return self.obstacle
+
+    def volatile(self) -> str | None:
+        return self.in_memory
 
     def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
         self.jobs_run.append([case.id for case in cases])
@@ -138,3 +142,11 @@ def test_a_case_that_failed_gets_no_verdict(tmp_path: Path) -> None:
     session = Session(tmp_path, known=failed, breakage="it broke")
     watch_saves(session)
     assert list(session.verdicts()) == [OTHER.id]
+
+
+def test_nothing_is_safe_on_a_file_system_in_memory(tmp_path: Path) -> None:
+    require_strace()
+    session = Session(tmp_path, in_memory="tmpfs keeps files in memory")
+    watch_saves(session)
+    lost = ("never", "tmpfs keeps files in memory")
+    assert session.verdicts() == {SAVED.id: lost, OTHER.id: lost}

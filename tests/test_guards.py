@@ -20,6 +20,7 @@ from harness.worker.guards import (
     rank_views,
     stored_pages,
     unchanged_state,
+    waits_in_step,
 )
 from harness.worker.verify import Mismatch
 
@@ -228,5 +229,22 @@ def test_reading_while_opening_is_a_mark_where_reads_are_not_counted(
     early, honest = measure(plan, where=memory_folder).rows
     assert (early.status, early.verified) == ("ok", True), early.reason
     assert any(mark.startswith("opening it to load reads ") for mark in early.marks), early.marks
-    assert not any(mark.startswith("opening it") for mark in honest.marks)
-    assert honest.load_cache == "warm"
+    assert honest.marks == ["tmpfs keeps files in memory, so nothing there is ever durable"]
+    assert (honest.load_cache, honest.durability) == ("warm", "never")
+
+
+def test_an_update_that_waits_for_the_save_is_part_of_the_stall(measure: Measure) -> None:
+    plan = [faulty("waits-in-update", processes=2), planned("buffered", processes=2)]
+    waiting, honest = measure(plan).rows
+    assert (waiting.status, waiting.verified) == ("ok", True), waiting.reason
+    assert waiting.waits_in_step_s is not None
+    assert 0.02 < waiting.waits_in_step_s.value < 0.2
+    assert waiting.stall_s.value > waiting.waits_in_step_s.value
+    assert honest.waits_in_step_s is None
+
+
+def test_without_the_guard_an_update_may_wait(measure: Measure) -> None:
+    settings = store.Settings(without_guards=(waits_in_step.NAME,))
+    (row,) = measure([faulty("waits-in-update")], settings=settings).rows
+    assert (row.status, row.verified, row.waits_in_step_s) == ("ok", True, None)
+    assert row.stall_s.value < 0.02

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.analysis import precision, summary, tables
+from harness.analysis import circumstances, precision, summary, tables
 from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
@@ -74,6 +74,7 @@ def _print_tables(run: ReadRun) -> None:
         comparing = f"ckptbench compare {run.name}"
         text = f"{comparing} says whether arm b is slower or worse than arm a"
         out.print(escape(text), highlight=False)
-    for note in (*summary.notes(run.rows, run.records), *precision.notes(run)):
+    run_notes = (*circumstances.notes(run.stored.manifest), *precision.notes(run))
+    for note in (*summary.notes(run.rows, run.records), *run_notes):
         out.print(escape(note), highlight=False)
     out.print(escape(f"run {run.name}, in {run.stored.folder}"), highlight=False)

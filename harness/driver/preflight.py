@@ -80,19 +80,25 @@ def _try_to_write(path: Path) -> None:
         raise UsageError(f"cannot write in scratch directory {path}: {error.strerror}") from error
 
 
+def volatile(path: Path) -> str | None:
+    """Return why a power loss takes every file below `path`, or None where it does not."""
+    file_system = mount_of(path).type
+    return f"{file_system} keeps files in memory" if file_system in _IN_MEMORY else None
+
+
 def direct_io(path: Path) -> str | None:
     """Return why O_DIRECT reaches no device from the directory `path`, or None where it does."""
-    file_system = mount_of(path).type
-    # These accept O_DIRECT and ignore it.
-    if file_system in _IN_MEMORY:
-        return f"{file_system} keeps files in memory"
+    in_memory = volatile(path)
+    if in_memory is not None:
+        # Such a file system accepts O_DIRECT and ignores it.
+        return in_memory
     if not hasattr(os, "O_DIRECT"):
         return "this operating system has no O_DIRECT"
     try:
         _write_directly(path)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            return f"{file_system} does not take O_DIRECT"
+            return f"{mount_of(path).type} does not take O_DIRECT"
         return f"a direct write failed: {error.strerror}"
     return None
 

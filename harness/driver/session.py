@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import experiments
-from harness.driver import launch, process
+from harness.driver import launch, preflight, process
 from harness.driver.arms import Arm
 from harness.driver.jobs import JobRunner
 from harness.driver.ledger import Event, Ledger
@@ -312,6 +312,9 @@ class _SlotSession:
 
     def out_of_sight(self) -> str | None:
         return launch.out_of_sight(self._at.unit.case.nodes)
+
+    def volatile(self) -> str | None:
+        return preflight.volatile(self._session.scratch)
 
     def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
         tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)

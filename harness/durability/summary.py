@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.durability.replay import Event
 from harness.durability.verdict import Verdict
@@ -49,3 +50,8 @@ def summarise(
 def unknown(case_id: str, reason: str) -> SyscallsRecord:
     """Return the record of a save that could not be traced, or not be found in its log."""
     return summarise(case_id, [], [], files=0, verdict=Verdict.unknown(reason))
+
+
+def never(record: SyscallsRecord, reason: str) -> SyscallsRecord:
+    """Return the record of a save that no flush makes safe, because of where its files are."""
+    return replace(record, durability="never", data_durability="never", reason=reason)

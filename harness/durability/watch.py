@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.durability import strace
 from harness.durability.recording import Recording
-from harness.durability.summary import unknown
+from harness.durability.summary import never, unknown
 from harness.wire.case import TRACE, Case
 from harness.wire.driving import ExperimentSession
 
@@ -23,14 +23,16 @@ def watch_saves(session: ExperimentSession) -> None:
     log = session.jobs / "strace.log"
     obstacle = _trace(session, cases, log)
     recording = Recording(log) if obstacle is None else None
+    volatile = session.volatile()
     saves = session.scratch / "saves"
     for case in cases:
         if session.has("failure", case):
             continue
         if recording is None:
-            session.add(unknown(case.id, str(obstacle)))
+            record = unknown(case.id, str(obstacle))
         else:
-            session.add(recording.analyse(case.id, saves / case.id))
+            record = recording.analyse(case.id, saves / case.id)
+        session.add(record if volatile is None else never(record, volatile))
 
 
 def _trace(session: ExperimentSession, cases: list[Case], log: Path) -> str | None:

@@ -43,6 +43,9 @@ class ExperimentSession(Protocol):
     def out_of_sight(self) -> str | None:
         """Return why a process around the launcher cannot see every rank; None where it can."""
 
+    def volatile(self) -> str | None:
+        """Return why a power loss takes every file of the scratch directory; None where not."""
+
     def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
         """Run one worker job on cases, behind a command prefix; return why it broke, or nothing."""
 

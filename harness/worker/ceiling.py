@@ -76,6 +76,15 @@ class Ceiling:
         finally:
             remove_tree(path)
 
+    def write_share(self, total_bytes: int) -> None:
+        """Write this rank's share into a new file, flush and remove it, without other ranks."""
+        path = self._path("beside")
+        try:
+            write_file(path, self._ring, self._share(total_bytes), self.storage)
+            sync_tree(path)
+        finally:
+            remove_tree(path)
+
     def read_ns(self, total_bytes: int) -> int:
         """Read `total_bytes` that are not in the page cache. Return the time of the last rank."""
         share_bytes = self._share(total_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from harness.worker import storage, usage
 from harness.worker.bench import Bench
 from harness.worker.checks import check_finished, check_nothing_open
 from harness.worker.clock import now_ns
+from harness.worker.guards.waits_in_step import timed_update
 from harness.worker.kept import Kept
 from harness.worker.timing import no_collection
 from harness.worker.verify import Digests
@@ -103,8 +104,10 @@ def timed_sync(bench: Bench, paths: Sequence[Path]) -> int:
     return duration_ns
 
 
-def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
-    """Save across a training step, untimed, and return the save when it has finished.
+def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> tuple[Pending, int]:
+    """Save across a training step, untimed. Return the save when it has finished.
+
+    Return also the nanoseconds of the optimizer's update after `staged`.
 
     Forward and backward run before `staged`, the optimizer's step before `finished`. So a method
     that aliases the live state, or copies batch-norm statistics too late, writes something else
@@ -119,39 +122,44 @@ def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> Pending:
     framework.gradients(state)
     output.enter("staged")
     pending.staged()
-    framework.update(state)
     framework.synchronize(state)
+    update_ns = timed_update(bench)
     output.enter("finished")
     pending.finished()
-    return pending
+    return pending, update_ns
 
 
 def keep_checkpoint(
-    bench: Bench, case: Case, method: Method[Any], drawn: Sequence[Kept] = ()
-) -> None:
+    bench: Bench,
+    case: Case,
+    method: Method[Any],
+    drawn: Sequence[Kept] = (),
+    train: Callable[[], None] | None = None,
+) -> int:
     """Save across a training step, and keep the checkpoint and its digests. Close the method.
 
-    `drawn` are checkpoints that are kept too.
+    `drawn` are checkpoints that are kept too. `train` takes the step before the save, in its own
+    way. Return the nanoseconds of the optimizer's update after `staged`.
     """
     with bench.phase("prepare"):
         # Kept checkpoints are two steps apart. After a load of one of them, one step of training
         # therefore never leads to the state of another.
-        bench.train()
+        (train or bench.train)()
         bench.add_fresh_bits()
         expected = bench.digests()
-    save_for_loaders(bench, case, method, expected, drawn)
+    return save_for_loaders(bench, case, method, expected, drawn)
 
 
 def save_for_loaders(
     bench: Bench, case: Case, method: Method[Any], expected: Digests, drawn: Sequence[Kept] = ()
-) -> None:
+) -> int:
     """Save for the loading process, store what it must restore, and close the method.
 
     Raise LateWork where something still works on the checkpoint after `finished`, and StrayFiles
-    where files lie beside it.
+    where files lie beside it. Return the nanoseconds of the optimizer's update after `staged`.
     """
     path = bench.fresh()
-    pending = overlapped_save(bench, method, path)
+    pending, update_ns = overlapped_save(bench, method, path)
     bench.world.barrier()
     check_nothing_open(path)
     fingerprint = storage.fingerprint(path)
@@ -169,3 +177,4 @@ def save_for_loaders(
         kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role
     )
     bench.write_common(record)
+    return update_ns

@@ -55,6 +55,32 @@ class Alias(Fault):
         return Background(lambda: Buffered.save(self, state, path))
 
 
+class WaitsInUpdate(Fault):
+    """Wait for the writing thread in the next update of the optimizer."""
+
+    name = "waits-in-update"
+    delay_s = 0.03  # makes the writing slow
+
+    def save(self, state: State, path: Path) -> Pending:
+        snapshot = bytes(state.to_host())
+        writing = Background(lambda: self._write_slowly(path, snapshot))
+        writing.may_start.set()
+        update = self.framework.update
+
+        def wait_and_update(state: State) -> None:
+            vars(self.framework).pop("update", None)
+            writing.thread.join()
+            update(state)
+
+        vars(self.framework)["update"] = wait_and_update
+        return writing
+
+    def _write_slowly(self, path: Path, snapshot: bytes) -> None:
+        time.sleep(self.delay_s)
+        path.mkdir()
+        self.write(self.file(path, self.place.rank), [(memoryview(snapshot), 0)])
+
+
 class LateBuffers(Fault):
     """Copy the batch-norm statistics in `staged`, when a forward pass has changed them."""
 

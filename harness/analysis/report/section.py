@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness import experiments
-from harness.analysis import summary
+from harness.analysis import circumstances, summary
 from harness.analysis import tables as text_tables
 from harness.analysis.columns import cell, is_number, sort_value
 from harness.analysis.report.again import command
@@ -198,7 +198,7 @@ def run_facts(run: ReadRun, anchor: str) -> RunFacts:
         name=run.name,
         command=shlex.join(run.stored.header["command"]),
         software=f"{version}; Python {manifest.driver_python}",
-        notes=summary.notes(run.rows, run.records),
+        notes=[*summary.notes(run.rows, run.records), *circumstances.notes(manifest)],
     )
 
 

@@ -102,3 +102,8 @@ def has_open(rows: Sequence[Any]) -> bool:
 def has_load_open(rows: Sequence[Any]) -> bool:
     """Return whether any run says it: older ones do not."""
     return any(row.load_open_s is not None for row in rows)
+
+
+def has_waits_in_step(rows: Sequence[Any]) -> bool:
+    """Return whether any method makes an update of the optimizer wait."""
+    return any(row.waits_in_step_s is not None for row in rows)

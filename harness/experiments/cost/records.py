@@ -75,7 +75,24 @@ class SaveRecord(SampleRecord):
         return "save"
 
 
+@dataclass(frozen=True)
+class UpdatesRecord(Record):
+    """Updates of the optimizer in pairs: one beside a raw write, and one after `staged` of a save.
+
+    The times are the slowest rank's. There is one pair, or several where the first one differed.
+    """
+
+    kind: Literal["updates"]
+    case: str
+    process: int
+    rank: int
+    beside_raw_ns: tuple[int, ...]
+    after_staged_ns: tuple[int, ...]
+    ranks: int = 1
+
+
 RECORDS = (
     OpenedRecord,
     SaveRecord,
+    UpdatesRecord,
 )

@@ -30,7 +30,7 @@ from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost import cells
 from harness.experiments.cost.plausible import FastestRaw, marks_of_loads, marks_of_saves
-from harness.experiments.cost.records import OpenedRecord
+from harness.experiments.cost.records import OpenedRecord, UpdatesRecord
 from harness.experiments.cost.samples import (
     BACKING,
     CACHE,
@@ -41,6 +41,7 @@ from harness.experiments.cost.samples import (
     LOADS,
     SAVES,
     STALL,
+    STALL_FLOOR_S,
     ceiling_s,
     durable_s,
     finished_s,
@@ -83,6 +84,13 @@ class CostRow(Row):
     stall_copies: Estimate | None = column(
         "the stall as a multiple of a copy of the state in memory, taken beside it",
         unit="ratio",
+    )
+    waits_in_step_s: Estimate | None = column(
+        "how much longer the optimizer's update takes after staged than beside a raw write. It is "
+        "in the stall. Empty where the difference is within its interval",
+        heading="waits in step",
+        unit="s",
+        shown=cells.has_waits_in_step,
     )
     finished_s: Estimate | None = column(
         "until the method says that the checkpoint is complete",
@@ -372,6 +380,7 @@ def _row(item: Wanted, records: RunRecords, fastest: FastestRaw) -> CostRow:
     row.open_s = _open_s(opened)
     saves = records.samples_of(SAVES, CostRow, case.id)
     loads = records.samples_of(LOADS, CostRow, case.id)
+    row.waits_in_step_s = _waits_in_step(records.of(UpdatesRecord, case.id))
     _add_saves(row, saves, item.samples)
     _add_loads(row, loads, item.samples)
     row.marks += [*marks_of_saves(item, saves, fastest), *marks_of_loads(loads, opened, fastest)]
@@ -424,6 +433,21 @@ def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
     return statistics.median(Samples(seconds, np.array(list(last_ns))))
 
 
+def _waits_in_step(updates: Sequence[UpdatesRecord]) -> Estimate | None:
+    """Return by how much updates after `staged` are longer; None where that is not certain."""
+    last = {record.process: record for record in updates}
+    excess_s: list[float] = []
+    processes: list[int] = []
+    for process, record in last.items():
+        pairs = zip(record.beside_raw_ns, record.after_staged_ns, strict=True)
+        excess_s += [(after_ns - beside_ns) / 1e9 for beside_ns, after_ns in pairs]
+        processes += [process] * len(record.beside_raw_ns)
+    if not excess_s:
+        return None
+    excess = statistics.location(Samples(np.array(excess_s), np.array(processes)))
+    return excess if excess.is_above(STALL_FLOOR_S) else None
+
+
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     if samples.empty or samples["warmup"].all():
         return
@@ -432,6 +456,8 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     row.samples = len(used)
     row.processes = used["process"].nunique()
     row.used_disturbed = int(used["disturbed"].sum())
+    if row.waits_in_step_s is not None:
+        used = used.assign(stall_s=used["stall_s"] + row.waits_in_step_s.value)
     summed_up(row, SAVES, used)
     # Records before schema 6 have only the one copy of the state that was timed by itself.
     copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Method, Pending
-from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.experiments.cost.records import OpenedRecord, SaveRecord, UpdatesRecord
 from harness.wire.case import Task
 from harness.wire.records import FileEntry, OverheadRecord
 from harness.worker import ranks, storage, usage, verify
@@ -15,11 +15,11 @@ from harness.worker.bench import Bench, Entries
 from harness.worker.ceiling import median_ns
 from harness.worker.checks import check_finished
 from harness.worker.fence import Fence, is_disturbed
-from harness.worker.guards import drawn_saves, fresh_bits
+from harness.worker.guards import drawn_saves, fresh_bits, waits_in_step
 from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
-from harness.worker.saving import keep_checkpoint, timed_open, timed_save
+from harness.worker.saving import keep_checkpoint, overlapped_save, timed_open, timed_save
 from harness.worker.state import bytes_on_rank, measure_copies, state_record
 from harness.worker.trial import Trial
 
@@ -126,7 +126,40 @@ class SaveTrial(Trial[Fence]):
 
     def keep(self) -> None:
         """Leave the drawn checkpoints for the loading process, and one of an untimed save."""
-        keep_checkpoint(self.bench, self.case, self.method, self._reservoir.drawn)
+        bench = self.bench
+        drawn = self._reservoir.drawn
+        if not bench.guards(waits_in_step.NAME):
+            keep_checkpoint(bench, self.case, self.method, drawn)
+            return
+        updates = waits_in_step.Updates()
+
+        def train() -> None:
+            updates.train_beside_raw(bench, self.size_bytes)
+
+        update_ns = keep_checkpoint(bench, self.case, self.method, drawn, train)
+        updates.add_after_staged(bench, update_ns)
+        if updates.are_suspicious:
+            self._take_more(updates)
+        record = UpdatesRecord(
+            kind="updates",
+            **bench.identity(self.case),
+            beside_raw_ns=tuple(updates.beside_raw_ns),
+            after_staged_ns=tuple(updates.after_staged_ns),
+        )
+        bench.write_common(record)
+
+    def _take_more(self, updates: waits_in_step.Updates) -> None:
+        """Take more pairs of updates, across saves that nobody loads."""
+        bench = self.bench
+        method = bench.open_method(self.case)
+        for _ in range(waits_in_step.MORE_PAIRS):
+            with bench.phase("prepare"):
+                updates.train_beside_raw(bench, self.size_bytes)
+                path = bench.fresh()
+            _, update_ns = overlapped_save(bench, method, path)
+            updates.add_after_staged(bench, update_ns)
+            bench.discard(path)
+        bench.close_method(method)
 
     def _draw(self, checkpoint: Kept) -> None:
         """Draw whether a checkpoint will be loaded, now that it is written. Remove another one."""
