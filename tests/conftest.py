@@ -138,7 +138,7 @@ def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
 def table_of(run: store.Run) -> list[Row]:
     """The rows of a run's own plan."""
     return rows(
-        [Wanted(item.case, item.samples * item.processes, item.processes) for item in run.plan],
+        [Wanted.of(item) for item in run.plan],
         run.records,
     )
 

@@ -8,6 +8,7 @@ import psutil
 import pytest
 from conftest import Measure, faulty, planned
 
+from harness.analysis.columns import cell
 from harness.driver import shared_memory
 from harness.run import store
 from harness.worker.guards import without_memory
@@ -78,6 +79,21 @@ def test_a_process_that_holds_memory_lives_until_the_last_load(measure: Measure)
     assert (row.status, row.reason, row.verified, row.load_cache) == ("ok", "", True, "memory")
     mine = psutil.Process().children(recursive=True)
     assert "sleep" not in [process.name() for process in mine]
+
+
+def test_a_method_without_files_gets_no_number_that_files_have(measure: Measure) -> None:
+    plan = [
+        faulty("no-files", from_memory=True, files=False),
+        faulty("memory-alone", from_memory=True, files=False),
+    ]
+    alone, with_files = measure(plan).rows
+    assert (alone.status, alone.reason, alone.verified) == ("ok", "", True)
+    assert (alone.durable_s, alone.write_efficiency, alone.file_bytes) == (None, None, None)
+    assert alone.stall_s is not None
+    assert alone.load_cache == "memory"
+    assert cell(alone, "durability") == "–"
+    assert with_files.status == "failed"
+    assert "its adapter declares `files = false`" in with_files.reason
 
 
 def test_without_shared_memory_the_row_says_so(

@@ -62,6 +62,7 @@ class Wanted:
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
     deltas: bool = False  # a checkpoint may hold what changed since another one
+    files: bool = True  # a checkpoint has files
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
@@ -74,6 +75,7 @@ class Wanted:
             asynchronous=item.asynchronous,
             sharded=item.sharded,
             deltas=item.deltas,
+            files=item.files,
         )
 
 

@@ -123,6 +123,8 @@ class _MethodTable(tables.Table):
     deltas: bool = False
     # loads restore from shared memory, and not from files
     from_memory: bool = False
+    # a checkpoint has files; one without is in memory alone
+    files: bool = True
     # the method forks or starts daemons, so that no other method may share its process
     own_process: bool = False
     # on fewer ranks the method does what another one does, and is taken only when named
@@ -132,6 +134,12 @@ class _MethodTable(tables.Table):
     experiments: tuple[ExperimentName, ...] = Field(default=(), strict=False)
     expected_failures: tuple[ExpectedFailure, ...] = Field(default=(), strict=False)
     options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _is_somewhere(self) -> Self:
+        if not self.files and not self.from_memory:
+            raise ValueError("a method with `files = false` needs `from_memory = true`")
+        return self
 
 
 class _EngineMethodTable(_MethodTable):

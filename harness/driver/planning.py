@@ -328,6 +328,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         copies=method.copies(cell.shape.world, cell.is_sharded),
         checked_saves=_checked_saves(cell),
         one_writer=method.writes is Writes.ONE_RANK,
+        files=method.files,
         traced=cell.sweep.traced,
     )
 

@@ -117,7 +117,7 @@ def run(
             start_new_session=True,
         )
         processes = Descendants(job, environment, others)
-        hung = _run_to_its_end(job, processes, follower, timeout_s)
+        hung = _run_to_its_end(job, processes, follower, timeout_s, lets_orphans_live)
         marks = follower.marks()
         is_complete = _all_done(marks) and (hung or job.returncode == 0)
         living = processes.orphans() if lets_orphans_live and is_complete else []
@@ -138,11 +138,15 @@ def run(
 
 
 def _run_to_its_end(
-    job: subprocess.Popen[bytes], processes: Descendants, follower: Follower, timeout_s: float
+    job: subprocess.Popen[bytes],
+    processes: Descendants,
+    follower: Follower,
+    timeout_s: float,
+    lets_orphans_live: bool,
 ) -> bool:
     """Follow a job to its end. Return whether it was ended because it stood still."""
     try:
-        hung = not _ends_by_itself(job, processes, follower, timeout_s)
+        hung = not _ends_by_itself(job, processes, follower, timeout_s, lets_orphans_live)
         if hung:
             processes.end()
     except BaseException:
@@ -156,7 +160,11 @@ def _run_to_its_end(
 
 
 def _ends_by_itself(
-    job: subprocess.Popen[bytes], processes: Descendants, follower: Follower, timeout_s: float
+    job: subprocess.Popen[bytes],
+    processes: Descendants,
+    follower: Follower,
+    timeout_s: float,
+    lets_orphans_live: bool,
 ) -> bool:
     """Return True once the job has ended, or False as soon as it has stood still for too long."""
     marks = follower.marks()
@@ -167,7 +175,8 @@ def _ends_by_itself(
         follower.poll()
         if job.returncode is not None:
             return True
-        if processes.look():
+        may_live = lets_orphans_live and _all_done(follower.marks())
+        if processes.look() and not may_live:
             # A daemon of a dead rank holds the rank's output open, and mpirun would wait until
             # that is closed.
             processes.end_orphans()

@@ -103,6 +103,7 @@ class Progress:
             first_index=samples.next_index,
             checked_saves=item.checked_saves,
             one_writer=item.one_writer,
+            files=item.files,
         )
 
     def done(self, item: PlannedCase, process: int, stage: Stage) -> bool:

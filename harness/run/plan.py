@@ -35,6 +35,7 @@ class PlannedCase:
     copies: int = 1  # of the state that one checkpoint holds
     checked_saves: int = 1  # timed saves of a process that are loaded and verified too
     one_writer: bool = False  # one rank writes what all ranks will load
+    files: bool = True  # a checkpoint has files
     traced: bool = True  # one save is watched at the system calls, where the experiment has that
 
     def fails_as_declared(self, status: str, reason: str) -> bool:

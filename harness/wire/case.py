@@ -94,6 +94,8 @@ class Task:
     checked_saves: int = field(default=0, metadata=IGNORABLE)
     # one rank writes what all ranks will load
     one_writer: bool = field(default=False, metadata=IGNORABLE)
+    # a checkpoint has files
+    files: bool = field(default=True, metadata=IGNORABLE)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
-from harness.wire.records import CacheState
+from harness.wire.records import CacheState, FileEntry
 from harness.worker import storage, usage
 from harness.worker.verify import listed
 
@@ -53,6 +54,15 @@ def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
         raise StrayFiles(
             f"the symbolic link {listed(outside)} leads out of the checkpoint; "
             "all of its bytes must be in it"
+        )
+
+
+def check_no_files(files: Sequence[FileEntry]) -> None:
+    """Raise StrayFiles if a method wrote files although it declares that it has none."""
+    if files:
+        names = [file.name for file in files]
+        raise StrayFiles(
+            f"the method wrote {listed(names)}, and its adapter declares `files = false`"
         )
 
 

@@ -52,6 +52,7 @@ class LoadTrial(Trial[Fence]):
         self._in_files = list(checkpoints)
         self._unverified = list(in_turn)
         self._has_one_writer = task.one_writer
+        self._has_files = task.files
 
     def sample(self, fence: Fence) -> None:
         """Take one cold load of the next checkpoint between two ceilings, and verify it.
@@ -147,7 +148,8 @@ class LoadTrial(Trial[Fence]):
         """
         bench = self.bench
         memory = bench.memory(self.case)
-        if self.case.from_memory and memory and bench.guards(without_memory.NAME):
+        falls_back = self.case.from_memory and self._has_files
+        if falls_back and memory and bench.guards(without_memory.NAME):
             without_memory.remove(memory, bench.world)
             self._unverified = list(self._in_files)
         for kept in list(self._unverified):
@@ -221,6 +223,8 @@ class LoadTrial(Trial[Fence]):
         world = self.bench.world
         file_bytes = storage.total_bytes(files)
         read_bytes = world.total(load.usage.read_bytes)
+        if not self._has_files:
+            return "memory"
         if self.case.from_memory:
             check_from_memory(read_bytes, file_bytes, looks=len(files) * world.size)
             return "memory"

@@ -39,6 +39,8 @@ def load_text(row: Any) -> str:
 
 def power_safe_text(row: Any) -> str:
     """Return the instant after which the checkpoint is safe, and whether its data is."""
+    if row.durability == "none":
+        return text.NOTHING
     data_is_safe = row.data_durability in ("at return", "at finished")
     if row.durability == "never" and data_is_safe:
         return f"never (data {row.data_durability})"

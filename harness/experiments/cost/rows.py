@@ -383,11 +383,21 @@ def _row(item: Wanted, records: RunRecords, fastest: FastestRaw) -> CostRow:
     row.waits_in_step_s = _waits_in_step(records.of(UpdatesRecord, case.id))
     _add_saves(row, saves, item.samples)
     _add_loads(row, loads, item.samples)
+    if not item.files:
+        _leave_out_files(row)
     row.marks += [*marks_of_saves(item, saves, fastest), *marks_of_loads(loads, opened, fastest)]
     row.verified = is_verified(item, records)
-    if row.durable_s is None or row.load_s is None:
+    if row.stall_s is None or row.load_s is None:
         row.interrupt()
     return row
+
+
+def _leave_out_files(row: CostRow) -> None:
+    """Leave out what only files have. What is in memory alone is never durable."""
+    row.durable_s = row.write_efficiency = row.durable_samples = None
+    row.file_bytes = row.files = None
+    row.durability = row.data_durability = "none"
+    row.durability_reason = "the method keeps checkpoints in memory alone"
 
 
 def is_verified(item: Wanted, records: RunRecords) -> bool:

@@ -19,6 +19,7 @@ from harness.analysis.row import Naming, Row, group_title
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import DISTURBED, duration, listed, size
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.samples import DURABILITY
 from harness.experiments.cost.scaling import is_scaling
 
 _LONGEST = float("inf")
@@ -233,7 +234,7 @@ def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
 
 def _safety_claim(rows: Sequence[CostRow]) -> str:
     """Return whose checkpoints outlive a power loss."""
-    known = [row for row in rows if row.status == "ok" and row.durability != "unknown"]
+    known = [row for row in rows if row.status == "ok" and row.durability in DURABILITY]
     if not known:
         return ""
     unsafe = {(row.framework, row.method) for row in known if row.durability == "never"}

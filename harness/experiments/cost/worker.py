@@ -13,7 +13,7 @@ from harness.wire.records import FileEntry, OverheadRecord
 from harness.worker import ranks, storage, usage, verify
 from harness.worker.bench import Bench, Entries
 from harness.worker.ceiling import median_ns
-from harness.worker.checks import check_finished
+from harness.worker.checks import check_finished, check_no_files
 from harness.worker.fence import Fence, is_disturbed
 from harness.worker.guards import drawn_saves, fresh_bits, waits_in_step
 from harness.worker.kept import Kept
@@ -61,6 +61,7 @@ class SaveTrial(Trial[Fence]):
         """`copied_bytes` is the size of this rank's state. A copy of it is beside each save."""
         super().__init__(bench, task, size_bytes)
         self.copied_bytes = copied_bytes
+        self._has_files = task.files
         draws = bench.guards(drawn_saves.NAME)
         self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
         bench.settle(size_bytes)
@@ -120,7 +121,9 @@ class SaveTrial(Trial[Fence]):
         check_finished(path, fingerprint)
         if storage.has_hard_links(path):
             bench.write_finding(self.case, "hard-links", "remark", _HARD_LINKS)
-        if bench.guards(fresh_bits.NAME):
+        if not self._has_files:
+            check_no_files(files)
+        elif bench.guards(fresh_bits.NAME):
             fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
         bench.check_unchanged()
 
