@@ -23,7 +23,7 @@ def row(
     stall: float = 0.5,
     **changes: Any,
 ) -> Row:
-    """A good row with these durable times, from two processes."""
+    """Return a good row with these durable times, from two processes."""
     samples = Samples(np.array(durable), np.arange(len(durable)) % 2)
     found = Row(
         framework="raw",

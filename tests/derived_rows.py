@@ -32,7 +32,7 @@ def row(
 
 
 def measured_to_the_end(of: Case = ONE, **changes: Any) -> list[Record]:
-    """What a case of one process and rank leaves."""
+    """Return the records of a case of one process and rank."""
     saves = [records.save(of.id, index=index, **changes) for index in (1, 2)]
     loads = [records.load(of.id, index=index) for index in (1, 2)]
     opened = [records.opened(of.id, process=process) for process in (0, 1)]
@@ -49,7 +49,7 @@ def measured_to_the_end(of: Case = ONE, **changes: Any) -> list[Record]:
 def saves_of(
     milliseconds: Iterable[int], of: Case = ONE, first: int = 0, **changes: Any
 ) -> list[Record]:
-    """Saves that block for so long and flush for nothing."""
+    """Return saves that block for so long and flush for nothing."""
     times = {"staged_ns": 0, "finished_ns": 0, "sync_ns": 0}
     return [
         records.save(of.id, index=index, save_ns=time * MS, **times, **changes)

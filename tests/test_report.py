@@ -39,7 +39,7 @@ def hostile(tmp_path: Path) -> ReadRun:
 
 
 def text_of(html: str) -> str:
-    """What a reader sees of a page, roughly."""
+    """Return roughly the text that a reader sees of a page."""
     return unescape(re.sub(r"<[^>]+>", " ", re.sub(r"(?s)<(script|style)>.*?</\1>", "", html)))
 
 

@@ -51,13 +51,13 @@ class _Cell:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether no rank holds the whole state."""
+        """Return whether no rank holds the whole state."""
         return _is_sharded(self.framework, self.strategy)
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """What the command line puts in the place of a suite's own values."""
+    """The values that the command line puts in the place of a suite's own."""
 
     device: str
     launcher: str | None

@@ -111,7 +111,7 @@ class Table:
 
     @property
     def filters(self) -> list[tuple[str, list[str]]]:
-        """What can be chosen: an attribute of the rows and its values, if there are several."""
+        """The attributes by which rows can be chosen, with their values. Each has several."""
         lines = self.lines
         values = {
             "framework": [line.row.framework for line in lines],
@@ -135,7 +135,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How a run came about, and what a reader must know about its circumstances."""
+    """The circumstances of a run that its reader must know."""
 
     anchor: str
     name: str

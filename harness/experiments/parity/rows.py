@@ -1,4 +1,4 @@
-"""Whether the frameworks hold the same logical state: the rows of the parity experiment.
+"""The rows of the parity experiment say how far frameworks are from each other.
 
 Each framework is held against the median of all, so that one that is wrong stands alone; of two,
 each against the other.
@@ -43,7 +43,7 @@ def _loss_text(loss: float | None) -> str:
 
 @dataclass(kw_only=True)
 class ParityRow(Row):
-    """How far one framework is from the others on one workload."""
+    """The distance of one framework from the others on one workload."""
 
     first_heading: ClassVar[str] = "framework"
 
@@ -179,7 +179,7 @@ def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> 
 
     The sampled elements and the root mean square are compared, relative to the latter.
     """
-    known = [{sample.name: sample for sample in peer} for peer in peers]
+    known = [_by_name(peer) for peer in peers]
     worst, worst_name = 0.0, ""
     for sample in own:
         others = [peer[sample.name] for peer in known if sample.name in peer]
@@ -187,6 +187,10 @@ def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> 
         if not difference <= worst:
             worst, worst_name = difference, sample.name
     return worst, worst_name
+
+
+def _by_name(samples: Sequence[LeafSample]) -> dict[str, LeafSample]:
+    return {sample.name: sample for sample in samples}
 
 
 def _leaf_difference(own: LeafSample, others: Sequence[LeafSample]) -> float:
@@ -207,7 +211,7 @@ def _relative(value: float, others: Sequence[float]) -> float:
 
 
 def _middle(value: float, others: Sequence[float]) -> float:
-    """What a value is held against.
+    """Return the value that another one is held against.
 
     Numbers that are none are left out, but for the framework's own.
     """
