@@ -220,7 +220,8 @@ def damaged_lines(draw: st.DrawFn, text: str) -> bytes:
         if what == "json" and lines[at].startswith("{") and lines[at].endswith("}"):
             try:
                 lines[at] = draw(damaged_json(lines[at]))
-            except ValueError:
+            except (ValueError, RecursionError):
+                # An earlier damage has left a line that is no JSON, or brackets too deep to read.
                 continue
         elif what == "bytes":
             lines[at] = draw(damaged_bytes(lines[at])).decode(errors="surrogateescape")

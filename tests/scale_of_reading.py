@@ -1,4 +1,4 @@
-"""How long a large run takes to load and to report, and how much memory.
+"""Measure the time and the memory that a large run takes to load and to report.
 
 By hand: `python tests/scale_of_reading.py [SAMPLES]`.
 

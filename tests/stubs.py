@@ -32,7 +32,7 @@ HERE = ROOT / "results" / "reference" / "a272818727a9" / "20261121-172928-bench-
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended. `escaped` is the traceback of an exception that nobody caught."""
+    """The end of a command. `escaped` is the traceback of an exception that nobody caught."""
 
     status: int
     output: str

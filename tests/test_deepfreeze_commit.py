@@ -6,7 +6,6 @@ import fcntl
 import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import deepfreeze_rank
 import pytest
 from deepfreeze_states import (
     ROOT,
@@ -33,7 +31,6 @@ from adapters.deepfreeze import commit, meeting, watch
 from adapters.deepfreeze.common_commit import CommonCommit
 from adapters.deepfreeze.errors import CommitFailed
 from adapters.deepfreeze.meeting import Meeting
-from adapters.deepfreeze.save import Save
 
 pytest_plugins = ["deepfreeze_fixtures"]
 
@@ -353,60 +350,3 @@ def test_a_rank_whose_meeting_is_cleared_up_before_it_has_come_learns_that_anoth
     monkeypatch.setattr(Meeting, step, step_after_removal)
     with pytest.raises(CommitFailed, match="another rank could not write its share"):
         new_engine(1, 2).save(rank_state(1), folder / "checkpoint", STEP).finished()
-
-
-# A rank that is killed anywhere
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("killed", [0, 1])
-def test_whenever_a_rank_is_killed_the_other_ends_and_what_is_visible_is_whole(
-    folder: Path, killed: int
-) -> None:
-    outcomes = []
-    for number in itertools.count(1):
-        attempt = folder / str(number)
-        attempt.mkdir()
-        outcome, code = save_beside(attempt, killed, number)
-        assert outcome is None or isinstance(outcome, CommitFailed)
-        if outcome is None or (attempt / "checkpoint").exists():
-            check_loads(attempt / "checkpoint")
-        outcomes.append(outcome)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-    assert len(outcomes) > 6
-    assert isinstance(outcomes[0], CommitFailed)
-    assert outcomes[-1] is None
-    assert [path.name for path in attempt.iterdir()] == ["checkpoint"], "nothing is left beside it"
-
-
-def check_loads(checkpoint: Path) -> None:
-    for rank in (0, 1):
-        loaded = deepfreeze_rank.engine(rank).load(checkpoint, deepfreeze_rank.SPECS, {})
-        assert equal(loaded, deepfreeze_rank.state(rank))
-
-
-def save_beside(folder: Path, rank: int, number: int) -> tuple[BaseException | None, int]:
-    """Save together with a process that is killed before its change of that number.
-
-    Return what this rank raised, and the other one's exit code.
-    """
-    command = [sys.executable, deepfreeze_rank.__file__, str(folder), str(rank), str(number)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == "ready\n"
-        state = deepfreeze_rank.state(1 - rank)
-        save = deepfreeze_rank.engine(1 - rank).save(state, folder / "checkpoint", 1)
-        assert save._lifecycle.wait_until_ended(30), "it waits for ever"
-        return error_of(save), other.wait(30)
-
-
-def error_of(save: Save) -> BaseException | None:
-    try:
-        save.finished()
-    except OSError as error:
-        return error
-    return None

@@ -155,7 +155,7 @@ def commands_in(text: str) -> list[str]:
 
 
 def wrong_in(command: str) -> list[str]:
-    """What a command names that does not exist."""
+    """Return the names in a command that do not exist."""
     words = shlex.split(command, comments=True)
     if words[0] == "make":
         return wrong_in_make(words[1:])
@@ -187,7 +187,7 @@ def unknown(words: list[str], options: set[str]) -> list[str]:
 
 @functools.cache
 def declared_names() -> dict[str, set[str]]:
-    """What may follow an option that takes a name."""
+    """Return the names that may follow an option that takes one."""
     frameworks = catalog.frameworks()
     entries = frameworks.values()
     return {

@@ -1,4 +1,4 @@
-"""Which saves are traced, and which records that leaves."""
+"""Some saves are traced, and leave records."""
 
 from __future__ import annotations
 

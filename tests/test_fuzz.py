@@ -100,6 +100,12 @@ def test_a_damaged_run_ends_in_a_result_or_a_sentence(
         cli_app.out.width = before
 
 
+@tries(0.005)
+@given(lines=fuzzing.damaged_lines('{"a": ' + "[" * 100_000 + "}"))
+def test_a_line_with_too_many_brackets_can_be_damaged_again(lines: bytes) -> None:
+    assert lines.endswith(b"\n")
+
+
 @pytest.mark.timeout(TIME_LIMIT_S)
 @tries(0.2)
 @given(content=fuzzing.suites())

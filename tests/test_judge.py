@@ -1,4 +1,4 @@
-"""When a run counts as having gone as expected, and how long it will take."""
+"""The judge tells whether a run went as expected, and how long it will take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may import whom. docs/architecture.md repeats the table for contributors."""
+"""Nobody imports what the table does not allow. docs/architecture.md shows it to contributors."""
 
 from __future__ import annotations
 

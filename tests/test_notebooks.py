@@ -25,7 +25,7 @@ def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 def kinds(notebook: nbformat.NotebookNode) -> list[tuple[str, ...]]:
-    """What each cell of code put out: figures, tables, text."""
+    """Return the output of each cell of code: figures, tables, text."""
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return [tuple(output.output_type for output in cell.outputs) for cell in cells]
 

@@ -1,4 +1,4 @@
-"""What a run still lacks, worked out from records that stop anywhere."""
+"""The samples that a run still lacks follow from records that stop anywhere."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from harness.analysis.runs import read_run, reference_runs
 
 CHROMIUM = shutil.which("chromium")
 WIDTHS = (360, 1440)
+LAPTOP_PIXELS = 1280
 TEXT_CONTRAST = 4.5  # WCAG 2.2, level AA
 LANDSCAPE_PIXELS = 1062  # A4 on its side between margins of 8 mm
 FIGURE_POINTS = 8.0  # the words of a figure as it is drawn
@@ -164,6 +165,24 @@ def test_figures_are_as_large_as_they_were_drawn_and_scroll(
     assert page.evaluate(cut) == 0
 
 
+@pytest.mark.parametrize("suite", ["bench", "scaling"])
+def test_all_columns_of_a_stored_run_are_in_view_on_a_laptop(
+    browser: Browser, suite: str, tmp_path: Path
+) -> None:
+    runs = [run for run in reference_runs() if f"-{suite}-" in run.name]
+    assert runs
+    for run in runs:
+        page = open_page(browser, written(tmp_path, Machine([run])), LAPTOP_PIXELS).page
+        table = page.locator("table.results").first
+        headings = table.get_by_role("columnheader")
+        assert {"power-safe", "verified"} <= set(headings.all_inner_texts())
+        for heading in headings.all():
+            box = heading.bounding_box()
+            assert box is not None, run.name
+            assert box["x"] + box["width"] <= LAPTOP_PIXELS, run.name
+        page.context.close()
+
+
 def test_markup_from_a_record_stays_text(browser: Browser, hostile: Path) -> None:
     opened = open_page(browser, hostile)
     assert opened.page.evaluate("window.harmed") is None
@@ -260,7 +279,7 @@ def test_text_stands_out_from_its_ground(browser: Browser, hostile: Path, scheme
 
 
 def contrast(one: str, other: str) -> float:
-    """How far two colours are apart: (L1 + 0.05) / (L2 + 0.05), as WCAG defines it."""
+    """Return the contrast of two colours, (L1 + 0.05) / (L2 + 0.05), as WCAG defines it."""
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
 

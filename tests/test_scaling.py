@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_tables import FAILED, row
+from built_rows import FAILED, row
 
 from harness.analysis import summary, tables
 from harness.experiments.cost.scaling import add_slowdowns, is_scaling, series

@@ -69,7 +69,7 @@ def processes_in(where: Path) -> list[psutil.Process]:
 
 
 def counted(records: list) -> Counter:
-    """How many samples each cell has, warm-ups left out."""
+    """Return the number of samples of each cell, without warm-ups."""
     return Counter(
         (r.kind, r.case, r.process, r.rank)
         for r in records

@@ -131,7 +131,7 @@ def test_a_process_with_many_samples_is_still_one_process() -> None:
 
 
 def coverage(between: float, processes: int, each: int, cluster: bool, tries: int = 200) -> float:
-    """How often the 95 % interval of samples drawn around TRUE holds it."""
+    """Return how often the 95 % interval of samples drawn around TRUE holds it."""
     generator = np.random.default_rng(7)
     covered = 0
     for _ in range(tries):

@@ -29,7 +29,7 @@ class Obstacle(StrEnum):
 
 
 class Quirks(Generic[StateT]):
-    """What the suite asks about one framework, with the answers of a framework without quirks."""
+    """The peculiarities of one framework. By default it has none."""
 
     # --- leaves ---
 

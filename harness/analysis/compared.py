@@ -43,7 +43,7 @@ def usual_worth(base: pd.DataFrame, head: pd.DataFrame) -> Worth:
 
 @dataclass(frozen=True)
 class Controls:
-    """How far the machine's own controls moved between two runs, as absolute logarithms of ratios.
+    """The changes of the machine's own controls between two runs, as absolute logarithms of ratios.
 
     `copied` is that of a copy in memory, `farther` the larger one of it and the write ceiling's.
     `base_median` is the median cost of the base, and `base_row` its row.

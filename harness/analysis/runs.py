@@ -37,5 +37,5 @@ def read_run(run: StoredRun | Path) -> ReadRun:
 
 
 def reference_runs(folder: Path = REFERENCE) -> list[ReadRun]:
-    """The committed runs, oldest first."""
+    """Return the committed runs, oldest first."""
     return [read_run(run) for run in folders(folder)]

@@ -73,5 +73,8 @@ def _has_other_options(case: Case, ours: Selection | None, theirs: Selection) ->
 
 def _is_of_parts_that_occur(case: Case, run: ReadRun) -> bool:
     """Return whether each of the case's names occurs in the plan of a run."""
-    planned = [item.case for item in run.stored.plan]
-    return all(name(case) in {name(other) for other in planned} for name in _NAMES.values())
+    for name in _NAMES.values():
+        planned = {name(item.case) for item in run.stored.plan}
+        if name(case) not in planned:
+            return False
+    return True

@@ -240,9 +240,8 @@ def _divided_medians(samples: Samples, generator: np.random.Generator, count: in
     `tests/scale_of_reading.py` needs this: of its 2,500 samples a case, it takes a tenth of the
     time of drawing each, which is 0.14 s a column. Of 100,000 it takes 0.05 s instead of 8 s.
     """
-    numbers, owners = np.unique(samples.processes, return_inverse=True)
     order = np.argsort(samples.values)
-    of_process = [np.flatnonzero(owners[order] == process) for process in range(len(numbers))]
+    of_process = _places_of_each(samples.processes[order])
     left = _draws_of_each(of_process, generator, count)
     rank = (left.sum(axis=1) - 1) // 2
     low = np.zeros(count, dtype=np.int64)
@@ -256,6 +255,11 @@ def _divided_medians(samples: Samples, generator: np.random.Generator, count: in
         low = np.where(is_below, low, middle)
         high = np.where(is_below, middle, high)
     return np.asarray(samples.values[order[low]])
+
+
+def _places_of_each(processes: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Return the places of each process's samples, in order."""
+    return [np.flatnonzero(processes == process) for process in np.unique(processes)]
 
 
 def _draws_of_each(

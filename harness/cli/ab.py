@@ -10,7 +10,7 @@ import typer
 from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
-from harness.cli.compare import FormatOption, OutOption, compared, present, require_output
+from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
 from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
 from harness.driver import arms, catalog, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
@@ -56,17 +56,7 @@ def ab_command(
     An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares
     its arms again.
     """
-    if not a and not b:
-        raise UsageError(
-            "name at least one side, such as --a torch==2.13.0; the other one is what is here"
-        )
-    described = dict(
-        zip(
-            arms.ARMS,
-            (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE])),
-            strict=True,
-        )
-    )
+    described = _described(a, b)
     frameworks = _frameworks(framework, described)
     arms.require_pins(described, frameworks)
     require_output(form, folder)
@@ -85,21 +75,34 @@ def ab_command(
     measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
     measuring.make_environments(sides, plan)
-    selection = Selection.of(frameworks, **wishes)
-    settings = measuring.settings_of(mpirun, timeout)
     run = measuring.new_run(
-        plan, f"{AB}{suite_name}", results, selection, directory, (), described, goal, settings
+        plan,
+        f"{AB}{suite_name}",
+        results,
+        Selection.of(frameworks, **wishes),
+        directory,
+        described=described,
+        goal=goal,
+        settings=measuring.settings_of(mpirun, timeout),
     )
     measuring.measure_here(run, sides, scratch, timeout)
     read = read_run(run)
     found = compared(read)
-    present(found, form, folder)
-    unexpected = measuring.exit_code(run, read.rows)
-    raise typer.Exit(int(found.regressed or unexpected))
+    end(found, form, folder, measuring.exit_code(run, read.rows))
+
+
+def _described(a: Sequence[str] | None, b: Sequence[str] | None) -> dict[str, arms.Described]:
+    """Return both sides by name. A side that is not given is what is here."""
+    if not a and not b:
+        raise UsageError(
+            "name at least one side, such as --a torch==2.13.0; the other one is what is here"
+        )
+    sides = (arms.describe(a or [arms.HERE]), arms.describe(b or [arms.HERE]))
+    return dict(zip(arms.ARMS, sides, strict=True))
 
 
 def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described]) -> list[str]:
-    """The frameworks named, or the one that requires every package that a side pins."""
+    """Return the frameworks named, or the one that requires every package that a side pins."""
     known = catalog.frameworks()
     if given:
         return [

@@ -84,12 +84,12 @@ def make_environment(environments: Environments, framework: str) -> None:
 
 
 def environments_of(python: Sequence[str] | None) -> Environments:
-    """The frameworks' environments, and interpreters that the user named."""
+    """Return the frameworks' environments, and interpreters that the user named."""
     return Environments(VENVS, catalog.ADAPTERS, parse_overrides(python or ()))
 
 
 def scratch_directory(directory: Path | None) -> Path:
-    """The scratch directory: the default one is made; one that was named must be there."""
+    """Return the scratch directory. The default one is made; one that was named must be there."""
     if directory is None:
         SCRATCH.mkdir(exist_ok=True)
     return (directory or SCRATCH).absolute()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich import box
@@ -34,7 +35,7 @@ from harness.driver.arms import Arm
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError, nearest
 from harness.run.manifest import Manifest, comparable
-from harness.run.plan import Selection
+from harness.run.plan import PlannedCase, Selection
 from harness.run.stored import folders
 from harness.wire.records import CalibrationRecord
 
@@ -98,23 +99,15 @@ def regress_command(
     """Compare the gate suite with this machine's baseline, which the first run becomes."""
     require_output(form, folder)
     slurm.require_a_node()
-    frameworks, scratch = (
-        measuring.chosen_frameworks(framework, catalog.frameworks()),
-        scratch_directory(directory),
-    )
+    known = catalog.frameworks()
+    frameworks = measuring.chosen_frameworks(framework, known)
+    scratch = scratch_directory(directory)
     here = machine.capture(scratch)
     place = results / BASELINES / here.machine / f"{suite_name}-{'+'.join(sorted(frameworks))}"
-    baseline = next((read_run(found) for found in reversed(folders(place))), None)
+    baseline = _baseline(place, here)
+    plan = planning.plan(suite.load(suite_name), catalog.select(known, frameworks))
     if baseline is not None:
-        _require_sound(baseline)
-        _require_alike(baseline, here, place)
-        _require_settled(baseline, place)
-    plan = planning.plan(suite.load(suite_name), catalog.select(catalog.frameworks(), frameworks))
-    if baseline is not None and not comparison.have_common_rows(baseline.stored.plan, plan):
-        raise IncomparableError(
-            f"the baseline {baseline.name} has no row in common with today's suite {suite_name}; "
-            f"remove {shlex.quote(str(place))} to have a new one"
-        )
+        _require_common_rows(baseline, plan, suite_name, place)
     sides = {"": Arm(environments_of(python or ()))}
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
@@ -122,19 +115,15 @@ def regress_command(
     run = measuring.new_run(
         plan, suite_name, results if baseline else place, selection, directory, python or ()
     )
-    for calibration in baseline.records.all(CalibrationRecord) if baseline else ():
-        # Both runs take their ceilings with the same requests, because a new search may choose
-        # other ones.
-        run.append(calibration)
+    if baseline is not None:
+        _take_calibrations(run, baseline)
     measuring.measure_here(run, sides, scratch)
     head = read_run(run)
     failed = measuring.exit_code(run, head.rows)
     if baseline is None:
         _settle_first(run, place, results, failed)
         raise typer.Exit(failed)
-    found = compared(baseline, head)
-    present(found, form, folder)
-    raise typer.Exit(int(found.regressed or failed))
+    end(compared(baseline, head), form, folder, failed)
 
 
 def compared(base: ReadRun, head: ReadRun | None = None) -> Comparison:
@@ -173,6 +162,15 @@ def present(found: Comparison, form: str, folder: Path | None) -> None:
         print_comparison(found)
     else:
         put(_WRITERS[form][1](found))
+
+
+def end(found: Comparison, form: str, folder: Path | None, failed: int) -> NoReturn:
+    """Present the comparison of what was measured, and end the command.
+
+    `failed` is the exit status that the measurement alone would have.
+    """
+    present(found, form, folder)
+    raise typer.Exit(int(found.regressed or failed))
 
 
 def print_comparison(found: Comparison) -> None:
@@ -215,6 +213,38 @@ def _opened(results: Path, name: str) -> ReadRun:
         raise UsageError(f"run {run.name} has measured nothing yet")
     warn_of_damages(run)
     return read_run(run)
+
+
+def _baseline(place: Path, here: Manifest) -> ReadRun | None:
+    """Return the latest run of a folder, or None. Refuse one that no run here compares with."""
+    stored = folders(place)
+    if not stored:
+        return None
+    baseline = read_run(stored[-1])
+    _require_sound(baseline)
+    _require_alike(baseline, here, place)
+    _require_settled(baseline, place)
+    return baseline
+
+
+def _take_calibrations(run: store.Run, baseline: ReadRun) -> None:
+    """Let a run take its ceilings with the requests of its baseline.
+
+    A new search may choose other ones.
+    """
+    for calibration in baseline.records.all(CalibrationRecord):
+        run.append(calibration)
+
+
+def _require_common_rows(
+    baseline: ReadRun, plan: Sequence[PlannedCase], suite_name: str, place: Path
+) -> None:
+    """Refuse a baseline of which the suite measures no row any more."""
+    if not comparison.have_common_rows(baseline.stored.plan, plan):
+        raise IncomparableError(
+            f"the baseline {baseline.name} has no row in common with today's suite {suite_name}; "
+            f"remove {shlex.quote(str(place))} to have a new one"
+        )
 
 
 def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:

@@ -63,7 +63,10 @@ def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
 
 
 def _found(names: list[str], results: Path) -> list[Path]:
-    """The folders of the runs, each once. A folder of several runs stands for all of them."""
+    """Return the folders of the runs, each once.
+
+    A folder of several runs stands for all of them.
+    """
     found: list[Path] = []
     for name in names:
         inside = folders(Path(name)) if Path(name).is_dir() else []

@@ -249,43 +249,49 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     script = run.folder / slurm.SCRIPT
     is_new = not script.exists()
     script.write_text(request.script(run.folder), encoding="utf-8")
+    try:
+        with slurm_jobs.submitted(script) as job:
+            state = _watched(job, run)
+    except slurm_jobs.Refused:
+        if is_new:
+            run.discard()
+        raise
+    except KeyboardInterrupt:
+        _say(f"cancelled; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}")
+        raise
+    run = store.Run(run.folder)
+    if _samples_done(run) < samples_wanted(run.plan):
+        _say(f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}")
+    return run
+
+
+def _watched(job: slurm_jobs.Job, run: store.Run) -> slurm_jobs.State:
+    """Show how far a job is until it ends, and return its last state."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    try:
-        with slurm_jobs.submitted(script) as job, Progress(*columns, console=err) as bar:
-            task = bar.add_task("", total=samples_wanted(run.plan))
+    with Progress(*columns, console=err) as bar:
+        task = bar.add_task("", total=samples_wanted(run.plan))
 
-            def on_look(state: slurm_jobs.State) -> None:
-                done = progress.Progress(store.Run(run.folder).records).samples_done(run.plan)
-                text = escape(f"Slurm job {job.id}: {state}")
-                if bar.tasks[task].description != text:
-                    bar.console.print(text, highlight=False, soft_wrap=True)
-                bar.update(task, completed=done, description=text)
+        def on_look(state: slurm_jobs.State) -> None:
+            text = escape(f"Slurm job {job.id}: {state}")
+            if bar.tasks[task].description != text:
+                bar.console.print(text, highlight=False, soft_wrap=True)
+            done = _samples_done(store.Run(run.folder))
+            bar.update(task, completed=done, description=text)
 
-            state = job.watch(on_look)
-    except slurm_jobs.Refused:
-        if is_new:
-            run.discard()
-        raise
-    except KeyboardInterrupt:
-        err.print(
-            f"cancelled; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise
-    run = store.Run(run.folder)
-    if progress.Progress(run.records).samples_done(run.plan) < samples_wanted(run.plan):
-        err.print(
-            f"[red]ckptbench:[/] {escape(request.failure(run, job, state))}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    return run
+        return job.watch(on_look)
+
+
+def _samples_done(run: store.Run) -> int:
+    return progress.Progress(run.records).samples_done(run.plan)
+
+
+def _say(text: str) -> None:
+    err.print(text, highlight=False, soft_wrap=True)
 
 
 def _refuse_stray_options(asked: _Asked, plan: Sequence[PlannedCase]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -47,34 +48,47 @@ def show(run: store.Run, form: str) -> list[Row]:
 
 def _print_tables(run: ReadRun) -> None:
     for title, members in tables.by_workload(run.rows).items():
-        lines = tables.table(members)
-        words = tables.left_aligned(members)
-        shown = Table(
-            title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-        )
-        for column in lines.columns:
-            shown.add_column(
-                column, justify="left" if column in words else "right", overflow="fold"
-            )
-        for line in lines.itertuples(index=False):
-            shown.add_row(*(escape(cell) for cell in line))
-        print_table(out, shown)
+        print_table(out, _table(title, members))
         out.print(escape(summary.meaning(members)), highlight=False)
-        naming = Naming.among(members)
-        for row in members:
-            if row.reason:
-                name = escape(naming.name(row))
-                place = row.phase or "the run"
-                text = f"[red]{name}[/]: {row.status} in {place}: {escape(row.reason)}"
-                out.print(text, highlight=False)
+        _print_reasons(members)
         out.print()
-    for name, arm in run.stored.header.get("arms", {}).items():
-        out.print(f"arm {escape(name)}: {escape(' '.join(arm['asked']))}", highlight=False)
-    if run.stored.header.get("arms"):
-        comparing = f"ckptbench compare {run.name}"
-        text = f"{comparing} says whether arm b is slower or worse than arm a"
-        out.print(escape(text), highlight=False)
+    _print_arms(run)
     run_notes = (*circumstances.notes(run.stored.manifest), *precision.notes(run))
     for note in (*summary.notes(run.rows, run.records), *run_notes):
         out.print(escape(note), highlight=False)
     out.print(escape(f"run {run.name}, in {run.stored.folder}"), highlight=False)
+
+
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    lines = tables.table(rows)
+    words = tables.left_aligned(rows)
+    shown = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for column in lines.columns:
+        shown.add_column(column, justify="left" if column in words else "right", overflow="fold")
+    for line in lines.itertuples(index=False):
+        shown.add_row(*(escape(cell) for cell in line))
+    return shown
+
+
+def _print_reasons(rows: Sequence[Row]) -> None:
+    """Print why rows lack values."""
+    naming = Naming.among(rows)
+    for row in rows:
+        if row.reason:
+            name = escape(naming.name(row))
+            place = row.phase or "the run"
+            text = f"[red]{name}[/]: {row.status} in {place}: {escape(row.reason)}"
+            out.print(text, highlight=False)
+
+
+def _print_arms(run: ReadRun) -> None:
+    """Print the arms of a run that has two, and the command that compares them."""
+    arms = run.stored.header.get("arms", {})
+    for name, arm in arms.items():
+        out.print(f"arm {escape(name)}: {escape(' '.join(arm['asked']))}", highlight=False)
+    if arms:
+        comparing = f"ckptbench compare {run.name}"
+        text = f"{comparing} says whether arm b is slower or worse than arm a"
+        out.print(escape(text), highlight=False)

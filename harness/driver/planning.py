@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from harness import experiments
-from harness.driver import catalog
-from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Strategy, Writes
+from harness.driver import names
+from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
+from harness.driver.names import STRATEGY_TRAITS, TRAITS
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
-from harness.wire.case import MOST_RANKS, Case
+from harness.wire.case import Case
 from harness.wire.experiment import Experiment
 from workloads import names as workload_names
 
 LAUNCHERS = ("local", "mpirun", "slurm")
-TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
-    "all": lambda method: True,
-    "default": lambda method: method.is_default,
-    "fast": lambda method: method.speed is Speed.FASTEST_KNOWN,
-    "asynchronous": lambda method: method.asynchronous,
-}
-STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {
-    "all": lambda strategy: True,
-    "default": lambda strategy: strategy.default,
-    "sharded": lambda strategy: strategy.sharded,
-}
 NO_METHOD = MethodEntry.model_validate(
     {
         "name": "",
@@ -61,13 +51,13 @@ class _Cell:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether no rank holds the whole state."""
+        """Return whether no rank holds the whole state."""
         return _is_sharded(self.framework, self.strategy)
 
 
 @dataclass(frozen=True)
 class _Choices:
-    """What the command line puts in the place of a suite's own values."""
+    """The values that the command line puts in the place of a suite's own."""
 
     device: str
     launcher: str | None
@@ -100,15 +90,11 @@ def plan(
 
     Raises UsageError for an unknown name, a device that a framework lacks, or a plan without cases.
     """
-    _require_devices(frameworks, device)
-    _require_worlds(worlds or ())
-    # A suite may name a method or strategy that only another framework has.
-    everywhere = [*frameworks, *catalog.frameworks().values()]
-    _require_methods(frameworks, methods or ())
-    for sweep in suite.sweeps:
-        _require_methods(everywhere, sweep.method)
-        _require_strategies(everywhere, sweep.strategy)
-    _require_strategies(frameworks, strategies or ())
+    names.require_devices(frameworks, device)
+    names.require_worlds(worlds or ())
+    names.require_methods(frameworks, methods or ())
+    names.require_known(suite, frameworks)
+    names.require_strategies(frameworks, strategies or ())
     sweeps = _narrowed(suite, workloads or ())
     if strategies:
         sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
@@ -117,61 +103,21 @@ def plan(
         cells += _cells(framework, sweeps, methods or (), worlds or ())
     if not cells:
         raise UsageError(
-            f"suite {suite.name} has nothing to run for {_in_words(frameworks)} with these "
+            f"suite {suite.name} has nothing to run for {names.in_words(frameworks)} with these "
             "workloads and methods"
         )
     choices = _Choices(device, launcher, options or {}, arm, arm_options or {})
     for given in (choices.options, choices.arm_options):
-        _require_options([cell.method for cell in cells if cell.method], given)
+        names.require_options([cell.method for cell in cells if cell.method], given)
+    return _each_once(_planned(cell, choices) for cell in cells)
+
+
+def _each_once(plan: Iterable[PlannedCase]) -> list[PlannedCase]:
+    """Return the first of every case that a plan has several times."""
     planned: dict[str, PlannedCase] = {}
-    for cell in cells:
-        item = _planned(cell, choices)
+    for item in plan:
         planned.setdefault(item.case.id, item)
     return list(planned.values())
-
-
-def _require_devices(frameworks: Iterable[FrameworkEntry], device: str) -> None:
-    for framework in frameworks:
-        require("device", device, framework.devices, f"in framework {framework.name}")
-
-
-def _require_worlds(worlds: Iterable[int]) -> None:
-    for world in worlds:
-        if world < 1:
-            raise UsageError(f"a world has at least 1 rank, not {world}")
-        if world > MOST_RANKS:
-            raise UsageError(f"a world has at most {MOST_RANKS} ranks, not {world}")
-
-
-def _require_methods(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
-    known: set[str] = set()
-    for framework in frameworks:
-        known |= set(framework.methods)
-    for name in wanted:
-        if name not in TRAITS:
-            require("method", name, known, f"in {_in_words(frameworks)}")
-
-
-def _require_strategies(frameworks: Sequence[FrameworkEntry], wanted: Iterable[str]) -> None:
-    known: set[str] = set()
-    for framework in frameworks:
-        known |= set(framework.strategies)
-    for name in wanted:
-        if name not in STRATEGY_TRAITS:
-            require("strategy", name, known, f"in {_in_words(frameworks)}")
-
-
-def _require_options(methods: Iterable[MethodEntry], options: Mapping[str, Any]) -> None:
-    known: set[str] = set()
-    for method in methods:
-        known |= set(method.options)
-    for key in options:
-        require("option", key, known, "of the selected methods")
-
-
-def _in_words(frameworks: Sequence[FrameworkEntry]) -> str:
-    names = ", ".join(dict.fromkeys(framework.name for framework in frameworks))
-    return f"framework {names}" if len(frameworks) == 1 else f"frameworks {names}"
 
 
 def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:

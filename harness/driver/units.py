@@ -81,7 +81,7 @@ def needed_disk_bytes(plan: Sequence[PlannedCase]) -> int:
 
     They are a unit's kept checkpoints, the states at work beside them, and the ceilings' two files.
     """
-    kept = max(sum(_kept_bytes(item) for item in unit.items) for unit in group(plan))
+    kept = max(sum(map(_kept_bytes, unit.items)) for unit in group(plan))
     at_work = max(_bytes_at_work(item) for item in plan)
     return (kept + at_work) * 11 // 10 + 2 * CALIBRATION_BYTES_AT_MOST
 

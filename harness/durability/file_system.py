@@ -64,7 +64,7 @@ class Mapping:
 
 @dataclass(frozen=True)
 class Unflushed:
-    """What a power loss can take: contents of files, and names.
+    """The contents of files and the names that a power loss can take.
 
     The paths are relative to the directory that the question was about.
     """

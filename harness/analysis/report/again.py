@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness import experiments
@@ -21,32 +21,52 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     A suite that has the case in several shapes (steps between checkpoints, parts left out) measures
     those too.
     """
-    frameworks = (
-        dict.fromkeys(other.framework for other in cases)
-        if experiments.experiment(case.experiment).compares_frameworks
-        else (case.framework,)
-    )
     arms: Mapping[str, Mapping[str, Any]] = header.get("arms") or {}
-    words = (
-        ["ckptbench", "ab", header["suite"].removeprefix(AB), *_sides(arms)]
-        if arms
-        else ["ckptbench", "run", header["suite"]]
-    )
-    words += [word for name in frameworks for word in ("--framework", name)]
-    words += ["--workload", case.workload, *_method(case), *_world(case, cases)]
-    words += [] if arms else _launch(case)
-    words += ["--device", case.device] if case.device != "cpu" else []
-    words += ["--dir", header["directory"]] if header.get("directory") else []
-    words += [word for pair in header.get("python") or () for word in ("--python", pair)]
-    words += _settings(header.get("settings") or {}, summarises=not arms) if case.world > 1 else []
-    return shlex.join(words + _goal(header.get("goal") or {}))
+    words = ["ckptbench"]
+    if arms:
+        words += ["ab", header["suite"].removeprefix(AB), *_sides(arms)]
+    else:
+        words += ["run", header["suite"]]
+    words += [*_frameworks(case, cases), "--workload", case.workload]
+    words += [*_method(case), *_world(case, cases)]
+    if not arms:
+        words += _launch(case)
+    if case.device != "cpu":
+        words += ["--device", case.device]
+    words += _places(header)
+    if case.world > 1:
+        words += _settings(header.get("settings") or {}, summarises=not arms)
+    words += _goal(header.get("goal") or {})
+    return shlex.join(words)
+
+
+def _frameworks(case: Case, cases: Sequence[Case]) -> list[str]:
+    """Return the words for the case's framework, and for all that its row is compared with."""
+    if experiments.experiment(case.experiment).compares_frameworks:
+        return _repeated("--framework", dict.fromkeys(other.framework for other in cases))
+    return ["--framework", case.framework]
+
+
+def _places(header: Mapping[str, Any]) -> list[str]:
+    """Return the words for the directory and the interpreters that the run was given."""
+    words = ["--dir", header["directory"]] if header.get("directory") else []
+    return words + _repeated("--python", header.get("python") or ())
+
+
+def _repeated(option: str, values: Iterable[str]) -> list[str]:
+    """Return the words of an option that is given once for each value."""
+    words: list[str] = []
+    for value in values:
+        words += [option, value]
+    return words
 
 
 def _sides(arms: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return the words of both sides. Their paths are absolute, so any folder will do."""
-    return [
-        word for name, arm in arms.items() for asked in _asked(arm) for word in (f"--{name}", asked)
-    ]
+    words: list[str] = []
+    for name, arm in arms.items():
+        words += _repeated(f"--{name}", _asked(arm))
+    return words
 
 
 def _asked(arm: Mapping[str, Any]) -> list[str]:
@@ -74,16 +94,12 @@ def _goal(goal: Mapping[str, float]) -> list[str]:
 
 
 def _method(case: Case) -> list[str]:
-    """The method and, as its label has them, the options that the user had set."""
+    """Return the words for the method, and for the options that its label has from the user."""
     found = _LABEL.fullmatch(case.method)
     if not case.method or found is None:
         return []
     options = found["options"].split(",") if found["options"] else []
-    return [
-        "--method",
-        found["method"],
-        *(word for option in options for word in ("--option", option)),
-    ]
+    return ["--method", found["method"], *_repeated("--option", options)]
 
 
 def _world(case: Case, cases: Sequence[Case]) -> list[str]:

@@ -43,7 +43,7 @@ class Picture:
 
     @property
     def is_wide(self) -> bool:
-        """Whether paper that lies on its side shows it larger."""
+        """Return whether paper that lies on its side shows it larger."""
         found = _POINTS.search(self.svg)
         width, height = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
         return width > max(height, _UPRIGHT_POINTS)

@@ -111,7 +111,7 @@ class Table:
 
     @property
     def filters(self) -> list[tuple[str, list[str]]]:
-        """What can be chosen: an attribute of the rows and its values, if there are several."""
+        """The attributes by which rows can be chosen, with their values. Each has several."""
         lines = self.lines
         values = {
             "framework": [line.row.framework for line in lines],
@@ -135,7 +135,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """How a run came about, and what a reader must know about its circumstances."""
+    """The circumstances of a run that its reader must know."""
 
     anchor: str
     name: str
@@ -210,19 +210,29 @@ def _table(anchor: str, experiment: str, placed: Sequence[_Placed]) -> Table:
     headings = [Heading(rows[0].first_heading, _METHOD)]
     for name, column in columns.items():
         headings.append(Heading(column.heading, column.meaning, is_number(row_class, name)))
+    groups = _groups(anchor, placed, list(columns), several_runs=len(runs) > 1)
+    question = experiments.experiment(experiment).question
+    return Table(anchor, question, headings, groups, list(_words(runs, experiment)))
+
+
+def _groups(
+    anchor: str, placed: Sequence[_Placed], columns: Sequence[str], *, several_runs: bool
+) -> list[Group]:
+    """Return the rows by framework and state.
+
+    Those of two runs stand apart, because their seconds were taken at different moments.
+    """
     by_state: dict[tuple[str, str, int], list[_Placed]] = {}
     for each in placed:
         key = (each.row.framework, group_title(each.row), each.number)
         by_state.setdefault(key, []).append(each)
     groups = []
     anchors = (f"{anchor}-{number}" for number in itertools.count(1))
-    # Seconds of two runs were taken at different moments, so their rows stand apart.
     for framework, state, number in sorted(by_state, key=lambda key: key[:2]):
         members = by_state[framework, state, number]
-        lines = [_line(next(anchors), each, list(columns)) for each in members]
-        groups.append(Group(framework, state, str(number) if len(runs) > 1 else "", lines))
-    question = experiments.experiment(experiment).question
-    return Table(anchor, question, headings, groups, list(_words(runs, experiment)))
+        lines = [_line(next(anchors), each, columns) for each in members]
+        groups.append(Group(framework, state, str(number) if several_runs else "", lines))
+    return groups
 
 
 def _line(anchor: str, placed: _Placed, columns: Sequence[str]) -> Line:

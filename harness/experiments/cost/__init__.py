@@ -1,4 +1,4 @@
-"""What a checkpoint costs: timed saves in one process, timed cold loads in another."""
+"""The cost of a checkpoint: timed saves in one process, timed cold loads in another."""
 
 from harness.wire.experiment import Experiment, Stage
 

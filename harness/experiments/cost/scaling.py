@@ -27,7 +27,7 @@ class Scaled:
 
 
 def is_scaling(rows: Sequence[CostRow]) -> bool:
-    """Whether a method was measured in worlds of different sizes."""
+    """Return whether a method was measured in worlds of different sizes."""
     return len({row.world for row in rows}) > 1
 
 

@@ -1,4 +1,4 @@
-"""Whether the frameworks hold the same logical state: the rows of the parity experiment.
+"""The rows of the parity experiment say how far frameworks are from each other.
 
 Each framework is held against the median of all, so that one that is wrong stands alone; of two,
 each against the other.
@@ -43,7 +43,7 @@ def _loss_text(loss: float | None) -> str:
 
 @dataclass(kw_only=True)
 class ParityRow(Row):
-    """How far one framework is from the others on one workload."""
+    """The distance of one framework from the others on one workload."""
 
     first_heading: ClassVar[str] = "framework"
 
@@ -143,20 +143,19 @@ def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, Trajectory
         return
     row.compared_with = list(others)
     peers = list(others.values())
-    losses = [
-        _relative(value, [peer.losses[step] for peer in peers if step < len(peer.losses)])
-        for step, value in enumerate(own.losses)
-    ]
+    losses = _loss_differences(own, peers)
     buffers, worst_buffer = _worst(own.forward, [peer.forward for peer in peers])
-    row.forward_difference, row.losses_difference = max(losses[0], buffers), max(losses)
-    row.step_difference, row.step_worst_leaf = _worst(own.updated, [peer.updated for peer in peers])
+    step, worst_leaf = _worst(own.updated, [peer.updated for peer in peers])
+    row.forward_difference = max(losses[0], buffers)
+    row.step_difference, row.step_worst_leaf = step, worst_leaf
+    row.losses_difference = max(losses)
     faults = []
-    # also where it is not a number
+    # A difference that is not a number is a fault too.
     if not row.forward_difference <= FORWARD_TOLERANCE[row.precision]:
         place = f" in {worst_buffer}" if worst_buffer else ""
         faults.append(f"the first forward pass differs by {row.forward_difference:.1e}{place}")
-    if not row.step_difference <= STEP_TOLERANCE[row.precision]:
-        faults.append(f"{row.step_worst_leaf} differs by {row.step_difference:.1e} after one step")
+    if not step <= STEP_TOLERANCE[row.precision]:
+        faults.append(f"{worst_leaf} differs by {step:.1e} after one step")
     if not row.losses_difference <= LOSSES_TOLERANCE[row.precision]:
         faults.append(
             f"the losses of {len(own.losses)} steps differ by up to {row.losses_difference:.1e}"
@@ -166,29 +165,44 @@ def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, Trajectory
         row.status, row.phase, row.reason = "failed", "comparison", "; ".join(faults)
 
 
+def _loss_differences(own: TrajectoryRecord, peers: Sequence[TrajectoryRecord]) -> list[float]:
+    """Return how far each step's loss is from those of the peers that took the step."""
+    differences = []
+    for step, loss in enumerate(own.losses):
+        theirs = [peer.losses[step] for peer in peers if step < len(peer.losses)]
+        differences.append(_relative(loss, theirs))
+    return differences
+
+
 def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> tuple[float, str]:
     """Return the largest difference of a leaf, and the leaf's name.
 
     The sampled elements and the root mean square are compared, relative to the latter.
     """
-    known = [{sample.name: sample for sample in peer} for peer in peers]
+    known = [_by_name(peer) for peer in peers]
     worst, worst_name = 0.0, ""
     for sample in own:
         others = [peer[sample.name] for peer in known if sample.name in peer]
-        scale = statistics.median([sample.rms, *(other.rms for other in others)])
-        pairs = [(sample.rms, [other.rms for other in others])]
-        pairs += [
-            (value, [other.values[place] for other in others])
-            for place, value in enumerate(sample.values)
-        ]
-        difference = (
-            max(abs(value - _middle(value, theirs)) for value, theirs in pairs) / scale
-            if scale and others
-            else 0.0
-        )
+        difference = _leaf_difference(sample, others)
         if not difference <= worst:
             worst, worst_name = difference, sample.name
     return worst, worst_name
+
+
+def _by_name(samples: Sequence[LeafSample]) -> dict[str, LeafSample]:
+    return {sample.name: sample for sample in samples}
+
+
+def _leaf_difference(own: LeafSample, others: Sequence[LeafSample]) -> float:
+    scale = statistics.median([own.rms, *(other.rms for other in others)])
+    if not scale or not others:
+        return 0.0
+    rms_of_others = [other.rms for other in others]
+    differences = [abs(own.rms - _middle(own.rms, rms_of_others))]
+    for place, value in enumerate(own.values):
+        theirs = [other.values[place] for other in others]
+        differences.append(abs(value - _middle(value, theirs)))
+    return max(differences) / scale
 
 
 def _relative(value: float, others: Sequence[float]) -> float:
@@ -197,7 +211,7 @@ def _relative(value: float, others: Sequence[float]) -> float:
 
 
 def _middle(value: float, others: Sequence[float]) -> float:
-    """What a value is held against.
+    """Return the value that another one is held against.
 
     Numbers that are none are left out, but for the framework's own.
     """

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.experiments.resume.records import (
     Divergence,
@@ -150,9 +151,6 @@ def _train_on(bench: Bench, case: Case, at_step: int, restored: bool) -> ResumeR
             losses.append(_step(bench))
         with bench.phase("compare"):
             diverged[step] = reference.compare(step, bench.framework.leaves(bench.state))
-    diverged_at = next((step for step, leaves in diverged.items() if leaves), None)
-    first = diverged[diverged_at] if diverged_at is not None else []
-    last = diverged[STEPS]
     return ResumeRecord(
         kind="resume",
         **bench.identity(case),
@@ -160,16 +158,26 @@ def _train_on(bench: Bench, case: Case, at_step: int, restored: bool) -> ResumeR
         steps=STEPS,
         losses=tuple(losses),
         leaves=sum(1 for _ in bench.framework.leaves(bench.state)),
-        identical=diverged_at is None,
         restored=restored,
-        diverged_at=diverged_at,
-        first=tuple(first[:_NAMED_AT_MOST]),
-        first_roles=tuple(sorted({leaf.role for leaf in first})),
-        first_max_ulp=max(_distances(first), default=None),
-        first_count=len(first),
-        final_count=len(last),
-        final_max_ulp=max(_distances(last), default=0),
+        **_divergence(diverged),
     )
+
+
+def _divergence(diverged: Mapping[int, Sequence[Divergence]]) -> dict[str, Any]:
+    """Return what a record says of the leaves that diverged after each step."""
+    diverged_at = next((step for step, leaves in diverged.items() if leaves), None)
+    first = diverged[diverged_at] if diverged_at is not None else []
+    last = diverged[STEPS]
+    return {
+        "identical": diverged_at is None,
+        "diverged_at": diverged_at,
+        "first": tuple(first[:_NAMED_AT_MOST]),
+        "first_roles": tuple(sorted({leaf.role for leaf in first})),
+        "first_max_ulp": max(_distances(first), default=None),
+        "first_count": len(first),
+        "final_count": len(last),
+        "final_max_ulp": max(_distances(last), default=0),
+    }
 
 
 def _distances(leaves: Sequence[Divergence]) -> list[int]:

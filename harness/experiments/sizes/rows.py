@@ -158,25 +158,32 @@ def _add_inventories(row: SizesRow, inventories: Sequence[InventoryRecord]) -> N
         return
     row.state_bytes, row.covered_bytes = trained.state_bytes, trained.covered_bytes
     row.file_bytes, row.files = trained.file_bytes, len(trained.files)
-    row.fresh_file_bytes = next(
-        (record.file_bytes for record in inventories if record.steps == 0), None
-    )
-    of_trained = [
-        record.device_written_bytes for record in inventories if record.steps == trained.steps
-    ]
-    written = [count for count in of_trained if count is not None]
-    # whatever else the machine wrote meanwhile only adds
-    row.device_written_bytes = min(written, default=None)
-    if not any(file.entries for file in trained.files):
-        return
+    fresh = [record.file_bytes for record in inventories if record.steps == 0]
+    row.fresh_file_bytes = fresh[0] if fresh else None
+    row.device_written_bytes = _least_written(inventories, trained.steps)
+    if any(file.entries for file in trained.files):
+        _add_roles(row, trained)
+
+
+def _least_written(inventories: Sequence[InventoryRecord], steps: int) -> int | None:
+    """Return the fewest bytes that the device wrote for a save after so many steps.
+
+    All else that the machine writes meanwhile adds to them.
+    """
+    of_steps = [record.device_written_bytes for record in inventories if record.steps == steps]
+    return min((count for count in of_steps if count is not None), default=None)
+
+
+def _add_roles(row: SizesRow, inventory: InventoryRecord) -> None:
+    """Split the bytes of the files by the role of the leaves that they store."""
     stored: dict[str, int] = {}
-    for file in trained.files:
+    for file in inventory.files:
         for role, count in file.stored_by_role.items():
             stored[role] = stored.get(role, 0) + count
     row.weights_bytes = sum(stored.get(role, 0) for role in WEIGHTS)
     row.optimizer_bytes = stored.get("optimizer", 0)
     row.other_bytes = sum(stored.values()) - row.weights_bytes - row.optimizer_bytes
-    row.metadata_bytes = row.file_bytes - sum(stored.values())
+    row.metadata_bytes = inventory.file_bytes - sum(stored.values())
 
 
 def _add_payloads(row: SizesRow, payloads: Sequence[PayloadRecord]) -> None:

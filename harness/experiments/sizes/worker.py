@@ -234,17 +234,17 @@ def contents(path: Path, entries: Sequence[Entry]) -> tuple[FileContent, ...]:
     unknown = sorted({entry.file for entry in entries} - sizes.keys())
     if unknown:
         raise WrongEntries(f"entries name files that are not there: {listed(unknown)}")
-    files = tuple(
-        _content(name, size_bytes, [entry for entry in entries if entry.file == name])
-        for name, size_bytes in sizes.items()
-    )
-    for file in files:
+    files = []
+    for name, size_bytes in sizes.items():
+        of_file = [entry for entry in entries if entry.file == name]
+        file = _content(name, size_bytes, of_file)
         stored = sum(file.stored_by_role.values())
         if stored > file.bytes:
             raise WrongEntries(
                 f"the entries of {file.name} come to {stored} bytes, but it has {file.bytes}"
             )
-    return files
+        files.append(file)
+    return tuple(files)
 
 
 def _content(name: str, size_bytes: int, entries: Sequence[Entry]) -> FileContent:

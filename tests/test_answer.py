@@ -1,0 +1,101 @@
+"""The answer in three sentences, at the top of the report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import records
+from reported import item, measured, store_run
+
+from harness.analysis.answer import answer
+from harness.analysis.runs import read_run, reference_runs
+
+
+def test_the_answer_is_three_sentences_whatever_was_measured() -> None:
+    for run in reference_runs():
+        said = answer([run.rows])
+        assert len(said) == 3
+        assert all(re.fullmatch(r"[A-Z0-9].*\.", sentence) for sentence in said), said
+
+
+def test_the_answer_of_several_runs_is_of_the_fullest_and_of_the_newest_of_these(
+    tmp_path: Path,
+) -> None:
+    direct, buffered = item("direct"), item("buffered")
+    full = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.03), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    part = read_run(store_run(tmp_path, [buffered], measured(buffered.case.id, 0.02)))
+    again = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.04), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    assert answer([full.rows, part.rows])[0].endswith(
+        "is durable soonest with direct in raw (30.0 ms)."
+    )
+    assert answer([full.rows, again.rows, part.rows])[0].endswith(
+        "is durable soonest with direct in raw (40.0 ms)."
+    )
+    assert answer([again.rows, full.rows])[0].endswith(
+        "is durable soonest with direct in raw (30.0 ms)."
+    )
+
+
+def test_a_method_that_has_failed_since_is_no_longer_the_answer(tmp_path: Path) -> None:
+    direct, buffered = item("direct"), item("buffered")
+    old = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [*measured(direct.case.id, 0.01), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    new = read_run(
+        store_run(
+            tmp_path,
+            [direct, buffered],
+            [records.failure(direct.case.id), *measured(buffered.case.id, 0.05)],
+        )
+    )
+    assert answer([old.rows, new.rows])[0].endswith(
+        "is durable soonest with buffered in raw (50.0 ms)."
+    )
+
+
+def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:
+    part, whole = item("direct", covers="weights"), item("buffered")
+    run = read_run(
+        store_run(
+            tmp_path, [part, whole], [*measured(part.case.id, 0.01), *measured(whole.case.id, 0.02)]
+        )
+    )
+    speed, training, _ = answer([run.rows])
+    assert speed.endswith(
+        "a verified full checkpoint is durable soonest with buffered in raw (20.0 ms)."
+    )
+    assert training == "A checkpoint stops training least with buffered in raw (10.0 ms)."
+
+
+def test_the_answer_tells_what_a_power_loss_spares_and_what_failed(tmp_path: Path) -> None:
+    kept, lost, failed = item("direct"), item("buffered"), item("npz")
+    found = [
+        *measured(kept.case.id, 0.01),
+        *measured(lost.case.id, 0.02),
+        records.failure(failed.case.id),
+    ]
+    found = [record for record in found if record.kind != "syscalls"]
+    found += [
+        records.syscalls(kept.case.id),
+        records.syscalls(lost.case.id, durability="never", data_durability="never"),
+    ]
+    trust = answer([read_run(store_run(tmp_path, [kept, lost, failed], found)).rows])[2]
+    assert trust.startswith("2 of 3 methods gave every byte back (failed: npz in raw); ")
+    assert "only with direct in raw is a checkpoint certain to outlive a power loss" in trust
