@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
+from harness import experiments
 from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag, Rank
 from harness.analysis.statistics import Estimate
@@ -223,6 +224,11 @@ def ranks_told(records: Iterable[StageRecord]) -> int:
     return len(ranks)
 
 
+def settings_in_words(case: Case) -> list[str]:
+    """Return what the name of a case has of its experiment's own suite keys."""
+    return experiments.experiment(case.experiment).settings_in_words(case)
+
+
 def group_title(row: Row) -> str:
     """Return what the rows of one table have in common."""
     precision = "" if row.precision == "float32" else f", {row.precision}"
@@ -252,12 +258,10 @@ class Naming:
             return f"{row.framework} {row.method}".strip()
         return row.method or row.framework
 
-    def full_name(self, row: Row) -> str:
-        """Return the method with everything that tells its row from others of the method."""
-        interval = "step" if row.every == 1 else f"{row.every} steps"
-        every = f" every {interval}" if row.every else ""
+    def full_name(self, row: Row, detail: str = "") -> str:
+        """Return the method with `detail`, and the way in which its ranks train together."""
         strategy = f" with {row.strategy}" if row.strategy else ""
-        return f"{self.name(row)}{every}{strategy}"
+        return f"{self.name(row)}{detail}{strategy}"
 
     def whose(self, row: Row) -> str:
         """Return what stands before something that the row shares with others of its framework."""

@@ -75,11 +75,12 @@ class PlannedCase:
 def _require_readable(case: Case, expected_failure: str | None) -> None:
     """Raise ValueError where the rows of a case could not be made."""
     require_known("experiment", case.experiment, experiments.names())
-    for key, suite_key in experiments.experiment(case.experiment).suite_keys.items():
-        value = getattr(case, key) if hasattr(case, key) else case.settings.get(key)
-        wanted = suite_key.why_not(value)
+    experiment = experiments.experiment(case.experiment)
+    values = experiment.settings(case)
+    for key, suite_key in experiment.suite_keys.items():
+        wanted = suite_key.why_not(values[key])
         if wanted:
-            raise ValueError(f"{key} is {wanted}, not {value!r}")
+            raise ValueError(f"{key} is {wanted}, not {values[key]!r}")
     if case.world < 1:
         raise ValueError(f"a world has at least 1 rank, not {case.world}")
     try:
