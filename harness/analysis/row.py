@@ -33,23 +33,6 @@ _WORST_FIRST = ("failed", "unsupported", "skipped")
 # is to be given these.
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _NOT_PRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_IDENTITY = (
-    "framework",
-    "method",
-    "workload",
-    "preset",
-    "precision",
-    "device",
-    "world",
-    "strategy",
-    "load_world",
-    "every",
-    "ablated",
-    "scale",
-    "arm",
-    "experiment",
-    "covers",
-)
 
 
 @dataclass(frozen=True)
@@ -102,6 +85,8 @@ class Row:
     device: str
     world: int
     strategy: str
+    # Suite keys of one experiment each, which the rows of all have had in JSON and CSV from the
+    # beginning. A newer key is a column of its experiment's own rows.
     load_world: int
     every: int
     ablated: str
@@ -188,13 +173,9 @@ class Row:
 
 
 def identity(item: Wanted) -> dict[str, Any]:
-    """Return the fields by which a row is known."""
-    of_case = {name: getattr(item.case, name) for name in _IDENTITY}
-    return of_case | {
-        "default": item.default,
-        "asynchronous": item.asynchronous,
-        "sharded": item.sharded,
-    }
+    """Return the fields by which a row is known: those that the case or its plan has too."""
+    values = vars(item.case) | vars(item)
+    return {each.name: values[each.name] for each in fields(Row) if each.name in values}
 
 
 def verified_text(row: Any) -> str:
