@@ -21,7 +21,7 @@ from harness.driver import machine
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import Manifest
-from harness.run.plan import Selection
+from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import InvalidLine
 from harness.run.store import Run
 from harness.wire.records import Record, to_line
@@ -48,6 +48,13 @@ def make(tmp_path: Path, here: Manifest) -> Make:
         return run
 
     return create
+
+
+def test_a_plan_that_does_not_say_which_framework_is_the_floor_has_the_first_one() -> None:
+    older = planned().to_json()
+    del older["floor"]
+    assert PlannedCase.from_json(older).floor
+    assert not PlannedCase.from_json(planned().to_json()).floor
 
 
 def content(run: Run) -> bytes:

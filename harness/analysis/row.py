@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 from harness import experiments
@@ -45,6 +45,7 @@ class Wanted:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
+    floor: bool = False  # no framework, but what the others are held against
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
@@ -56,6 +57,7 @@ class Wanted:
             default=item.default,
             asynchronous=item.asynchronous,
             sharded=item.sharded,
+            floor=item.floor,
         )
 
 
@@ -96,6 +98,7 @@ class Row:
     default: bool
     asynchronous: bool = False
     sharded: bool = False
+    floor: bool = field(default=False, repr=False)
     covers: str = identity_column("what comes back", compared=Rank("coverage", COVERAGE))
     oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"

@@ -328,6 +328,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         checked_saves=_checked_saves(cell),
         one_writer=method.writes is Writes.ONE_RANK,
         traced=cell.sweep.traced,
+        floor=cell.framework.floor,
     )
 
 

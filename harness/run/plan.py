@@ -11,6 +11,9 @@ from harness import experiments
 from harness.run.validation import require_known
 from harness.wire.case import SUMMARY_ABOVE, Case, case_from_json, known_fields
 
+_FIRST_FLOOR = "raw"
+"""The only floor of the runs whose plans do not say which frameworks are one."""
+
 AB = "ab-"
 """The beginning of the suite's name in a run of two arms."""
 
@@ -35,6 +38,7 @@ class PlannedCase:
     checked_saves: int = 1  # timed saves of a process that are loaded and verified too
     one_writer: bool = False  # one rank writes what all ranks will load
     traced: bool = True  # one save is watched at the system calls, where the experiment has that
+    floor: bool = False  # its framework is none, but plain files that the others are held against
 
     def fails_as_declared(self, status: str, reason: str) -> bool:
         """Return whether a row failed by the fault of its framework that its adapter declares."""
@@ -69,7 +73,8 @@ class PlannedCase:
         # The records name their case by the identifier in the plan file. A later version may have
         # computed it from fields that are unknown here, and the first versions left it out.
         vars(case)["id"] = str(values.get("id", case.id))
-        return cls(**known_fields(cls, values) | {"case": case})
+        floor = values.get("floor", case.framework == _FIRST_FLOOR)
+        return cls(**known_fields(cls, values) | {"case": case, "floor": floor})
 
 
 def _require_readable(case: Case, expected_failure: str | None) -> None:
