@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis import text
-from harness.analysis.columns import column, column_of_list, identity_column
-from harness.analysis.compared import Flag, Rank
+from harness.analysis.columns import column, column_of_list
+from harness.analysis.compared import Flag
 from harness.analysis.records import RunRecords
-from harness.analysis.row import COVERAGE, Row, Wanted, identity, ranks_told
+from harness.analysis.row import Row, Wanted, identity, ranks_told
+from harness.analysis.sampled import covers_column
 from harness.experiments.resume.records import (
     Divergence,
     InterruptRecord,
@@ -56,14 +57,7 @@ class ResumeRow(Row):
     leaf of any rank differs. It is `at_step` itself where the load did not restore the leaf.
     """
 
-    covers: str = identity_column(
-        "what comes back: weights, weights+optimizer, or full (with random generators and position "
-        "in the data)",
-        heading="covers",
-        text=lambda row: row.covers if row.method else "",
-        left_aligned=True,
-        compared=Rank("coverage", COVERAGE),
-    )
+    covers: str = covers_column(lambda row: row.covers if row.method else "")
     at_step: int | None = column("the step after which the checkpoint was saved")
     steps: int | None = column("how many steps the runs have")
     bitwise: bool | None = column(

@@ -10,6 +10,7 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import FileBytes
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity
+from harness.analysis.sampled import PER_STATE
 from harness.experiments.sizes.records import InventoryRecord, PayloadRecord, RepeatRecord
 from harness.wire.records import SyscallsRecord
 
@@ -52,27 +53,27 @@ class SizesRow(Row):
     state_bytes: int | None = column("bytes of the state in memory", unit="bytes")
     covered_bytes: int | None = column("bytes that the method saves of it", unit="bytes")
     file_bytes: int | None = column(
-        "bytes of the files over bytes of the state in memory",
+        f"bytes of the files. {PER_STATE}",
         heading="bytes",
         unit="bytes",
         per="state_bytes",
         compared=FileBytes(),
     )
     fresh_file_bytes: int | None = column(
-        "the same for a state that has not been trained",
+        f"bytes of the files of a state that has not been trained. {PER_STATE}",
         heading="fresh",
         unit="bytes",
         per="state_bytes",
         compared=FileBytes("of a fresh state"),
     )
     weights_bytes: int | None = column(
-        "stored bytes of the weights over bytes of the state",
+        f"stored bytes of the weights. {PER_STATE}",
         heading="weights",
         unit="bytes",
         per="state_bytes",
     )
     optimizer_bytes: int | None = column(
-        "stored bytes of the optimizer over bytes of the state",
+        f"stored bytes of the optimizer. {PER_STATE}",
         heading="optimizer",
         unit="bytes",
         per="state_bytes",
@@ -94,7 +95,7 @@ class SizesRow(Row):
     write_median_bytes: int | None = column("the median of these calls", unit="bytes")
     write_max_bytes: int | None = column("the largest of these calls", unit="bytes")
     device_written_bytes: int | None = column(
-        "bytes that reached the block device over bytes of the files",
+        "bytes that reached the block device. A table has them as a multiple of the files' bytes",
         heading="to device",
         unit="bytes",
         per="file_bytes",
