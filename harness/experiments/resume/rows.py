@@ -68,7 +68,8 @@ class ResumeRow(Row):
         compared=Flag("bitwise"),
     )
     diverged_at: int | None = column(
-        "the first tensor that differs, and by how many representable numbers (ulp)",
+        "the first step after which a tensor differs. A table names the tensor, and by how many "
+        "representable numbers (ulp) it differs",
         heading="first",
         text=_first_text,
         left_aligned=True,
@@ -81,7 +82,7 @@ class ResumeRow(Row):
         "the most representable numbers that any of them is away; None where none is a float"
     )
     final_count: int | None = column(
-        "how many tensors differ after the last step, and by how much",
+        "how many tensors differ after the last step. A table adds by how much",
         heading="at the end",
         text=_final_text,
     )
@@ -95,7 +96,8 @@ class ResumeRow(Row):
     )
     straight_losses: list[float] = column_of_list("the losses of the run without interruption")
     losses: list[float] = column_of_list(
-        "the loss of the last step, over that of the run without interruption",
+        "the losses of the run. A table has the last one, over that of the run without "
+        "interruption",
         heading="last loss",
         text=_losses_text,
     )

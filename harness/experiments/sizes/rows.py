@@ -80,14 +80,15 @@ class SizesRow(Row):
     )
     other_bytes: int | None = column("stored bytes of everything else that is named", unit="bytes")
     metadata_bytes: int | None = column(
-        "everything else in the files: random generators, position, headers",
+        "bytes of the files that belong to nothing named, such as headers. A table adds "
+        "everything else that is named: random generators and position",
         heading="rest",
         unit="bytes",
         text=_rest_text,
     )
     files: int | None = column("how many files a checkpoint is", heading="files")
     writes: int | None = column(
-        "how many system calls wrote it, and their median size",
+        "how many system calls wrote it. A table adds their median size",
         heading="writes",
         text=_writes_text,
     )
@@ -119,7 +120,8 @@ class SizesRow(Row):
         "the share of these slots that deflate leaves after a byte shuffle", unit="ratio"
     )
     same_in_one_process: bool | None = column(
-        "whether saving the same state again gives the same files: in one process, in two",
+        "whether saving the same state again in one process gives the same files. A table adds "
+        "whether two processes do",
         heading="same files",
         text=_same_text,
         left_aligned=True,
