@@ -54,6 +54,7 @@ def planned(method: str = "buffered", **changes: object) -> PlannedCase:
         "device": "cpu",
         "world": 1,
         "launcher": "local",
+        "experiment": "cost",
         "from_memory": entry.from_memory,
     }
     plan = {

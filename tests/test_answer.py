@@ -70,6 +70,16 @@ def test_a_method_that_has_failed_since_is_no_longer_the_answer(tmp_path: Path) 
     )
 
 
+def test_the_floor_is_the_answer_only_where_there_is_no_framework(tmp_path: Path) -> None:
+    floor = replace(item("direct", framework="plain"), floor=True)
+    framework = item("buffered", framework="jax")
+    found = [*measured(floor.case.id, 0.01), *measured(framework.case.id, 0.02)]
+    both = read_run(store_run(tmp_path, [floor, framework], found))
+    assert answer([both.rows])[0].endswith("is durable soonest with buffered in jax (20.0 ms).")
+    alone = read_run(store_run(tmp_path, [floor], found[: len(found) // 2]))
+    assert answer([alone.rows])[0].endswith("is durable soonest with direct in plain (10.0 ms).")
+
+
 def test_to_save_less_is_no_way_to_save_fast(tmp_path: Path) -> None:
     part, whole = item("direct", covers="weights"), item("buffered")
     run = read_run(

@@ -188,7 +188,7 @@ def test_an_experiment_is_one_folder_and_one_suite_file(tree: Tree, scratch: Pat
     assert "How long does it take to list the leaves?" in page
     assert "how often the leaves were listed" in page
     compared = json.loads(tree.ckptbench("compare", "latest", "latest", "--format", "json"))
-    assert len(compared["rows"]) == 2
+    assert [row["name"] for row in compared["rows"]] == ["raw times=3", "raw times=5"]
     assert not compared["regressed"]
 
 
@@ -224,11 +224,15 @@ def test_a_column_is_three_edits(tree: Tree, scratch: Path) -> None:
     declaration = (
         "    threads: int | None = column(\n"
         '        "threads after a save", heading="threads",\n'
-        "        of=SAVES, over_ranks=largest, summary=most\n"
+        "        of=SAVES, over_ranks=largest, summary=most,\n"
+        '        compared=Cost("threads", "threads", lambda samples: samples["threads"])\n'
         "    )\n"
     )
     before = "    files: int | None = column("
     assert text.count(before) == 1
+    imported = "from harness.analysis.compared import "
+    assert text.count(imported) == 1
+    text = text.replace(imported, f"{imported}Cost, ")
     rows.write_text(text.replace(before, declaration + before))
 
     [row] = measure(tree, scratch, "smoke", "--workload", "resnet50", "--method", "buffered")
@@ -237,6 +241,10 @@ def test_a_column_is_three_edits(tree: Tree, scratch: Path) -> None:
     assert "threads" in tree.ckptbench("show", "--format", "csv").splitlines()[0].split(",")
     tree.ckptbench("report", "--out", str(tree.root / "page"))
     assert "threads after a save" in (tree.root / "page" / "report.html").read_text()
+    compared = json.loads(tree.ckptbench("compare", "latest", "latest", "--format", "json"))
+    [metrics] = [row["figures"] for row in compared["rows"]]
+    [threads] = [metric for metric in metrics if metric["figure"] == "threads"]
+    assert (threads["base"], threads["head"], threads["ratio"]) == (7, 7, 1)
     reference = next((ROOT / "results" / "reference").glob("*/*-bench-raw"))
     older = json.loads(tree.ckptbench("show", str(reference), "--format", "json"))
     assert {found["threads"] for found in older} <= {0, None}, "an older record has the default"

@@ -1,8 +1,9 @@
 """The numbers of stored runs do not change when the code that reads them does.
 
 `golden/` holds what `show --format json` printed for every reference run, and what `compare`
-found for every pair of them that can be compared, before the layout of 2026-11-24. A field may be
-added. A number that changes is a mistake, or needs a new schema number and a new golden file.
+found for every pair of them that can be compared, before each experiment got a folder of its own.
+CSV has the same rows. A field may be added. A number that changes is a mistake, or needs a new
+schema number and a new golden file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.analysis import comparison, comparison_output, tables
@@ -24,6 +26,7 @@ from harness.analysis.runs import ReadRun, reference_runs
 GOLDEN = Path(__file__).parent / "golden"
 
 
+@functools.cache
 def golden(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(lzma.decompress((GOLDEN / f"{name}.json.xz").read_bytes()))
     return found
@@ -59,6 +62,28 @@ def test_rows_in_json_are_what_they_were() -> None:
     before = golden("rows")
     found = {name: json.loads(tables.to_json(run.rows)) for name, run in runs().items()}
     assert differences({name: before[name] for name in found}, found) == []
+
+
+def values(csv_text: str) -> list[dict[str, Any]]:
+    """Return the lines of a CSV file by heading, with numbers as numbers."""
+    lines = []
+    for line in csv.DictReader(io.StringIO(csv_text)):
+        lines.append({name: number_or_text(cell) for name, cell in line.items()})
+    return lines
+
+
+def number_or_text(cell: str) -> float | str:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def test_rows_in_csv_are_what_they_were() -> None:
+    for name, run in runs().items():
+        stored = pd.DataFrame(golden("rows")[name]).to_csv(index=False)
+        now = tables.to_csv(run.rows)
+        assert differences(values(stored), values(now), name) == []
 
 
 def test_csv_has_the_numbers_of_json() -> None:

@@ -20,9 +20,10 @@ from harness.driver import machine
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import Manifest
-from harness.run.plan import Selection
+from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import InvalidLine
 from harness.run.store import Run
+from harness.wire.experiment import Experiment, Stage, SuiteKey
 from harness.wire.records import Record, to_line
 
 FIRST, SECOND, THIRD = (records.save(index=index) for index in range(3))
@@ -47,6 +48,24 @@ def make(tmp_path: Path, here: Manifest) -> Make:
         return run
 
     return create
+
+
+def test_a_plan_that_does_not_say_which_framework_is_the_floor_has_the_first_one() -> None:
+    older = planned().to_json()
+    del older["floor"]
+    assert PlannedCase.from_json(older).floor
+    assert not PlannedCase.from_json(planned().to_json()).floor
+
+
+def test_a_setting_that_an_older_case_lacks_has_its_default() -> None:
+    depth = SuiteKey("how deep", default=2, in_words=lambda depth: f"{depth} deep")
+    stages = (Stage("dig", "digging"),)
+    digging = Experiment(
+        name="digging", question="How?", place=90, stages=stages, suite_keys={"depth": depth}
+    )
+    older = replace(planned().case, settings={"later": 1})
+    assert digging.settings(older) == {"depth": 2, "later": 1}
+    assert digging.settings_in_words(older) == ["2 deep", "later=1"]
 
 
 def content(run: Run) -> bytes:

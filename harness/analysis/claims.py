@@ -9,7 +9,6 @@ from typing import TypeVar
 from harness.analysis.row import Row, group_title
 from harness.analysis.text import listed
 
-FLOOR = "raw"  # no framework, but what the others are measured against
 AnyRow = TypeVar("AnyRow", bound=Row)
 Runs = Sequence[Sequence[Row]]
 """The rows of each run, oldest run first."""
@@ -45,7 +44,8 @@ def by_framework(
 
     The run is the one that tried most methods, the newest of several. So a run of a few methods
     does not replace one of all, and a method that has failed since is no longer praised. Times of
-    two runs are never compared with each other.
+    two runs are never compared with each other. The floor is no framework, and is left out beside
+    any.
     """
     settings = [_setting(row) for rows in runs for row in rows if is_good(row)]
     if not settings:
@@ -61,9 +61,8 @@ def by_framework(
         if telling:
             fullest = max(telling, key=_tried)
             found[name] = [row for row in fullest if is_good(row)]
-    if len(found) > 1:
-        found.pop(FLOOR, None)
-    return found
+    frameworks = {name: members for name, members in found.items() if not members[0].floor}
+    return frameworks or found
 
 
 def whole(rows: Sequence[AnyRow]) -> Sequence[AnyRow]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
+from harness import experiments
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.run.manifest import Manifest, comparable
@@ -53,9 +54,15 @@ class Cell(Generic[RowOfCell]):
         return State.of(self.row)
 
     @property
+    def settings(self) -> tuple[tuple[str, Any], ...]:
+        """The values of the experiment's own suite keys."""
+        values = experiments.experiment(self.row.experiment).settings(self.planned.case)
+        return tuple(sorted(values.items()))
+
+    @property
     def panel(self) -> Hashable:
-        """The framework, state, ranks and interval, which all rows of one panel share."""
-        return (self.row.framework, self.state, self.row.world, self.row.every)
+        """The framework, state, ranks and settings, which all rows of one panel share."""
+        return (self.row.framework, self.state, self.row.world, self.settings)
 
     @property
     def is_measured(self) -> bool:
@@ -78,16 +85,16 @@ class Pool:
                 cells.append(Cell(cell.row, cell.planned, cell.run))
         return cells
 
-    def rows(self, *experiments: str) -> list[Row]:
-        """Return the rows of these experiments, each case once."""
-        return [cell.row for cell in once(self._cells_of(experiments))]
+    def rows(self, *names: str) -> list[Row]:
+        """Return the rows of the experiments of these names, each case once."""
+        return [cell.row for cell in once(self._cells_of(names))]
 
-    def rows_of_several_worlds(self, *experiments: str) -> list[Row]:
+    def rows_of_several_worlds(self, *names: str) -> list[Row]:
         """Return the rows of methods that were measured on several numbers of ranks."""
-        return [cell.row for cell in of_several_worlds(self._cells_of(experiments))]
+        return [cell.row for cell in of_several_worlds(self._cells_of(names))]
 
-    def _cells_of(self, experiments: Sequence[str]) -> list[Cell[Row]]:
-        return [cell for cell in self.cells if cell.row.experiment in experiments]
+    def _cells_of(self, names: Sequence[str]) -> list[Cell[Row]]:
+        return [cell for cell in self.cells if cell.row.experiment in names]
 
 
 def pools(runs: Sequence[ReadRun]) -> list[Pool]:
@@ -182,10 +189,9 @@ def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, l
 def case_key(cell: Cell[AnyRow]) -> Hashable:
     """Return what makes a case of two runs the same; growing once is the same as not growing."""
     row: Row = cell.row
-    settings = tuple(sorted(cell.planned.case.settings.items()))
-    method = (row.experiment, row.framework, row.method, row.ablated, row.arm)
-    ranks = (row.world, row.load_world, row.strategy)
-    return (*method, *State.of(row), *ranks, row.every, max(row.scale, 1), settings)
+    method = (row.experiment, row.framework, row.method, row.arm)
+    ranks = (row.world, row.strategy, max(row.scale, 1))
+    return (*method, *State.of(row), *ranks, cell.settings)
 
 
 def _pool(runs: Sequence[ReadRun]) -> Pool:

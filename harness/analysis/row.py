@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+from harness import experiments
 from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag, Rank
 from harness.analysis.statistics import Estimate
@@ -32,23 +33,6 @@ _WORST_FIRST = ("failed", "unsupported", "skipped")
 # is to be given these.
 _COLOURS = re.compile("\x1b\\[[0-9;]*m")
 _NOT_PRINTED = re.compile("[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_IDENTITY = (
-    "framework",
-    "method",
-    "workload",
-    "preset",
-    "precision",
-    "device",
-    "world",
-    "strategy",
-    "load_world",
-    "every",
-    "ablated",
-    "scale",
-    "arm",
-    "experiment",
-    "covers",
-)
 
 
 @dataclass(frozen=True)
@@ -63,6 +47,7 @@ class Wanted:
     sharded: bool = False  # every rank writes a part
     deltas: bool = False  # a checkpoint may hold what changed since another one
     files: bool = True  # a checkpoint has files
+    floor: bool = False  # no framework, but what the others are held against
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
@@ -76,6 +61,7 @@ class Wanted:
             sharded=item.sharded,
             deltas=item.deltas,
             files=item.files,
+            floor=item.floor,
         )
 
 
@@ -105,6 +91,8 @@ class Row:
     device: str
     world: int
     strategy: str
+    # Suite keys of one experiment each, which the rows of all have had in JSON and CSV from the
+    # beginning. A newer key is a column of its experiment's own rows.
     load_world: int
     every: int
     ablated: str
@@ -114,6 +102,7 @@ class Row:
     default: bool
     asynchronous: bool = False
     sharded: bool = False
+    floor: bool = field(default=False, repr=False)
     covers: str = identity_column("what comes back", compared=Rank("coverage", COVERAGE))
     oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"
@@ -213,13 +202,9 @@ class Row:
 
 
 def identity(item: Wanted) -> dict[str, Any]:
-    """Return the fields by which a row is known."""
-    of_case = {name: getattr(item.case, name) for name in _IDENTITY}
-    return of_case | {
-        "default": item.default,
-        "asynchronous": item.asynchronous,
-        "sharded": item.sharded,
-    }
+    """Return the fields by which a row is known: those that the case or its plan has too."""
+    values = vars(item.case) | vars(item)
+    return {each.name: values[each.name] for each in fields(Row) if each.name in values}
 
 
 def verified_text(row: Any) -> str:
@@ -247,6 +232,11 @@ def ranks_told(records: Iterable[StageRecord]) -> int:
     for record in records:
         ranks |= set(record.reporting_ranks)
     return len(ranks)
+
+
+def settings_in_words(case: Case) -> list[str]:
+    """Return what the name of a case has of its experiment's own suite keys."""
+    return experiments.experiment(case.experiment).settings_in_words(case)
 
 
 def group_title(row: Row) -> str:
@@ -278,12 +268,10 @@ class Naming:
             return f"{row.framework} {row.method}".strip()
         return row.method or row.framework
 
-    def full_name(self, row: Row) -> str:
-        """Return the method with everything that tells its row from others of the method."""
-        interval = "step" if row.every == 1 else f"{row.every} steps"
-        every = f" every {interval}" if row.every else ""
+    def full_name(self, row: Row, detail: str = "") -> str:
+        """Return the method with `detail`, and the way in which its ranks train together."""
         strategy = f" with {row.strategy}" if row.strategy else ""
-        return f"{self.name(row)}{every}{strategy}"
+        return f"{self.name(row)}{detail}{strategy}"
 
     def whose(self, row: Row) -> str:
         """Return what stands before something that the row shares with others of its framework."""

@@ -37,7 +37,7 @@ def _is_oversubscribed(case: Case, workers: Sequence[WorkerRecord]) -> bool | No
 
     None where no record says how many processors those are.
     """
-    worlds = (case.world, case.load_world)
+    worlds = {case.world, *experiments.experiment(case.experiment).ranks(case)}
     of_case = []
     for worker in workers:
         if worker.framework == case.framework and worker.world in worlds and worker.cpus:

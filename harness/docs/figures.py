@@ -15,9 +15,8 @@ from harness.analysis import figures
 from harness.analysis.figures import Drawn
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
-from harness.docs.measured import FRAMEWORKS
 from harness.docs.pages import DOCS
-from harness.docs.reference import full_runs_of_one_machine
+from harness.docs.reference import frameworks, full_runs_of_one_machine
 
 FOLDER = DOCS / "figures"
 _DPI = 120
@@ -31,9 +30,10 @@ class PageFigure:
 
     suite: str
     drawn: str
-    frameworks: tuple[str, ...] = FRAMEWORKS
+    frameworks: tuple[str, ...] = ()  # all that have a full run of the suite, where none is named
 
 
+# An editor chooses the figures that the pages show.
 FIGURES = {
     "cost-pytorch": PageFigure("bench", "cost-resnet50-full-float32-cpu", ("pytorch",)),
     "cost": PageFigure("bench", "cost-resnet50-full-float32-cpu"),
@@ -77,7 +77,7 @@ def _texts_of(title: str, description: str) -> dict[str, str]:
 def runs_of(name: str) -> Sequence[ReadRun]:
     """Return the runs that a figure of the pages shows, all of one machine."""
     figure = FIGURES[name]
-    return full_runs_of_one_machine(figure.suite, figure.frameworks)
+    return full_runs_of_one_machine(figure.suite, figure.frameworks or frameworks(figure.suite))
 
 
 def _png(figure: Drawn) -> bytes:

@@ -11,10 +11,20 @@ from harness.analysis import summary, tables, text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import folded, table
-from harness.docs.reference import full_run, full_runs, machine_in_words, most_sampled, packages
+from harness.docs.reference import (
+    frameworks,
+    full_run,
+    full_runs,
+    machine_in_words,
+    most_sampled,
+    newest_full_run,
+    packages,
+)
+from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
 
-FRAMEWORKS = ("pytorch", "jax", "tensorflow", "chainer")
+# An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
+# short table one method of each kind. No trait of a method says which these are.
 README_METHODS = ("torch-save", "safetensors", "dcp", "dcp-async", "deepfreeze", "deepfreeze-sync")
 README_COLUMNS = (
     "method",
@@ -28,15 +38,15 @@ README_COLUMNS = (
 )
 TRAINED_METHODS = {
     "pytorch": ("torch-save", "safetensors", "dcp", "dcp-async"),
+    "jax": ("orbax", "orbax-async", "flax-msgpack", "safetensors"),
     "tensorflow": ("tf-checkpoint", "tf-checkpoint-async", "keras", "weights-h5"),
     "chainer": ("npz", "npz-raw", "snapshot-thread-copy", "multi-node-snapshot"),
-    "jax": ("orbax", "orbax-async", "flax-msgpack", "safetensors"),
 }
 SIZED_METHODS = {
     "pytorch": ("torch-save", "safetensors", "dcp", "deepfreeze"),
+    "jax": ("orbax", "orbax-ocdbt-raw", "orbax-plain", "flax-msgpack"),
     "tensorflow": ("tf-checkpoint", "keras", "weights-h5", "saved-model"),
     "chainer": ("npz", "npz-raw", "hdf5", "hdf5-raw"),
-    "jax": ("orbax", "orbax-ocdbt-raw", "orbax-plain", "flax-msgpack"),
 }
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
@@ -84,7 +94,7 @@ def training() -> str:
         "unflushed",
         "n",
     )
-    runs = {framework: full_run("train", framework) for framework in FRAMEWORKS}
+    runs = {framework: full_run("train", framework) for framework in TRAINED_METHODS}
     chosen = {}
     for framework, run in runs.items():
         methods = (*TRAINED_METHODS[framework], *DEEPFREEZE)
@@ -94,7 +104,7 @@ def training() -> str:
 
 def training_ranks() -> str:
     """Return the overhead of a checkpoint on one rank and on two, by framework."""
-    runs = {framework: full_run("train-ranks", framework) for framework in FRAMEWORKS}
+    runs = {framework: full_run("train-ranks", framework) for framework in TRAINED_METHODS}
     lines = []
     for framework, run in runs.items():
         for method in (*TRAINED_METHODS[framework], *DEEPFREEZE):
@@ -126,7 +136,7 @@ def scaling(framework: str) -> str:
 
 def sizes() -> str:
     """Return what the files hold of ResNet-50, by framework."""
-    runs = {framework: full_run("sizes", framework) for framework in FRAMEWORKS}
+    runs = {framework: full_run("sizes", framework) for framework in SIZED_METHODS}
     chosen = {}
     for framework, run in runs.items():
         methods = SIZED_METHODS[framework]
@@ -136,7 +146,7 @@ def sizes() -> str:
 
 def parity() -> str:
     """Return the tables of the newest run of the suite parity."""
-    run = full_run("parity", FRAMEWORKS[0])
+    run = newest_full_run("parity")
     parts = []
     for title, rows in tables.by_workload(run.rows).items():
         parts += [f"**{title}**", _table(rows)]
@@ -145,10 +155,11 @@ def parity() -> str:
 
 def reshard() -> str:
     """Return which checkpoints of two ranks other numbers of ranks can load, by method."""
-    run = full_run("reshard", FRAMEWORKS[0])
+    run = newest_full_run("reshard")
+    known = catalog.frameworks()
     cells: dict[tuple[str, str], dict[tuple[bool, int], str]] = {}
     for row in run.rows:
-        divided = "shard" in row.strategy or row.strategy == "fsdp"
+        divided = known[row.framework].strategies[row.strategy].sharded
         verdicts = cells.setdefault((row.framework, row.method), {})
         verdicts[divided, row.load_world] = _text(row, "whole")
     worlds = ((False, 1), (False, 4), (True, 1), (True, 4))
@@ -178,7 +189,7 @@ def deepfreeze_against_stock() -> str:
     """Return DeepFreeze's durable time beside the fastest other method's, and on more ranks."""
     lines = []
     runs = []
-    for framework in FRAMEWORKS:
+    for framework in frameworks("scaling"):
         bench, ranks = full_run("bench", framework), full_run("scaling", framework)
         costs = {row.method: row for row in _rows(bench, _is_large_resnet)}
         fastest = min(filter(_is_whole_stock, costs.values()), key=_durable_s)
@@ -202,7 +213,7 @@ def deepfreeze_against_ceilings() -> str:
     """Return DeepFreeze's saves, loads and stalls in ceilings, from its longest runs."""
     lines = []
     runs = []
-    for framework in FRAMEWORKS:
+    for framework in frameworks("bench"):
         run = most_sampled("bench", framework, DEEPFREEZE[1])
         costs = {row.method: row for row in _rows(run, _is_large_resnet)}
         background, blocking = (costs[method] for method in DEEPFREEZE)

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from harness.analysis.runs import ReadRun
 from harness.analysis.runs import reference_runs as read_reference_runs
 from harness.docs.markdown import table
+from harness.driver import catalog
 from harness.wire.records import WorkerRecord
 
 S_A_MINUTE = 60.0
 _ABSENT = "not installed"  # how a worker reports such a package
+_ALL_METHODS = "bench"  # the suite that every framework has a run of
 _NARROWING = frozenset({"--method", "--workload", "--world", "--strategy"})
 
 
@@ -34,9 +36,28 @@ def full_run(suite: str, framework: str) -> ReadRun:
     return max(candidates, key=_name)
 
 
+def newest_full_run(suite: str) -> ReadRun:
+    """Return the newest full run of a suite. Raises ValueError where there is none."""
+    return max(full_runs(suite), key=_name)
+
+
+@functools.cache
+def frameworks(suite: str) -> tuple[str, ...]:
+    """Return the frameworks with a full run of a suite, without the floor.
+
+    They are in the order in which the suite of all methods first measured them.
+    """
+    measured = set().union(*(_frameworks(run) for run in full_runs(suite)))
+    in_order: list[str] = []
+    for run in full_runs(_ALL_METHODS):
+        in_order += sorted(_frameworks(run))
+    shown = dict.fromkeys(name for name in in_order if name in measured - catalog.floors())
+    return tuple(shown)
+
+
 def full_runs_of_one_machine(suite: str, frameworks: Sequence[str]) -> list[ReadRun]:
     """Return the newest full run of each framework on the machine that ran the suite last."""
-    machine = _machine(max(full_runs(suite), key=_name))
+    machine = _machine(newest_full_run(suite))
     newest: dict[str, ReadRun] = {}
     for run in sorted(full_runs(suite), key=_name):
         for framework in _frameworks(run) & set(frameworks):

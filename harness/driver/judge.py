@@ -20,7 +20,6 @@ _SAMPLE_S = 0.4
 _FLOOR_SAMPLE_S = 0.1
 _BYTES_PER_S = 250e6
 _TRAINED_BYTES_PER_S = 600e6  # bytes of state whose training step takes a second
-_BLOCKS_A_SAMPLE = 4  # of `every` steps: two with checkpoints, and two without
 
 
 class Outcome(Protocol):
@@ -92,7 +91,8 @@ def _samples_s(item: PlannedCase, is_floor: bool) -> float:
     """Return the seconds that the samples of a case take."""
     sample_s = _FLOOR_SAMPLE_S if is_floor else _SAMPLE_S
     samples = item.processes * (item.samples + item.warmups)
+    steps = samples * experiments.experiment(item.case.experiment).steps_a_sample(item.case)
     moved_bytes = 2 * samples * state_bytes(item.case)
-    trained_bytes = samples * _BLOCKS_A_SAMPLE * item.case.every * state_bytes(item.case)
+    trained_bytes = steps * state_bytes(item.case)
     transfers_s = moved_bytes / _BYTES_PER_S + trained_bytes / _TRAINED_BYTES_PER_S
     return samples_wanted([item]) * sample_s + transfers_s

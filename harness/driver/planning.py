@@ -276,6 +276,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         one_writer=method.writes is Writes.ONE_RANK,
         files=method.files,
         traced=cell.sweep.traced,
+        floor=cell.framework.floor,
     )
 
 

@@ -52,7 +52,7 @@ class Sweep(tables.Table):
     gathered in `settings`.
     """
 
-    experiment: str = "cost"
+    experiment: str = Field(default_factory=experiments.default)
     workload: Names
     preset: Names
     precision: Names
@@ -83,7 +83,7 @@ class Sweep(tables.Table):
         """Move the experiment's own suite keys into `settings`."""
         if not isinstance(table, dict):
             return table
-        experiment = _experiment(table.get("experiment", "cost"))
+        experiment = _experiment(table.get("experiment", experiments.default()))
         common = {name for name in cls.model_fields if name != "settings"}
         for key in table:
             if key not in common and key not in experiment.suite_keys:

@@ -94,7 +94,8 @@ def _shared_process(item: PlannedCase) -> tuple[object, ...]:
     """
     case = item.case
     alone = _key(case) if item.own_process else ""
-    ranks = (case.world, case.load_world, case.strategy, case.launcher)
+    ranks_of_stages = experiments.experiment(case.experiment).ranks(case)
+    ranks = (case.world, ranks_of_stages, case.strategy, case.launcher)
     return (case.experiment, case.framework, case.device, ranks, alone)
 
 

@@ -28,6 +28,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(folders, key=lambda name: (experiment(name).place, name)))
 
 
+def default() -> str:
+    """Return the experiment of a sweep that names none, which is the report page's first one."""
+    return names()[0]
+
+
 @functools.cache
 def experiment(name: str) -> Experiment:
     """Return the declaration of one experiment. Raises KeyError where no folder has that name."""

@@ -11,6 +11,9 @@ from harness import experiments
 from harness.run.validation import require_known
 from harness.wire.case import SUMMARY_ABOVE, Case, case_from_json, known_fields
 
+_FIRST_FLOOR = "raw"
+"""The only floor of the runs whose plans do not say which frameworks are one."""
+
 AB = "ab-"
 """The beginning of the suite's name in a run of two arms."""
 
@@ -37,6 +40,7 @@ class PlannedCase:
     one_writer: bool = False  # one rank writes what all ranks will load
     files: bool = True  # a checkpoint has files
     traced: bool = True  # one save is watched at the system calls, where the experiment has that
+    floor: bool = False  # its framework is none, but plain files that the others are held against
 
     def fails_as_declared(self, status: str, reason: str) -> bool:
         """Return whether a row failed by the fault of its framework that its adapter declares."""
@@ -71,17 +75,19 @@ class PlannedCase:
         # The records name their case by the identifier in the plan file. A later version may have
         # computed it from fields that are unknown here, and the first versions left it out.
         vars(case)["id"] = str(values.get("id", case.id))
-        return cls(**known_fields(cls, values) | {"case": case})
+        floor = values.get("floor", case.framework == _FIRST_FLOOR)
+        return cls(**known_fields(cls, values) | {"case": case, "floor": floor})
 
 
 def _require_readable(case: Case, expected_failure: str | None) -> None:
     """Raise ValueError where the rows of a case could not be made."""
     require_known("experiment", case.experiment, experiments.names())
-    for key, suite_key in experiments.experiment(case.experiment).suite_keys.items():
-        value = getattr(case, key) if hasattr(case, key) else case.settings.get(key)
-        wanted = suite_key.why_not(value)
+    experiment = experiments.experiment(case.experiment)
+    values = experiment.settings(case)
+    for key, suite_key in experiment.suite_keys.items():
+        wanted = suite_key.why_not(values[key])
         if wanted:
-            raise ValueError(f"{key} is {wanted}, not {value!r}")
+            raise ValueError(f"{key} is {wanted}, not {values[key]!r}")
     if case.world < 1:
         raise ValueError(f"a world has at least 1 rank, not {case.world}")
     try:

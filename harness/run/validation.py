@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.wire.case import MOST_PROCESSES, MOST_RANKS, MOST_SAMPLES
 
 _LARGEST = 2**53  # a float holds it exactly: 104 days in nanoseconds, or 9 PB
-_RANK_FIELDS = ("rank", "ranks", "world", "load_world", "nodes", "scale", "slowest_rank")
+_RANK_FIELDS = ("rank", "ranks", "world", "nodes", "scale", "slowest_rank")
 _SAMPLE_FIELDS = ("samples", "warmups", "repeats")
 _MOST = (
     dict.fromkeys(_RANK_FIELDS, MOST_RANKS)

@@ -51,12 +51,13 @@ class Case:
     device: str
     world: int
     launcher: str
-    experiment: str = "cost"  # the name of a folder in harness/experiments
+    experiment: str  # the name of a folder in harness/experiments
     strategy: str = ""  # how the ranks train together; empty in a world of one
-    # ranks of the loading job where they are not those of the saving one, else 0
+    # These three are suite keys of one experiment each, and older than `settings`. They stay
+    # fields, because identifiers of stored cases and rows in JSON have them. No others are added.
     load_world: int = 0
-    every: int = 0  # steps between two checkpoints, where training goes on around them
-    ablated: str = ""  # the role of leaves that a resumed run does not get back
+    every: int = 0
+    ablated: str = ""
     scale: int = 0  # how many times as large the workload is; 0 for as it is
     nodes: int = 0  # over how many nodes the ranks are spread; 0 where they stay on one machine
     from_memory: bool = False  # its loads restore from shared memory, and not from files

@@ -19,6 +19,11 @@ def three_states(case: Case) -> int:
     return 3
 
 
+def no_steps(case: Case) -> int:
+    """Return 0: a sample trains too little to take time worth the name."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Stage:
     """One job of a process slot. The function of this name in the experiment's `worker.py` does it.
@@ -50,6 +55,7 @@ class SuiteKey:
 
     A value is a whole number from `at_least` to `at_most`, or one of the words in `choices`. A
     sweep that leaves the key out has `default`. Where that is None, every sweep must have the key.
+    `in_words` returns what a case's name has of a value; empty where it goes without saying.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
@@ -57,6 +63,7 @@ class SuiteKey:
     at_most: int = 1_000_000
     choices: tuple[str, ...] = ()
     default: int | str | None = None
+    in_words: Callable[[Any], str] | None = None
 
     def why_not(self, value: object) -> str:
         """Return which values the key takes instead of this one; empty where it takes it."""
@@ -80,7 +87,8 @@ class Experiment:
     `reads_in_another_world` says that other ranks load what these saved, so a method must allow
     that. `compares_frameworks` says that a row means something only beside rows of other
     frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside
-    the checkpoints that are kept. With `checks_timed_saves`, timed saves are loaded too.
+    the checkpoints that are kept. `steps_a_sample` counts the training steps of one sample. With
+    `checks_timed_saves`, timed saves are loaded too.
     """
 
     name: str
@@ -94,6 +102,7 @@ class Experiment:
     reads_in_another_world: bool = False
     compares_frameworks: bool = False
     states_at_work: Callable[[Case], int] = three_states
+    steps_a_sample: Callable[[Case], int] = no_steps
     checks_timed_saves: bool = False
 
     @property
@@ -109,7 +118,26 @@ class Experiment:
         """Return the seed of Python's text hashes in a process slot; None for a random one."""
         return self.hash_seeds[slot % len(self.hash_seeds)]
 
+    def ranks(self, case: Case) -> tuple[int, ...]:
+        """Return how many ranks each stage of a case has."""
+        return tuple(stage.ranks(case) for stage in self.stages)
 
-def setting(case: Case, key: str) -> Any:
-    """Return a case's value of an experiment's own suite key."""
-    return getattr(case, key) if hasattr(case, key) else case.settings[key]
+    def settings(self, case: Case) -> dict[str, Any]:
+        """Return a case's values of the experiment's own suite keys.
+
+        A case of a later version may have keys that are unknown here, and one of an older version
+        may lack a key, whose default it then has.
+        """
+        values = dict(case.settings)
+        for key, suite_key in self.suite_keys.items():
+            stored = getattr(case, key) if hasattr(case, key) else values.get(key)
+            values[key] = suite_key.default if stored is None else stored
+        return values
+
+    def settings_in_words(self, case: Case) -> list[str]:
+        """Return what a case's name has of its settings, such as "every 4 steps"."""
+        texts = []
+        for key, value in sorted(self.settings(case).items()):
+            in_words = self.suite_keys[key].in_words if key in self.suite_keys else None
+            texts.append(in_words(value) if in_words else f"{key}={value}")
+        return [text for text in texts if text]

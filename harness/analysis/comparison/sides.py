@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from harness.analysis import selections
-from harness.analysis.row import Row, group_title
+from harness.analysis.row import Row, group_title, settings_in_words
 from harness.analysis.runs import ReadRun
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case
@@ -19,7 +19,8 @@ ARMS = ("a", "b")
 
 # Fields of a case that may differ between the two sides of one row.
 _MAY_DIFFER = ("arm", "covers", "rank_local", "framework_path", "method_path", "options")
-# Fields of a case that say what its saves take of the disk, by whatever method.
+# Fields of a case that say what its saves take of the disk, by whatever method. Cases of every
+# experiment have all of them, so a training finds the ceilings of the saves beside it.
 _OF_THE_STATE = (
     "framework",
     "workload",
@@ -66,16 +67,8 @@ class SideRow:
     def name(self) -> str:
         """The framework and method, with everything that tells the row from others of its group."""
         case = self.case
-        parts = [case.framework, case.method, case.strategy]
-        if case.every:
-            parts.append(f"every {case.every} steps")
-        if case.world > 1:
-            parts.append(f"on {case.world} ranks")
-        if case.load_world:
-            parts.append(f"for {case.load_world} ranks")
-        if case.ablated:
-            parts.append(f"without {case.ablated}")
-        parts += [f"{name}={value}" for name, value in sorted(case.settings.items())]
+        ranks = f"on {case.world} ranks" if case.world > 1 else ""
+        parts = [case.framework, case.method, case.strategy, ranks, *settings_in_words(case)]
         return " ".join(part for part in parts if part)
 
 

@@ -34,11 +34,6 @@ def ranks_suffix(world: int) -> str:
     return "" if world == 1 else f", {ranks_in_words([world])}"
 
 
-def interval_in_words(every: int) -> str:
-    """Return the steps between two checkpoints in words."""
-    return "every step" if every == 1 else f"every {every} steps"
-
-
 def slug(*parts: str) -> str:
     """Return the parts as the stem of a file's name, without the empty ones."""
     plain = [re.sub(r"[^a-z0-9.]+", "-", part.lower()).strip("-") for part in parts if part]

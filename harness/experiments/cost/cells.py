@@ -14,15 +14,6 @@ _LOADED_FROM = {
 }
 
 
-def count_text(row: Any) -> str:
-    """Return how many samples count, and how many of them although they were disturbed."""
-    if not row.samples:
-        return text.NOTHING
-    if not row.used_disturbed:
-        return str(row.samples)
-    return f"{row.samples} ({row.used_disturbed}{text.DISTURBED})"
-
-
 def share_text(row: Any) -> str:
     """Return the share of the ceiling, with a mark where the ceiling is in doubt."""
     mark = "*" if row.above_ceiling else ""

@@ -18,7 +18,11 @@ EXPERIMENT = Experiment(
         Stage("reload", "loads by another number of ranks", ranks=loading_ranks),
     ),
     suite_keys={
-        "load_world": SuiteKey("the number of ranks that load the checkpoint", at_most=MOST_RANKS)
+        "load_world": SuiteKey(
+            "the number of ranks that load the checkpoint",
+            at_most=MOST_RANKS,
+            in_words=lambda ranks: f"for {ranks} ranks",
+        )
     },
     reads_in_another_world=True,
 )

@@ -26,6 +26,7 @@ EXPERIMENT = Experiment(
             "the part of the state that a resumed run does not get back",
             choices=ABLATED,
             default="",
+            in_words=lambda role: f"without {role}" if role else "",
         )
     },
     states_at_work=states_at_work,

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis import text
-from harness.analysis.columns import column, column_of_list, identity_column
-from harness.analysis.compared import Flag, Rank
+from harness.analysis.columns import column, column_of_list
+from harness.analysis.compared import Flag
 from harness.analysis.records import RunRecords
-from harness.analysis.row import COVERAGE, Row, Wanted, identity, ranks_told
+from harness.analysis.row import Row, Wanted, identity, ranks_told
+from harness.analysis.sampled import covers_column
 from harness.experiments.resume.records import (
     Divergence,
     InterruptRecord,
@@ -56,14 +57,7 @@ class ResumeRow(Row):
     leaf of any rank differs. It is `at_step` itself where the load did not restore the leaf.
     """
 
-    covers: str = identity_column(
-        "what comes back: weights, weights+optimizer, or full (with random generators and position "
-        "in the data)",
-        heading="covers",
-        text=lambda row: row.covers if row.method else "",
-        left_aligned=True,
-        compared=Rank("coverage", COVERAGE),
-    )
+    covers: str = covers_column(lambda row: row.covers if row.method else "")
     at_step: int | None = column("the step after which the checkpoint was saved")
     steps: int | None = column("how many steps the runs have")
     bitwise: bool | None = column(
@@ -74,7 +68,8 @@ class ResumeRow(Row):
         compared=Flag("bitwise"),
     )
     diverged_at: int | None = column(
-        "the first tensor that differs, and by how many representable numbers (ulp)",
+        "the first step after which a tensor differs. A table names the tensor, and by how many "
+        "representable numbers (ulp) it differs",
         heading="first",
         text=_first_text,
         left_aligned=True,
@@ -87,7 +82,7 @@ class ResumeRow(Row):
         "the most representable numbers that any of them is away; None where none is a float"
     )
     final_count: int | None = column(
-        "how many tensors differ after the last step, and by how much",
+        "how many tensors differ after the last step. A table adds by how much",
         heading="at the end",
         text=_final_text,
     )
@@ -101,7 +96,8 @@ class ResumeRow(Row):
     )
     straight_losses: list[float] = column_of_list("the losses of the run without interruption")
     losses: list[float] = column_of_list(
-        "the loss of the last step, over that of the run without interruption",
+        "the losses of the run. A table has the last one, over that of the run without "
+        "interruption",
         heading="last loss",
         text=_losses_text,
     )

@@ -10,6 +10,7 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import FileBytes
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity
+from harness.analysis.sampled import PER_STATE
 from harness.experiments.sizes.records import InventoryRecord, PayloadRecord, RepeatRecord
 from harness.wire.records import SyscallsRecord
 
@@ -52,41 +53,42 @@ class SizesRow(Row):
     state_bytes: int | None = column("bytes of the state in memory", unit="bytes")
     covered_bytes: int | None = column("bytes that the method saves of it", unit="bytes")
     file_bytes: int | None = column(
-        "bytes of the files over bytes of the state in memory",
+        f"bytes of the files. {PER_STATE}",
         heading="bytes",
         unit="bytes",
         per="state_bytes",
         compared=FileBytes(),
     )
     fresh_file_bytes: int | None = column(
-        "the same for a state that has not been trained",
+        f"bytes of the files of a state that has not been trained. {PER_STATE}",
         heading="fresh",
         unit="bytes",
         per="state_bytes",
         compared=FileBytes("of a fresh state"),
     )
     weights_bytes: int | None = column(
-        "stored bytes of the weights over bytes of the state",
+        f"stored bytes of the weights. {PER_STATE}",
         heading="weights",
         unit="bytes",
         per="state_bytes",
     )
     optimizer_bytes: int | None = column(
-        "stored bytes of the optimizer over bytes of the state",
+        f"stored bytes of the optimizer. {PER_STATE}",
         heading="optimizer",
         unit="bytes",
         per="state_bytes",
     )
     other_bytes: int | None = column("stored bytes of everything else that is named", unit="bytes")
     metadata_bytes: int | None = column(
-        "everything else in the files: random generators, position, headers",
+        "bytes of the files that belong to nothing named, such as headers. A table adds "
+        "everything else that is named: random generators and position",
         heading="rest",
         unit="bytes",
         text=_rest_text,
     )
     files: int | None = column("how many files a checkpoint is", heading="files")
     writes: int | None = column(
-        "how many system calls wrote it, and their median size",
+        "how many system calls wrote it. A table adds their median size",
         heading="writes",
         text=_writes_text,
     )
@@ -94,7 +96,7 @@ class SizesRow(Row):
     write_median_bytes: int | None = column("the median of these calls", unit="bytes")
     write_max_bytes: int | None = column("the largest of these calls", unit="bytes")
     device_written_bytes: int | None = column(
-        "bytes that reached the block device over bytes of the files",
+        "bytes that reached the block device. A table has them as a multiple of the files' bytes",
         heading="to device",
         unit="bytes",
         per="file_bytes",
@@ -118,7 +120,8 @@ class SizesRow(Row):
         "the share of these slots that deflate leaves after a byte shuffle", unit="ratio"
     )
     same_in_one_process: bool | None = column(
-        "whether saving the same state again gives the same files: in one process, in two",
+        "whether saving the same state again in one process gives the same files. A table adds "
+        "whether two processes do",
         heading="same files",
         text=_same_text,
         left_aligned=True,

@@ -9,6 +9,16 @@ def states_at_work(case: Case) -> int:
     return 6
 
 
+def steps_a_sample(case: Case) -> int:
+    """Return the steps of four blocks: two with checkpoints, and two without."""
+    return 4 * case.every
+
+
+def interval_in_words(every: int) -> str:
+    """Return the steps between two checkpoints in words."""
+    return "every step" if every == 1 else f"every {every} steps"
+
+
 EXPERIMENT = Experiment(
     name="train",
     question="How much slower does training get?",
@@ -18,6 +28,9 @@ EXPERIMENT = Experiment(
         Stage("load", "loads", samples="one", seed_offset=1),
     ),
     processes=None,
-    suite_keys={"every": SuiteKey("the number of steps between two checkpoints")},
+    suite_keys={
+        "every": SuiteKey("the number of steps between two checkpoints", in_words=interval_in_words)
+    },
     states_at_work=states_at_work,
+    steps_a_sample=steps_a_sample,
 )

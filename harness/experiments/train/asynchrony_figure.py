@@ -18,7 +18,6 @@ from harness.analysis.figures.captions import (
     caption,
     footer,
     hollow_note,
-    interval_in_words,
     is_single,
     label,
     left_out,
@@ -34,6 +33,7 @@ from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import listed, ranks_in_words
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.train import interval_in_words
 from harness.experiments.train.rows import TrainRow
 
 

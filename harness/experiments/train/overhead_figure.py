@@ -14,7 +14,6 @@ from harness.analysis.figures.captions import (
     caption,
     footer,
     hollow_note,
-    interval_in_words,
     left_out,
     missing,
     ranks_suffix,
@@ -36,6 +35,7 @@ from harness.analysis.figures.panels import (
 )
 from harness.analysis.figures.style import BLACK, BLUE, GREY, ORANGE, Look, frame
 from harness.analysis.pools import Cell, Pool, State, grouped, of_one_run
+from harness.experiments.train import interval_in_words
 from harness.experiments.train.rows import TrainRow
 
 

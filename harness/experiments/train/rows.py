@@ -22,12 +22,19 @@ from harness.analysis.columns import (
 from harness.analysis.compared import TOLERANCE, Controls, Cost, FileBytes, Worth, in_part
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, verified_column
-from harness.analysis.samples import KEY, SampleTable, Value, summed_up, usable
+from harness.analysis.sampled import (
+    Sampled,
+    add_samples,
+    add_state,
+    is_verified,
+    memory_copy_column,
+    samples_column,
+    state_bytes_column,
+    used_disturbed_column,
+)
+from harness.analysis.samples import KEY, SampleTable, Value
 from harness.analysis.statistics import Estimate, Samples
-from harness.experiments.cost.cells import count_text
-from harness.experiments.cost.rows import is_verified
 from harness.experiments.train.records import TrainingRecord
-from harness.wire.records import StateRecord
 
 # Of the training without checkpoints. An overhead that differs by less is the same.
 OVERHEAD_FLOOR = 0.01
@@ -97,7 +104,7 @@ TRAINING = Cost("training", "times that without", _of_training, drift=_drift, wo
 
 
 @dataclass(kw_only=True)
-class TrainRow(Row):
+class TrainRow(Sampled, Row):
     """What one checkpoint every `every` steps costs a training loop. Seconds are per checkpoint.
 
     The overhead is the sum of the stall, of the slowdown and of the back-pressure.
@@ -175,19 +182,11 @@ class TrainRow(Row):
         over_ranks=slowest,
         summary=location,
     )
-    samples: int = column(
-        "how many blocks of training the medians are of. In brackets, with ~, is how many of them "
-        "were disturbed",
-        default=0,
-        heading="n",
-        text=count_text,
-    )
+    samples: int = samples_column("blocks of training")
     disturbed: int = column("how many blocks stood between unequal ones without", default=0)
-    used_disturbed: int = column(
-        "how many of the samples were disturbed; all count where too few were not", default=0
-    )
+    used_disturbed: int = used_disturbed_column()
     processes: int = column("how many processes trained", default=0)
-    state_bytes: int | None = column("bytes of the state in memory, over all ranks", unit="bytes")
+    state_bytes: int | None = state_bytes_column()
     file_bytes: int | None = column(
         "bytes of the files of one checkpoint",
         unit="bytes",
@@ -196,21 +195,9 @@ class TrainRow(Row):
         summary=lambda blocks, name: int(blocks[name].median()),
         compared=FileBytes(),
     )
-    memory_copy_s: float | None = column("one copy of the state in memory", unit="s")
+    memory_copy_s: float | None = memory_copy_column()
     verified: bool = verified_column("whether every covered byte of the last checkpoint came back")
     overhead_samples: Samples | None = field(default=None, repr=False)
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Return whether the run was interrupted before a process had loaded the checkpoint."""
-        if self.status == "ok":
-            return not self.verified
-        return self.status == "skipped"
-
-    @property
-    def copy_s(self) -> float | None:
-        """The seconds of one copy of its state in memory."""
-        return self.memory_copy_s
 
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[TrainRow]:
@@ -221,10 +208,7 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[TrainRow]:
 def _row(item: Wanted, records: RunRecords) -> TrainRow:
     case = item.case
     row = TrainRow(**identity(item))
-    state = records.last(StateRecord, case.id)
-    if state is not None:
-        row.state_bytes = state.state_bytes
-        row.memory_copy_s = records.memory_copy_s(case.id)
+    add_state(row, case.id, records)
     if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
     _add_blocks(row, records.samples_of(BLOCKS, TrainRow, case.id), item.samples)
@@ -235,14 +219,9 @@ def _row(item: Wanted, records: RunRecords) -> TrainRow:
 
 
 def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
-    if blocks.empty or blocks["warmup"].all():
+    used = add_samples(row, BLOCKS, blocks, wanted)
+    if used is None:
         return
-    row.disturbed = int(blocks["disturbed"][~blocks["warmup"]].sum())
-    used = usable(blocks, wanted)
-    row.samples = len(used)
-    row.processes = used["process"].nunique()
-    row.used_disturbed = int(used["disturbed"].sum())
-    summed_up(row, BLOCKS, used)
     row.step_s = median(used, "step_s")
     row.overhead_samples = samples_of(used, "overhead_s")
     if row.memory_copy_s:

@@ -15,6 +15,7 @@ from harness.analysis.claims import (
 )
 from harness.analysis.row import Naming
 from harness.analysis.text import listed, spread_duration
+from harness.experiments.train import interval_in_words
 from harness.experiments.train.rows import TrainRow
 
 _LONGEST = float("inf")
@@ -29,13 +30,13 @@ def meaning(rows: Sequence[TrainRow], naming: Naming) -> str:
     candidates = whole(good)
     best = min(candidates, key=_overhead)
     said = [
-        f"Training loses least with {naming.full_name(best)}: {spread_duration(best.overhead_s)} a "
+        f"Training loses least with {_name(naming, best)}: {spread_duration(best.overhead_s)} a "
         "checkpoint."
     ]
     safe = min(candidates, key=_overhead_until_flushed)
     if safe is not best:
-        said.append(f"With what flushing the files still takes, it is {naming.full_name(safe)}.")
-    pressed = [naming.full_name(row) for row in good if _waits(row)]
+        said.append(f"With what flushing the files still takes, it is {_name(naming, safe)}.")
+    pressed = [_name(naming, row) for row in good if _waits(row)]
     if pressed:
         said.append(f"With {listed(pressed)} the loop waits for one checkpoint before the next.")
     return " ".join(said)
@@ -49,12 +50,17 @@ def claims(runs: Runs) -> Claims:
     told = []
     for framework, rows in loops.items():
         row = min(whole(rows), key=_overhead)
-        told.append(Told(f"{row.method} every {row.every} steps", framework, _added(row)))
+        told.append(Told(f"{row.method} {interval_in_words(row.every)}", framework, _added(row)))
     return Claims(
         training=[
             f"with all that also slows the steps, it costs training least with {by_method(told)}"
         ]
     )
+
+
+def _name(naming: Naming, row: TrainRow) -> str:
+    """Return the method with its interval, because a table may have several."""
+    return naming.full_name(row, f" {interval_in_words(row.every)}")
 
 
 def _is_good(row: TrainRow) -> bool:
