@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from harness.experiments.cost.records import OpenedRecord, SaveRecord
+from harness.experiments.cost.records import OpenedRecord, SaveRecord, UpdatesRecord
 from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
 from harness.experiments.reshard.records import ReshardRecord
 from harness.experiments.resume.records import (
@@ -29,6 +29,8 @@ from harness.wire.records import (
     Ceilings,
     FailureRecord,
     FileEntry,
+    FindingRecord,
+    IsolatedRecord,
     KeptRecord,
     LoadRecord,
     OverheadRecord,
@@ -273,6 +275,11 @@ def reshard(case: str = CASE, **changes: Any) -> ReshardRecord:
     return replace(ReshardRecord("reshard", case, 0, 0, 2, 4, 8, 2, 3), **changes)
 
 
+def finding(case: str = CASE, **changes: Any) -> FindingRecord:
+    made = FindingRecord("finding", case, 0, 0, "hard-links", "remark", "its files have two names")
+    return replace(made, **changes)
+
+
 def one_of_each() -> list[Record]:
     """A record of every type there is."""
     return [
@@ -312,4 +319,7 @@ def one_of_each() -> list[Record]:
         ),
         reshard(),
         failure(),
+        finding(),
+        IsolatedRecord("isolated", CASE, 0, 0, "save", ("ba9876543210",)),
+        UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
     ]

@@ -128,7 +128,7 @@ def test_failed_methods_are_named_beside_the_good_ones() -> None:
 
 @pytest.mark.parametrize("found", [[FAILED], [row(verified=False)]], ids=["failed", "not verified"])
 def test_without_a_verified_checkpoint_there_is_no_winner(found: list[Row]) -> None:
-    assert summary.meaning(found) == "No method gave a verified checkpoint here."
+    assert summary.meaning(found) == ("No method gave a verified checkpoint without a mark here.")
 
 
 def test_a_comparison_is_wider_among_more_methods() -> None:

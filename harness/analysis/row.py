@@ -45,7 +45,7 @@ class Wanted:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
-    deltas: bool = False  # a checkpoint may hold what changed since another one
+    size_varies: bool | None = None  # checkpoints of one state differ in size; None if unknown
     files: bool = True  # a checkpoint has files
     floor: bool = False  # no framework, but what the others are held against
 
@@ -59,7 +59,7 @@ class Wanted:
             default=item.default,
             asynchronous=item.asynchronous,
             sharded=item.sharded,
-            deltas=item.deltas,
+            size_varies=item.size_varies,
             files=item.files,
             floor=item.floor,
         )

@@ -119,8 +119,9 @@ class _MethodTable(tables.Table):
     takes_shards: bool = False
     asynchronous: bool = False
     compressed: bool = False
-    # a checkpoint may hold only what changed since another one, so its size varies
-    deltas: bool = False
+    # a checkpoint of the same state is not always as large, for example because it holds only what
+    # changed since another one
+    size_varies: bool = False
     # loads restore from shared memory, and not from files
     from_memory: bool = False
     # a checkpoint has files; one without is in memory alone

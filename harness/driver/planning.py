@@ -269,7 +269,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         unsupported="" if expected else _unsupported(cell),
         default=method.is_default,
         asynchronous=method.asynchronous,
-        deltas=method.deltas,
+        size_varies=method.size_varies,
         sharded=method.writes_parts,
         copies=method.copies(cell.shape.world, cell.is_sharded),
         checked_saves=_checked_saves(cell),

@@ -25,6 +25,7 @@ from harness.run.plan import PlannedCase
 
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
+_MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 # The peak of one rank in units of its state: the state, a method's copy of it (a snapshot or a
@@ -84,6 +85,13 @@ def volatile(path: Path) -> str | None:
     """Return why a power loss takes every file below `path`, or None where it does not."""
     file_system = mount_of(path).type
     return f"{file_system} keeps files in memory" if file_system in _IN_MEMORY else None
+
+
+def compresses(path: Path) -> bool:
+    """Return whether files below `path` may take fewer bytes of the device than they have."""
+    mount = mount_of(path)
+    options = mount.options.split(",")
+    return mount.type in _MAY_COMPRESS or any(each.startswith("compress") for each in options)
 
 
 def direct_io(path: Path) -> str | None:

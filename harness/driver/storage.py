@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from harness.driver import calibrations
+from harness.driver import calibrations, preflight
 from harness.driver.jobs import JobRunner
 from harness.driver.ledger import Ledger
 from harness.driver.units import CALIBRATION_BYTES_AT_MOST, state_bytes
@@ -29,7 +30,11 @@ def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Sto
         size_bytes = _calibration_bytes(ledger.run.plan)
         record = _taken_over(ledger, runner, size_bytes, not_direct)
         record = record or _tried(ledger, runner, size_bytes, not_direct)
-    return _requests(record)
+    requests = _requests(record)
+    if preflight.compresses(runner.scratch):
+        # Fewer bytes are read from the device than the files have, and nobody knows how many fewer.
+        return replace(requests, counts_device_reads=False)
+    return requests
 
 
 def _requests(record: CalibrationRecord) -> Storage:

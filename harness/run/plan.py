@@ -34,7 +34,8 @@ class PlannedCase:
     default: bool = False  # the framework's own first choice
     asynchronous: bool = False
     sharded: bool = False  # every rank writes a part
-    deltas: bool = False  # a checkpoint may hold what changed since another one
+    # checkpoints of one state differ in size; None in older plans, which do not say
+    size_varies: bool | None = None
     copies: int = 1  # of the state that one checkpoint holds
     checked_saves: int = 1  # timed saves of a process that are loaded and verified too
     one_writer: bool = False  # one rank writes what all ranks will load

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.analysis import text
 
+_WORTH_A_COLUMN = 0.1  # of the load
 # The words of a cell for a load that is not cold, where they are not the word of the record.
 _LOADED_FROM = {
     "uncounted": "not cached, reads not counted",
@@ -93,8 +94,14 @@ def has_open(rows: Sequence[Any]) -> bool:
 
 
 def has_load_open(rows: Sequence[Any]) -> bool:
-    """Return whether any run says it: older ones do not."""
-    return any(row.load_open_s is not None for row in rows)
+    """Return whether opening to load takes time that is worth a column beside any load."""
+    return any(_opens_long(row) for row in rows)
+
+
+def _opens_long(row: Any) -> bool:
+    if row.load_open_s is None or row.load_s is None:
+        return False
+    return bool(row.load_open_s.value > _WORTH_A_COLUMN * row.load_s.value)
 
 
 def has_waits_in_step(rows: Sequence[Any]) -> bool:

@@ -43,11 +43,13 @@ class FastestRaw:
 
 def marks_of_saves(item: Wanted, saves: pd.DataFrame, fastest: FastestRaw) -> Iterator[str]:
     """Yield what is doubtful in the saves of a case."""
+    if saves.empty:
+        return
     bytes_per_s = saves["file_bytes"] / saves["durable_s"]
     yield from _too_fast(bytes_per_s[_is_comparable(saves)], fastest.write, "a save wrote", "write")
     least, most = saves["file_bytes"].min(), saves["file_bytes"].max()
     allowed_bytes = max(_TOTALS_DIFFER_SHARE * most, _TOTALS_DIFFER_BYTES)
-    if most - least > allowed_bytes and not item.deltas:
+    if most - least > allowed_bytes and item.size_varies is False:
         yield (
             f"its saves stored from {size(least)} to {size(most)} of a state that does not change "
             "its size, so some may lack a part"
@@ -58,6 +60,8 @@ def marks_of_loads(
     loads: pd.DataFrame, opened: Sequence[OpenedRecord], fastest: FastestRaw
 ) -> Iterator[str]:
     """Yield what is doubtful in the loads of a case, whose methods were `opened` to save."""
+    if loads.empty:
+        return
     bytes_per_s = loads["file_bytes"] / loads["load_s"]
     is_cold = loads["load_cache"] == "cold"
     read = bytes_per_s[_is_comparable(loads) & is_cold]
