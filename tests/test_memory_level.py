@@ -47,7 +47,10 @@ def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> N
         first.clear()
 
 
+# Patient, because beside other tests the ranks' libraries may be read anew within the load's time,
+# and on so small a state that looks like reading the files.
 @pytest.mark.slow
+@pytest.mark.patient
 def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
     found = measure([planned("deepfreeze-memory", world=2, launcher="mpirun")])
     assert (found.rows[0].status, found.rows[0].load_cache) == ("ok", "memory"), found.rows[
