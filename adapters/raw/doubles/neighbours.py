@@ -44,7 +44,7 @@ class PatchedFlush(_Changing):
     name = "patched-flush"
 
     def change(self, path: Path) -> None:
-        os.fsync = lambda descriptor: None
+        os.fsync = lambda fd: None
 
 
 class LowerLimit(_Changing):
