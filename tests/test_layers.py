@@ -129,7 +129,8 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
     "__init__.py": rule(f"{WIRE} harness.experiments"),
     "records.py": rule(WIRE),
     "worker.py": rule(
-        "harness.wire harness.worker harness.experiments workloads adapters.base",
+        "harness.wire harness.worker harness.durability harness.experiments workloads "
+        "adapters.base",
         "numpy",
     ),
     "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),

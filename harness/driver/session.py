@@ -150,6 +150,8 @@ class Session:
             if slot < item.processes and not complete:
                 items.append(item)
         for stage in stages:
+            if stage.by_driver:
+                continue
             missing = [item for item in items if not self._is_done(item, slot, stage)]
             batches = [[item] for item in missing] if stage.one_case_a_process else [missing]
             for number, batch in enumerate(batches, start=1):
@@ -307,6 +309,9 @@ class _SlotSession:
     def jobs(self) -> Path:
         return self._ledger.run.jobs
 
+    def files(self, case: Case) -> Path:
+        return self._ledger.run.folder / case.experiment / case.id
+
     def announce(self, text: str) -> None:
         self._ledger.announce(f"{title(self._at.unit.items)}: {text}")
 
@@ -326,3 +331,6 @@ class _SlotSession:
 
     def add(self, record: Record) -> None:
         self._ledger.add(record)
+
+    def fail(self, case: Case, phase: str, reason: str) -> None:
+        self._ledger.fail(case.id, self.slot, 0, phase, reason)

@@ -10,15 +10,18 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from harness.durability import blind_spots, replay, window
+from harness.durability import blind_spots, contents, replay, window
 
+_WRITE_BYTES_AT_MOST = 16 << 20  # strace keeps a buffer of five times this
 _PROBE = "from os import access, F_OK; access('/', F_OK)"
 # The probe's call as a log shows it.
 _PROBED = '"/", F_OK'
 
 
-def command(log: Path) -> list[str]:
+def command(log: Path, payload: bool = False) -> list[str]:
     """Return the argv prefix that runs a program under strace, with its threads and children.
+
+    With `payload`, the log also holds the bytes of every write, so that files can be built from it.
 
     All of them write to one log. io_uring_setup fails with ENOSYS, as on kernels without it,
     because some event loops (libuv, in PyTorch's TCPStore) open a ring only to wait with, and a log
@@ -26,6 +29,8 @@ def command(log: Path) -> list[str]:
     writes show.
     """
     names = [*window.MARK_CALLS, *blind_spots.RING_CALLS, *replay.CALLS]
+    if payload:
+        names += contents.EXTRA_CALLS
     # The question mark lets strace skip calls that this architecture does not have.
     traced = ",".join(f"?{name}" for name in names)
     # Calls that are not traced then run at full speed.
@@ -33,15 +38,15 @@ def command(log: Path) -> list[str]:
     # Descriptors come with their paths, so that nobody has to follow descriptor tables through dup,
     # fork and threads.
     show_paths = ["-y"]
-    # Bytes that are written do not show. strace never shortens paths.
-    hide_payload = ["-s0"]
+    # So many bytes of each string show. strace never shortens paths.
+    shown_bytes = [f"-s{_WRITE_BYTES_AT_MOST if payload else 0}"]
     return [
         "strace",
         "-f",
         *filter_in_kernel,
         "-qq",
         *show_paths,
-        *hide_payload,
+        *shown_bytes,
         *("-e", "signal=none"),
         *("-e", f"trace={traced}"),
         *("-e", "inject=io_uring_setup:error=ENOSYS"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from harness.durability.calls import FOREVER, Call
@@ -78,3 +78,20 @@ def _first_line(all_marks: list[_Mark], case_id: str, instant: marks.Instant, af
             f"because it has no mark {instant!r} of case {case_id}"
         )
     return min(lines)
+
+
+def case_lines(lines: Sequence[str], case_id: str) -> list[str]:
+    """Return the lines of a log from the opening of a case's method to the end of its save.
+
+    Raises MissingMarkError if the log lacks either mark.
+    """
+    begin = _line_with(lines, marks.path(case_id, "opened"))
+    end = _line_with(lines, marks.path(case_id, "watched"))
+    return list(lines[begin : end + 1])
+
+
+def _line_with(lines: Sequence[str], path: str) -> int:
+    for number, line in enumerate(lines):
+        if path in line:
+            return number
+    raise MissingMarkError(f"the log has no mark {path}")

@@ -14,7 +14,8 @@ class ExperimentSession(Protocol):
     """The session as the driver part of an experiment sees it: a few cases in one process slot.
 
     A `driver.py` may have a function `after_stages(session: ExperimentSession) -> None`. The
-    session calls it once the stages of its cases are complete in that slot.
+    session calls it once the stages of its cases are complete in that slot, but for those stages
+    whose jobs the function runs itself.
     """
 
     @property
@@ -37,6 +38,9 @@ class ExperimentSession(Protocol):
     def jobs(self) -> Path:
         """The folder for files of running jobs. It is removed when the run ends."""
 
+    def files(self, case: Case) -> Path:
+        """Return the folder for files of a case that stay with the run. It may not exist yet."""
+
     def announce(self, text: str) -> None:
         """Tell the person who watches what begins now."""
 
@@ -54,3 +58,6 @@ class ExperimentSession(Protocol):
 
     def add(self, record: Record) -> None:
         """Store a record of the driver's own."""
+
+    def fail(self, case: Case, phase: str, reason: str) -> None:
+        """Store that a case has failed, unless it is stored already."""

@@ -43,6 +43,7 @@ class Stage:
     seed_offset: int = 0  # is added to the seed, so that a load starts from another state
     one_case_a_process: bool = False
     ends_killed: bool = False  # its processes never end by themselves
+    by_driver: bool = False  # the experiment's `driver.py` runs its jobs
 
     def reporting_ranks(self, case: Case) -> int:
         """Return how many ranks must report before the stage is complete for a case."""

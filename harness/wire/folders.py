@@ -40,6 +40,10 @@ class Folders:
         """
         return self.scratch / "expected" / f"{case.id}-{rank}.json"
 
+    def recording(self, case: Case) -> Path:
+        """Return the folder of what is recorded of one save of a case, call by call."""
+        return self.scratch / "recordings" / case.id
+
     def reference(self, case: Case, rank: int) -> Path:
         """Return the index of the states that a rank stored of the uninterrupted run.
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from typing import Literal, cast, get_args
 
-# After "watched", nobody looks for late work any more.
-Instant = Literal["begin", "returned", "staged", "finished", "watched"]
+# "opened" comes before the method is opened. After "watched", nobody looks for late work any more.
+Instant = Literal["opened", "begin", "returned", "staged", "finished", "watched"]
 
 _PREFIX = "/ckptbench/mark/"
 
@@ -20,7 +20,12 @@ def mark(case_id: str, instant: Instant) -> None:
 
     It never exists, but a trace shows the call.
     """
-    os.access(f"{_PREFIX}{case_id}/{instant}", os.F_OK)
+    os.access(path(case_id, instant), os.F_OK)
+
+
+def path(case_id: str, instant: Instant) -> str:
+    """Return the path by which an instant of a case shows in a log."""
+    return f"{_PREFIX}{case_id}/{instant}"
 
 
 def parse(path: str) -> tuple[str, Instant] | None:

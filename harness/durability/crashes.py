@@ -1,0 +1,168 @@
+"""Builds the directories that a kill or a power loss leaves, at every instant of one save."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from harness.durability.blind_spots import blind_spot
+from harness.durability.calls import Call, UnreadableError
+from harness.durability.contents import ContentReplay, Step
+from harness.durability.trees import Tree, difference
+from harness.durability.volume import NOTHING, Loss
+from harness.durability.window import find_window
+
+Strike = Literal["kill", "power loss"]
+T = TypeVar("T")
+
+_LOST = {
+    "cut": "all that was not flushed is lost",
+    "zeros": "all that was not flushed is lost, and files keep their new length with zeros",
+}
+
+
+class NotSeenError(Exception):
+    """The log does not show every change of the save, so no state can be built from it."""
+
+
+@dataclass(frozen=True)
+class CrashState:
+    """The directory that one strike at one instant leaves. `instant` counts the steps before it."""
+
+    strike: Strike
+    instant: int
+    in_words: str
+    tree: Tree
+
+
+class Crashes:
+    """The crash states of one recorded save.
+
+    The directory `root` held `before` when the save began, all of it safe.
+    """
+
+    def __init__(self, calls: Sequence[Call], case_id: str, root: Path, before: Tree) -> None:
+        """Take the log of a worker. Raises MissingMarkError if it lacks the save."""
+        self._calls = calls
+        self._window = find_window(calls, case_id)
+        self._root = root
+        self._before = before
+        self.steps: list[Step] = []
+        self.after: Tree = {}
+
+    def follow(self, real_after: Tree) -> None:
+        """Replay the whole save, and prove that it leaves the files that were really there.
+
+        Raises NotSeenError where it does not, or where the log has a gap.
+        """
+        doubt = blind_spot(self._calls, self._window)
+        if doubt is not None:
+            raise NotSeenError(doubt)
+        replay = self._replay_at_begin()
+        self.steps = list(self._steps(replay))
+        self.after = replay.volume.tree()
+        differs = difference(real_after, self.after)
+        if differs is not None:
+            raise NotSeenError(f"a replay of the log does not give the real files: {differs}")
+
+    def states(self, instants: Collection[int], singles: int) -> Iterator[CrashState]:
+        """Yield the states at the chosen instants, kills and power losses.
+
+        An instant is the number of steps that are done. At each, at most `singles` power losses
+        take one name or one file alone.
+        """
+        replay = self._replay_at_begin()
+        if 0 in instants:
+            yield from self._at_instant(replay, 0, singles)
+        for done, _ in enumerate(self._steps(replay), start=1):
+            if done in instants:
+                yield from self._at_instant(replay, done, singles)
+
+    def when(self, instant: int) -> str:
+        """Return an instant in words."""
+        if not self.steps:
+            return "during the save"
+        if instant == 0:
+            return f"before {self.steps[0].in_words}"
+        if instant == len(self.steps):
+            return f"after {self.steps[-1].in_words}"
+        done = self.steps[instant - 1].in_words
+        return f"between {done} and {self.steps[instant].in_words}"
+
+    def _at_instant(
+        self, replay: ContentReplay, instant: int, singles: int
+    ) -> Iterator[CrashState]:
+        volume = replay.volume
+        when = self.when(instant)
+        yield CrashState("kill", instant, f"killed {when}", volume.tree())
+        losses: list[tuple[str, Loss]] = []
+        single = volume.losses()
+        if single:
+            losses.append((_LOST["cut"], volume.everything("cut")))
+        if any(loss.files for _, loss in single):
+            losses.append((_LOST["zeros"], volume.everything("zeros")))
+        # With only one thing to lose, losing it alone is losing everything.
+        if len(single) > 1:
+            losses += single[:singles]
+        losses.append(("nothing is lost", NOTHING))
+        for words, loss in losses:
+            in_words = f"power lost {when}: {words}"
+            yield CrashState("power loss", instant, in_words, volume.tree(loss))
+
+    def _replay_at_begin(self) -> ContentReplay:
+        """Return a replay of all calls before the save, with the files that were there then."""
+        replay = ContentReplay(self._root)
+        for call in self._between(-1, self._window.begin):
+            try:
+                replay.apply(call)
+            except UnreadableError:
+                # What was there when the save began is known.
+                continue
+        replay.volume.adopt(self._before)
+        return replay
+
+    def _steps(self, replay: ContentReplay) -> Iterator[Step]:
+        """Apply the calls of the save, and yield each that did something below the root."""
+        for call in self._between(self._window.begin, self._window.finished):
+            try:
+                step = replay.apply(call)
+            except UnreadableError as error:
+                line = call.start + 1
+                raise NotSeenError(
+                    f"line {line} of the log does not tell enough: {error}"
+                ) from None
+            if step is not None:
+                yield step
+
+    def _between(self, begin: int, end: int) -> list[Call]:
+        return [call for call in self._calls if begin < call.start < end]
+
+
+def chosen_instants(steps: Sequence[Step], at_most: int) -> list[int]:
+    """Return the instants to try: all of them, or around every step that is no plain write first.
+
+    What room is left goes to instants between plain writes, evenly.
+    """
+    every = range(len(steps) + 1)
+    if len(every) <= at_most:
+        return list(every)
+    telling = {0, len(steps)}
+    for index, step in enumerate(steps):
+        if not step.is_plain:
+            telling |= {index, index + 1}
+    if len(telling) >= at_most:
+        return thinned(sorted(telling), at_most)
+    others = [instant for instant in every if instant not in telling]
+    return sorted(telling | set(thinned(others, at_most - len(telling))))
+
+
+def thinned(items: Sequence[T], at_most: int) -> list[T]:
+    """Return at most so many of the items, evenly spread, with the first and the last."""
+    if len(items) <= at_most:
+        return list(items)
+    if at_most <= 1:
+        return list(items[:at_most])
+    last = len(items) - 1
+    return [items[round(index * last / (at_most - 1))] for index in range(at_most)]

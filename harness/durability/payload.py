@@ -1,0 +1,33 @@
+"""The bytes that a traced write hands to the kernel."""
+
+from __future__ import annotations
+
+import re
+
+from harness.durability.calls import Call, UnreadableError
+
+# strace ends a string with dots where it shows only its first part.
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?')
+_VECTOR = frozenset({"writev", "pwritev", "pwritev2"})
+
+
+def written(call: Call) -> bytes:
+    """Return the bytes that a call of the write family has written.
+
+    Raises UnreadableError where the log does not hold all of them.
+    """
+    argument = call.argument(1)
+    strings = _STRING.findall(argument)
+    if call.name not in _VECTOR:
+        strings = strings[:1]
+    if not strings or any(dots for _, dots in strings):
+        raise UnreadableError(f"the log does not hold the bytes of {call.name}")
+    whole = b"".join(_bytes(text) for text, _ in strings)
+    if len(whole) < call.value:
+        raise UnreadableError(f"the log does not hold all bytes of {call.name}")
+    return whole[: call.value]
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes that strace spells as a C string."""
+    return text.encode("ascii").decode("unicode_escape").encode("latin-1")

@@ -1,0 +1,104 @@
+"""Damages to a complete checkpoint: flipped bits, zeroed pages, cut, missing and swapped files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.durability.crashes import thinned
+from harness.durability.trees import File, Tree
+from harness.experiments.faults.recorded_save import Part
+
+_PAGE_BYTES = 4096
+_FILES_AT_MOST = 8
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A damaged directory, and the damage in words."""
+
+    in_words: str
+    tree: Tree
+
+
+def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Iterator[Damaged]:
+    """Yield the damages to the files of checkpoint `newer`, beside the whole checkpoint `older`."""
+    files = files_of(after, newer)
+    yield from _flipped_bits(after, parts)
+    yield from _zeroed_pages(after, parts)
+    for name in thinned(sorted(files), _FILES_AT_MOST):
+        yield from _cut(after, name)
+    for name in thinned(sorted(files), _FILES_AT_MOST):
+        yield Damaged(f"{name} missing", _without(after, name))
+        yield from _swapped(after, files, name, older, newer)
+
+
+def files_of(tree: Tree, checkpoint: str) -> Mapping[str, bytes]:
+    """Return the files of one checkpoint with their bytes, by their paths below the root."""
+    return {
+        name: node.data
+        for name, node in tree.items()
+        if isinstance(node, File) and (name == checkpoint or name.startswith(f"{checkpoint}/"))
+    }
+
+
+def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
+    for part in parts:
+        data = bytearray(_data(after, part.file))
+        middle = (part.begin + part.end) // 2
+        for bit in (0, 7):
+            flipped = bytearray(data)
+            flipped[middle] ^= 1 << bit
+            words = f"bit {bit} of byte {middle:,} of {part.file} flipped, in its {part.name}"
+            yield Damaged(words, _with(after, part.file, flipped))
+
+
+def _zeroed_pages(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
+    """Yield one damage for each part, whose page in the file is zeroed."""
+    for part in parts:
+        data = bytearray(_data(after, part.file))
+        middle = (part.begin + part.end) // 2
+        begin = middle - middle % _PAGE_BYTES
+        length = min(_PAGE_BYTES, len(data) - begin)
+        data[begin : begin + length] = bytes(length)
+        words = f"the page at {begin:,} of {part.file} zeroed, in its {part.name}"
+        yield Damaged(words, _with(after, part.file, data))
+
+
+def _cut(after: Tree, name: str) -> Iterator[Damaged]:
+    data = _data(after, name)
+    lengths = {0, 1, len(data) // 2, len(data) - _PAGE_BYTES, len(data) - 1}
+    for length in sorted(lengths):
+        if 0 <= length < len(data):
+            words = f"{name} cut to {length:,} of {len(data):,} bytes"
+            yield Damaged(words if length else f"{name} empty", _with(after, name, data[:length]))
+
+
+def _swapped(
+    after: Tree, files: Mapping[str, bytes], name: str, older: str, newer: str
+) -> Iterator[Damaged]:
+    """Yield the file replaced by the older checkpoint's, and by a sister file of its own."""
+    of_older = older + name.removeprefix(newer)
+    node = after.get(of_older)
+    if isinstance(node, File):
+        yield Damaged(f"{name} swapped with {of_older}", _with(after, name, node.data))
+    data = files[name]
+    sisters = [other for other in sorted(files) if files[other] != data]
+    if sisters:
+        # The one of the most similar size is the hardest to tell apart.
+        sister = min(sisters, key=lambda other: abs(len(files[other]) - len(data)))
+        yield Damaged(f"{name} swapped with {sister}", _with(after, name, files[sister]))
+
+
+def _data(tree: Tree, name: str) -> bytes:
+    node = tree[name]
+    assert isinstance(node, File)
+    return node.data
+
+
+def _with(tree: Tree, name: str, data: bytes | bytearray) -> Tree:
+    return {**tree, name: File(bytes(data))}
+
+
+def _without(tree: Tree, name: str) -> Tree:
+    return {path: node for path, node in tree.items() if path != name}

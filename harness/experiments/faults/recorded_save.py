@@ -1,0 +1,121 @@
+"""One recorded save as files: its system calls, and the directory before and after it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tarfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from harness.durability import log
+from harness.durability.calls import Call
+from harness.durability.trees import File, Folder, Link, Tree
+
+AT = "at.json"
+"""The file in a recording's folder that holds the state that is tried now."""
+
+BEGIN = "begin"
+"""The file in a recording's folder that holds the number of the first state to try."""
+
+_CALLS = "calls.log.gz"
+_BEFORE = "before.tar.gz"
+_AFTER = "after.tar.gz"
+_ROOT = "root.json"
+_FASTEST = 1  # of gzip, because most of the bytes are random
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a checkpoint file that damage is aimed at. `file` is a path below the root."""
+
+    name: str  # such as "header" or "large tensor"
+    file: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class RecordedSave:
+    """A save of the second checkpoint beside the first, in the directory `root`.
+
+    `expected` holds the digests of both states as JSON, by the names of the checkpoints.
+    """
+
+    root: Path
+    before: Tree
+    after: Tree
+    parts: tuple[Part, ...]
+    expected: dict[str, Any]
+
+    def write(self, folder: Path) -> None:
+        """Store all of it but the calls, which the driver adds."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _pack(self.before, folder / _BEFORE)
+        _pack(self.after, folder / _AFTER)
+        described = {
+            "root": str(self.root),
+            "parts": [asdict(part) for part in self.parts],
+            "expected": self.expected,
+        }
+        (folder / _ROOT).write_text(json.dumps(described))
+
+
+def read(folder: Path) -> RecordedSave:
+    """Return what `write` stored. Raises OSError where it is not there."""
+    described = json.loads((folder / _ROOT).read_text())
+    return RecordedSave(
+        root=Path(described["root"]),
+        before=_unpack(folder / _BEFORE),
+        after=_unpack(folder / _AFTER),
+        parts=tuple(Part(**part) for part in described["parts"]),
+        expected=described["expected"],
+    )
+
+
+def write_calls(folder: Path, lines: Sequence[str]) -> None:
+    """Store the lines of the log that show the save."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / _CALLS, "wt", compresslevel=_FASTEST, errors="surrogateescape") as file:
+        file.writelines(lines)
+
+
+def read_calls(folder: Path) -> list[Call]:
+    """Return the calls that `write_calls` stored, in the order of their return."""
+    with gzip.open(folder / _CALLS, "rt", errors="surrogateescape") as lines:
+        return list(log.parse(lines))
+
+
+def _pack(tree: Tree, archive: Path) -> None:
+    with tarfile.open(archive, "w:gz", compresslevel=_FASTEST) as tar:
+        for name in sorted(tree):
+            node = tree[name]
+            member = tarfile.TarInfo(name)
+            data = b""
+            if isinstance(node, Folder):
+                member.type = tarfile.DIRTYPE
+            elif isinstance(node, Link):
+                member.type = tarfile.SYMTYPE
+                member.linkname = node.target
+            else:
+                data = node.data
+            member.size = len(data)
+            tar.addfile(member, BytesIO(data))
+
+
+def _unpack(archive: Path) -> Tree:
+    tree: dict[str, File | Folder | Link] = {}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.isdir():
+                tree[member.name] = Folder()
+            elif member.issym():
+                tree[member.name] = Link(member.linkname)
+            else:
+                content = tar.extractfile(member)
+                assert content is not None
+                tree[member.name] = File(content.read())
+    return tree

@@ -1,0 +1,79 @@
+"""The records of struck saves: how one was recorded, and what each strike left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.wire.records import Record, StageRecord
+
+Verdict = Literal["safe", "refused", "silent", "lost"]
+Strike = Literal["kill", "power loss", "damage"]
+
+WORST_FIRST: tuple[Verdict, ...] = ("lost", "silent", "refused", "safe")
+
+
+@dataclass(frozen=True)
+class RecordedRecord(StageRecord):
+    """One save whose system calls and bytes are recorded, beside a complete checkpoint."""
+
+    kind: Literal["recorded"]
+    case: str
+    process: int
+    rank: int
+    files: int
+    file_bytes: int
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "record"
+
+
+@dataclass(frozen=True)
+class StruckRecord(Record):
+    """A directory that a strike leaves, and what a resuming script gets from it.
+
+    `instant` is the number of steps of the save that were done, and None for a damage. `again` is
+    the number of an earlier state with the same files, which was tried in its place. `got` is the
+    checkpoint whose bytes came back, and empty for none.
+    """
+
+    kind: Literal["struck"]
+    case: str
+    process: int
+    rank: int
+    number: int
+    strike: Strike
+    instant: int | None
+    in_words: str
+    verdict: Verdict
+    got: str
+    reason: str
+    again: int | None = None
+
+
+@dataclass(frozen=True)
+class TriedRecord(StageRecord):
+    """The end of all states of one save.
+
+    `steps` is the number of its calls that changed or flushed anything. `not_seen` says why no
+    kills and power losses could be built from the recording; empty where they could.
+    """
+
+    kind: Literal["tried"]
+    case: str
+    process: int
+    rank: int
+    steps: int
+    instants: int
+    states: int
+    not_seen: str
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "try"
+
+
+RECORDS = (RecordedRecord, StruckRecord, TriedRecord)

@@ -1,0 +1,62 @@
+"""All directories that strikes leave of one recorded save, in a fixed order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
+from harness.durability.trees import Tree
+from harness.durability.window import MissingMarkError
+from harness.experiments.faults.damage import damages
+from harness.experiments.faults.recorded_save import read, read_calls
+from harness.experiments.faults.records import Strike
+
+OLDER = "step-1"
+NEWER = "step-2"
+_SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
+
+
+@dataclass(frozen=True)
+class State:
+    """One directory. `number` counts all of a save's; `instant` is None for a damage."""
+
+    number: int
+    strike: Strike
+    instant: int | None
+    in_words: str
+    tree: Tree
+
+
+class States:
+    """The states of one recorded save, which its folder and the limits determine.
+
+    `not_seen` says why no crash states can be built; empty where they can.
+    """
+
+    def __init__(self, folder: Path, case_id: str, instants: int) -> None:
+        """Read a recording, and replay it once. Raises OSError where it is not there."""
+        self.save = read(folder)
+        self.not_seen = ""
+        self.steps = 0
+        self.instants: list[int] = []
+        try:
+            self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
+            self._crashes.follow(self.save.after)
+        except (MissingMarkError, NotSeenError) as error:
+            self.not_seen = str(error)
+            return
+        self.steps = len(self._crashes.steps)
+        self.instants = chosen_instants(self._crashes.steps, instants)
+
+    def __iter__(self) -> Iterator[State]:
+        """Yield every state, crashes first."""
+        number = 0
+        if not self.not_seen:
+            for crash in self._crashes.states(frozenset(self.instants), _SINGLES_AT_MOST):
+                yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
+                number += 1
+        for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
+            yield State(number, "damage", None, damaged.in_words, damaged.tree)
+            number += 1

@@ -1,0 +1,152 @@
+"""Resumes from a directory as a user's script does, and judges what it gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.durability import trees
+from harness.durability.trees import Tree
+from harness.experiments.faults.records import Verdict
+from harness.experiments.faults.states import NEWER, OLDER
+from harness.wire.case import Case
+from harness.worker import verify
+from harness.worker.bench import Bench
+from harness.worker.failures import describe
+from harness.worker.verify import Digests
+
+_CHECKPOINT = re.compile(r"step-(\d+)")
+_REASON_AT_MOST = 300  # characters
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The verdict on one directory. `got` is the checkpoint that came back; empty for none."""
+
+    verdict: Verdict
+    got: str
+    reason: str
+
+
+class Trial:
+    """Loads by one method into one state, which is another one before each load."""
+
+    def __init__(self, bench: Bench, case: Case, expected: Mapping[str, Any]) -> None:
+        """Take the digests of both checkpoints as JSON, by their names.
+
+        Raises Mismatch where the state that is loaded into has a saved value already.
+        """
+        self._bench = bench
+        self._case = case
+        self._scope = bench.scope(case)
+        self._expected: dict[str, Digests] = {
+            name: verify.digests_from_json(values) for name, values in expected.items()
+        }
+        bench.rebuild_target()
+        self._target = self._leaves()
+        self._target_digests = bench.digests()
+        for digests in self._expected.values():
+            bench.assign_other_bytes(verify.equal_leaves(digests, self._target_digests))
+            self._target = self._leaves()
+            self._target_digests = bench.digests()
+
+    def resume(self, folder: Path, whole: Tree) -> Outcome:
+        """Load the newest checkpoint that is visible in a folder.
+
+        `whole` is the older checkpoint as it was when it was complete.
+        """
+        newest = newest_checkpoint(folder)
+        if newest is None:
+            return Outcome("lost", "", "no checkpoint is visible")
+        outcome = self._load(folder / newest)
+        if outcome.verdict == "refused" and not self._is_whole(folder, whole):
+            return Outcome("lost", "", f"{outcome.reason}; the older checkpoint is damaged too")
+        return outcome
+
+    def _load(self, path: Path) -> Outcome:
+        bench = self._bench
+        self._make_target()
+        bench.output.enter("load")
+        try:
+            method = bench.open_method(self._case)
+            bench.forget_digests()
+            bench.output.enter("load")
+            method.load(bench.state, path)
+            bench.framework.synchronize(bench.state)
+            loaded = bench.digests()
+            bench.close_method(method)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # A panic of a Rust extension is no Exception.
+            bench.forget_digests()
+            bench.thread_errors.clear()
+            return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
+        return self._judge(loaded, path.name)
+
+    def _judge(self, loaded: Digests, name: str) -> Outcome:
+        """Return whose bytes a load has brought."""
+        for checkpoint in (name, *self._expected):
+            if not self._wrong_leaves(loaded, self._expected.get(checkpoint)):
+                return Outcome("safe", checkpoint, "")
+        wrong = self._wrong_leaves(loaded, self._expected[name])
+        return Outcome("silent", "", f"wrong after the load: {verify.listed(wrong)}")
+
+    def _wrong_leaves(self, loaded: Digests, saved: Digests | None) -> list[str]:
+        """Return the covered leaves that are not as they were saved."""
+        if saved is None:
+            return ["all of them"]
+        return [
+            name
+            for name, digest in saved.items()
+            if self._scope.covered(digest)
+            and (name not in loaded or loaded[name].sha256 != digest.sha256)
+        ]
+
+    def _make_target(self) -> None:
+        """Set every leaf to a value that no checkpoint has."""
+        bench = self._bench
+        bench.output.enter("prepare")
+        try:
+            bench.framework.assign(bench.state, self._target)
+            bench.forget_digests()
+            is_target = verify.hashes(bench.digests(), self._target) == verify.hashes(
+                self._target_digests, self._target
+            )
+        except Exception:
+            # A refused load may leave leaves of other shapes.
+            is_target = False
+        if not is_target:
+            bench.rebuild_target()
+            bench.framework.assign(bench.state, self._target)
+            bench.forget_digests()
+
+    def _leaves(self) -> dict[str, memoryview]:
+        """Return a copy of the state."""
+        leaves = self._bench.framework.leaves(self._bench.state)
+        return {leaf.name: memoryview(bytes(leaf.data)) for leaf in leaves}
+
+    def _is_whole(self, folder: Path, whole: Tree) -> bool:
+        """Return whether the older checkpoint has all of its files as they were."""
+        found = _below(trees.read(folder), [OLDER])
+        return trees.difference(_below(whole, [OLDER]), found) is None
+
+
+def newest_checkpoint(folder: Path) -> str | None:
+    """Return the name that a script takes for the newest checkpoint; None where there is none.
+
+    It takes the highest number, and knows nothing of the names of unfinished files.
+    """
+    names = [path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]
+    return max(names, key=lambda name: int(name.removeprefix("step-")), default=None)
+
+
+def _below(tree: Tree, checkpoints: Iterable[str]) -> Tree:
+    kept = tuple(checkpoints)
+    return {name: node for name, node in tree.items() if name.split("/")[0] in kept}
+
+
+__all__ = ["NEWER", "OLDER", "Outcome", "Trial", "newest_checkpoint"]

@@ -1,0 +1,170 @@
+"""Records one save beside a complete checkpoint, and tries what strikes leave of it. Never timed.
+
+A tracer around the process that records sees every call with its bytes. Another process then builds
+the directories that a kill, a power loss or a damage leaves, and resumes from each of them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from harness.durability import trees
+from harness.experiments.faults.damage import files_of
+from harness.experiments.faults.parts import parts
+from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
+from harness.experiments.faults.records import RecordedRecord, StruckRecord, TriedRecord
+from harness.experiments.faults.states import NEWER, OLDER, State, States
+from harness.experiments.faults.trial import Outcome, Trial
+from harness.wire.case import Case, Task
+from harness.wire.marks import mark
+from harness.worker import storage, verify
+from harness.worker.bench import Bench, Entries
+from harness.worker.tracing import marked_save
+
+
+def run_recordings(bench: Bench, entries: Entries) -> None:
+    """Save twice by the method of each task. The second save is recorded."""
+
+    def record(task: Task) -> None:
+        case = task.case
+        folder = bench.fresh(case.id).parent
+        recorded = bench.folders.recording(case)
+        mark(case.id, "opened")
+        method = bench.open_method(case)
+        expected = {}
+        bench.train()
+        bench.add_fresh_bits()
+        expected[OLDER] = verify.digests_to_json(bench.digests())
+        with bench.phase("save"):
+            pending = method.save(bench.state, folder / OLDER)
+            pending.staged()
+        with bench.phase("finished"):
+            pending.finished()
+            storage.sync_tree(folder / OLDER)
+        bench.train()
+        bench.add_fresh_bits()
+        expected[NEWER] = verify.digests_to_json(bench.digests())
+        before = trees.read(folder)
+        marked_save(bench, method, case, folder / NEWER)
+        after = trees.read(folder)
+        files = files_of(after, NEWER)
+        save = RecordedSave(
+            root=folder,
+            before=before,
+            after=after,
+            parts=tuple(parts(files, _leaves(bench))),
+            expected=expected,
+        )
+        save.write(recorded)
+        bench.close_method(method)
+        bench.output.write(
+            RecordedRecord(
+                kind="recorded",
+                **bench.identity(case),
+                files=len(files),
+                file_bytes=sum(map(len, files.values())),
+            )
+        )
+        storage.remove_tree(folder)
+
+    bench.attempt(entries, record)
+
+
+def run_trials(bench: Bench, entries: Entries) -> None:
+    """Resume from every directory that a strike leaves."""
+
+    def attempt(task: Task) -> None:
+        case = task.case
+        recorded = bench.folders.recording(case)
+        instants = int(case.settings["instants"])
+        states = States(recorded, case.id, instants)
+        begin = _first_number(recorded)
+        tried = _Tried(bench, case, states.save)
+        count = 0
+        for state in states:
+            count += 1
+            tried.take(state, resumes=state.number >= begin)
+        bench.output.write(
+            TriedRecord(
+                kind="tried",
+                **bench.identity(case),
+                steps=states.steps,
+                instants=len(states.instants),
+                states=count,
+                not_seen=states.not_seen,
+            )
+        )
+
+    bench.attempt(entries, attempt, bench.rebuild_target)
+
+
+class _Tried:
+    """The states of one save that were tried so far."""
+
+    def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
+        self._bench = bench
+        self._case = case
+        self._save = save
+        self._trial = Trial(bench, case, save.expected)
+        self._recorded = bench.folders.recording(case)
+        self._folder = bench.folders.scratch / "struck"
+        self._first: dict[str, tuple[int, Outcome | None]] = {}
+
+    def take(self, state: State, resumes: bool) -> None:
+        """Resume from a state, unless an earlier one has the same files or process."""
+        digest = trees.digest(state.tree)
+        number, outcome = self._first.get(digest, (state.number, None))
+        again = number if number != state.number else None
+        if not resumes:
+            self._first.setdefault(digest, (state.number, None))
+            return
+        if outcome is None:
+            outcome = self._resume(state)
+            self._first[digest] = (number, outcome)
+        self._bench.output.write(
+            StruckRecord(
+                kind="struck",
+                **self._bench.identity(self._case),
+                number=state.number,
+                strike=state.strike,
+                instant=state.instant,
+                in_words=state.in_words,
+                verdict=outcome.verdict,
+                got=outcome.got,
+                reason=outcome.reason,
+                again=again,
+            )
+        )
+
+    def _resume(self, state: State) -> Outcome:
+        at = {
+            "number": state.number,
+            "strike": state.strike,
+            "instant": state.instant,
+            "in_words": state.in_words,
+        }
+        # A loader may take the process with it, and then this file says with which state.
+        (self._recorded / AT).write_text(json.dumps(at))
+        trees.write(state.tree, self._folder)
+        outcome = self._trial.resume(self._folder, self._save.before)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        # The reason is not to depend on where the run had its scratch directory.
+        return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
+
+
+def _first_number(recorded: Path) -> int:
+    file = recorded / BEGIN
+    return int(file.read_text()) if file.exists() else 0
+
+
+def _leaves(bench: Bench) -> Iterator[bytes]:
+    """Yield the bytes of every leaf."""
+    for leaf in bench.framework.leaves(bench.state):
+        yield bytes(leaf.data)
+
+
+STAGES = {"record": run_recordings, "try": run_trials}
