@@ -24,7 +24,7 @@ class _Found:
 
 def parts(files: Mapping[str, bytes], leaves: Iterable[bytes]) -> list[Part]:
     """Return the parts of the largest files of a checkpoint, given the bytes of its tensors."""
-    searched = [data for data in leaves if len(data) >= _FOUND_FROM_BYTES]
+    searched = {data for data in leaves if len(data) >= _FOUND_FROM_BYTES}
     largest = sorted(files, key=lambda name: -len(files[name]))[:_FILES_AT_MOST]
     found: list[Part] = []
     for name in largest:
@@ -33,7 +33,7 @@ def parts(files: Mapping[str, bytes], leaves: Iterable[bytes]) -> list[Part]:
     return found
 
 
-def _parts_of(name: str, data: bytes, leaves: Sequence[bytes]) -> list[Part]:
+def _parts_of(name: str, data: bytes, leaves: Iterable[bytes]) -> list[Part]:
     tensors = sorted(_tensors(data, leaves), key=lambda tensor: tensor.begin)
     if not tensors:
         return [Part("only part", name, 0, len(data)), _end(name, data)]
@@ -56,7 +56,7 @@ def _end(name: str, data: bytes) -> Part:
     return Part("end", name, max(0, len(data) - _END_BYTES), len(data))
 
 
-def _tensors(data: bytes, leaves: Sequence[bytes]) -> Iterable[_Found]:
+def _tensors(data: bytes, leaves: Iterable[bytes]) -> Iterable[_Found]:
     for leaf in leaves:
         begin = data.find(leaf)
         if begin >= 0:

@@ -69,15 +69,13 @@ class Trial:
     def _load(self, path: Path) -> Outcome:
         bench = self._bench
         self._make_target()
+        method = bench.open_method(self._case)
+        bench.forget_digests()
         bench.output.enter("load")
         try:
-            method = bench.open_method(self._case)
-            bench.forget_digests()
-            bench.output.enter("load")
             method.load(bench.state, path)
             bench.framework.synchronize(bench.state)
             loaded = bench.digests()
-            bench.close_method(method)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
@@ -85,6 +83,8 @@ class Trial:
             bench.forget_digests()
             bench.thread_errors.clear()
             return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
+        finally:
+            bench.close_method(method)
         return self._judge(loaded, path.name)
 
     def _judge(self, loaded: Digests, name: str) -> Outcome:

@@ -6,11 +6,15 @@ the directories that a kill, a power loss or a damage leaves, and resumes from e
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from harness.durability import trees
 from harness.experiments.faults.damage import files_of
@@ -162,9 +166,17 @@ def _first_number(recorded: Path) -> int:
 
 
 def _leaves(bench: Bench) -> Iterator[bytes]:
-    """Yield the bytes of every leaf."""
+    """Yield the bytes of every leaf in every order of its axes.
+
+    A format may store a tensor in another layout than the workload has.
+    """
     for leaf in bench.framework.leaves(bench.state):
-        yield bytes(leaf.data)
+        count = math.prod(leaf.shape)
+        if not count:
+            continue
+        elements = np.frombuffer(leaf.data, np.uint8).reshape(*leaf.shape, -1)
+        for axes in itertools.permutations(range(len(leaf.shape))):
+            yield elements.transpose(*axes, len(axes)).tobytes()
 
 
 STAGES = {"record": run_recordings, "try": run_trials}
