@@ -10,6 +10,13 @@ from harness.wire.records import Record, StageRecord
 Verdict = Literal["safe", "refused", "silent", "lost"]
 Strike = Literal["kill", "power loss", "damage"]
 
+# The kinds of damage. The part of the file follows the first one, such as "header".
+FLIPPED = "flipped bit in "
+ZEROED = "zeroed page"
+CUT = "cut"
+MISSING = "missing"
+SWAPPED = "swapped"
+
 WORST_FIRST: tuple[Verdict, ...] = ("lost", "silent", "refused", "safe")
 
 
@@ -36,7 +43,8 @@ class StruckRecord(Record):
 
     `instant` is the number of steps of the save that were done, and None for a damage. `again` is
     the number of an earlier state with the same files, which was tried in its place. `got` is the
-    checkpoint whose bytes came back, and empty for none.
+    checkpoint whose bytes came back, and empty for none. `damage_kind` groups damages, such as
+    "zeroed page", and is empty for a crash.
     """
 
     kind: Literal["struck"]
@@ -51,6 +59,7 @@ class StruckRecord(Record):
     got: str
     reason: str
     again: int | None = None
+    damage_kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,17 @@ _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
 
 @dataclass(frozen=True)
 class State:
-    """One directory. `number` counts all of a save's; `instant` is None for a damage."""
+    """One directory. `number` counts all of a save's.
+
+    `instant` is None for a damage, and `damage_kind` is empty for a crash.
+    """
 
     number: int
     strike: Strike
     instant: int | None
     in_words: str
     tree: Tree
+    damage_kind: str = ""
 
 
 class States:
@@ -58,5 +62,5 @@ class States:
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
         for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
-            yield State(number, "damage", None, damaged.in_words, damaged.tree)
+            yield State(number, "damage", None, damaged.in_words, damaged.tree, damaged.kind)
             number += 1

@@ -141,6 +141,7 @@ class _Tried:
                 got=outcome.got,
                 reason=outcome.reason,
                 again=again,
+                damage_kind=state.damage_kind,
             )
         )
 
@@ -150,6 +151,7 @@ class _Tried:
             "strike": state.strike,
             "instant": state.instant,
             "in_words": state.in_words,
+            "damage_kind": state.damage_kind,
         }
         # A loader may take the process with it, and then this file says with which state.
         (self._recorded / AT).write_text(json.dumps(at))
