@@ -64,15 +64,15 @@ class FaultsRow(Row):
     worst: str = column(
         "the first state with the worst verdict of a kill or a power loss, in words",
         default="",
-        heading="the worst crash",
-        left_aligned=True,
     )
     worst_damage: str = column("the first damage with the worst verdict, in words", default="")
     not_seen: str = column(
         "why no kill or power loss could be built; empty if it could", default=""
     )
     struck: list[dict[str, Any]] = column_of_list("every state: what struck, when, and the verdict")
-    verdicts_by_instant: dict[int, Verdict] = field(default_factory=dict, repr=False)
+    # The figure needs these two. JSON has them state by state in `struck`.
+    verdicts_by_instant: dict[Strike, dict[int, Verdict]] = field(default_factory=dict, repr=False)
+    verdicts_by_damage: dict[str, list[Verdict]] = field(default_factory=dict, repr=False)
 
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[FaultsRow]:
@@ -106,10 +106,8 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
     row.worst = _in_words(crashes) or row.not_seen
     row.worst_damage = _in_words([record for record in struck if record.strike == "damage"])
     row.struck = [_described(record) for record in struck]
-    for record in crashes:
-        assert record.instant is not None
-        so_far = row.verdicts_by_instant.get(record.instant, "safe")
-        row.verdicts_by_instant[record.instant] = worst_of([so_far, record.verdict])
+    for record in struck:
+        _add_to_figure(row, record)
     return row
 
 
@@ -120,6 +118,15 @@ def _add_strike(row: FaultsRow, strike: Strike, struck: Sequence[StruckRecord]) 
     verdicts = [record.verdict for record in struck]
     setattr(row, name, worst_of(verdicts))
     setattr(row, f"{name}_verdicts", dict(Counter(verdicts)))
+
+
+def _add_to_figure(row: FaultsRow, record: StruckRecord) -> None:
+    if record.instant is None:
+        row.verdicts_by_damage.setdefault(record.damage_kind, []).append(record.verdict)
+        return
+    by_instant = row.verdicts_by_instant.setdefault(record.strike, {})
+    so_far = by_instant.get(record.instant, "safe")
+    by_instant[record.instant] = worst_of([so_far, record.verdict])
 
 
 def _in_words(struck: Sequence[StruckRecord]) -> str:
@@ -143,4 +150,5 @@ def _described(record: StruckRecord) -> dict[str, Any]:
         "got": record.got,
         "reason": printable(record.reason),
         "again": record.again,
+        "damage_kind": record.damage_kind,
     }
