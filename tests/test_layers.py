@@ -84,7 +84,9 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/run": rule("harness.wire harness.run harness.experiments", "pydantic"),
     "harness/experiments/__init__.py": rule("harness.wire harness.experiments"),
     "harness/cli": rule(
-        "harness.cli harness.driver harness.analysis harness.run harness.wire workloads",
+        # The command of one experiment asks for that experiment's part by name.
+        "harness.cli harness.driver harness.analysis harness.run harness.wire "
+        "harness.experiments.part workloads",
         "typer rich",
     ),
     "harness/durability": rule("harness.wire harness.durability"),
@@ -134,6 +136,7 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
         "numpy",
     ),
     "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),
+    "struck.py": rule("harness.wire harness.run harness.durability harness.experiments"),
     "rows.py": rule(
         "harness.wire harness.run harness.analysis harness.experiments", "pandas numpy scipy"
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from harness.experiments.faults.records import Strike
 
 OLDER = "step-1"
 NEWER = "step-2"
+_CHECKPOINT = re.compile(r"step-(\d+)")
 _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
 
 
@@ -64,3 +66,12 @@ class States:
         for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
             yield State(number, "damage", None, damaged.in_words, damaged.tree, damaged.kind)
             number += 1
+
+
+def newest_of(names: Iterable[str]) -> str | None:
+    """Return the name that a script takes for the newest checkpoint; None where there is none.
+
+    It takes the highest number, and knows nothing of the names of unfinished files.
+    """
+    checkpoints = [name for name in names if _CHECKPOINT.fullmatch(name)]
+    return max(checkpoints, key=lambda name: int(name.removeprefix("step-")), default=None)

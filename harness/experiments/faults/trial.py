@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 from harness.durability import trees
 from harness.durability.trees import Tree
 from harness.experiments.faults.records import Verdict
-from harness.experiments.faults.states import NEWER, OLDER
+from harness.experiments.faults.states import NEWER, OLDER, newest_of
 from harness.wire.case import Case
 from harness.worker import verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 from harness.worker.verify import Digests
 
-_CHECKPOINT = re.compile(r"step-(\d+)")
 _REASON_AT_MOST = 300  # characters
 
 
@@ -58,7 +56,7 @@ class Trial:
 
         `whole` is the older checkpoint as it was when it was complete.
         """
-        newest = newest_checkpoint(folder)
+        newest = newest_of(path.name for path in folder.iterdir())
         if newest is None:
             return Outcome("lost", "", "no checkpoint is visible")
         outcome = self._load(folder / newest)
@@ -135,18 +133,9 @@ class Trial:
         return trees.difference(_below(whole, [OLDER]), found) is None
 
 
-def newest_checkpoint(folder: Path) -> str | None:
-    """Return the name that a script takes for the newest checkpoint; None where there is none.
-
-    It takes the highest number, and knows nothing of the names of unfinished files.
-    """
-    names = [path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]
-    return max(names, key=lambda name: int(name.removeprefix("step-")), default=None)
-
-
 def _below(tree: Tree, checkpoints: Iterable[str]) -> Tree:
     kept = tuple(checkpoints)
     return {name: node for name, node in tree.items() if name.split("/")[0] in kept}
 
 
-__all__ = ["NEWER", "OLDER", "Outcome", "Trial", "newest_checkpoint"]
+__all__ = ["NEWER", "OLDER", "Outcome", "Trial"]
