@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
 from harness.experiments.faults.damage import damages
+from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
 from harness.experiments.faults.records import Strike
 
@@ -20,13 +22,17 @@ _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
 
 @dataclass(frozen=True)
 class State:
-    """One directory. `number` counts all of a save's; `instant` is None for a damage."""
+    """One directory. `number` counts all of a save's; `instant` is None where nobody counted.
+
+    `left` tells more of a strike that was real.
+    """
 
     number: int
     strike: Strike
     instant: int | None
     in_words: str
     tree: Tree
+    left: Left | None = None
 
 
 class States:
@@ -37,9 +43,11 @@ class States:
 
     def __init__(self, folder: Path, case_id: str, instants: int) -> None:
         """Read a recording, and replay it once. Raises OSError where it is not there."""
+        self._folder = folder
         self.save = read(folder)
         self.not_seen = ""
         self.steps = 0
+        self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
             self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
@@ -47,7 +55,8 @@ class States:
         except (MissingMarkError, NotSeenError) as error:
             self.not_seen = str(error)
             return
-        self.steps = len(self._crashes.steps)
+        self.all_steps = self._crashes.steps
+        self.steps = len(self.all_steps)
         self.instants = chosen_instants(self._crashes.steps, instants)
 
     def __iter__(self) -> Iterator[State]:
@@ -59,4 +68,7 @@ class States:
                 number += 1
         for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
             yield State(number, "damage", None, damaged.in_words, damaged.tree)
+            number += 1
+        for left, tree in stored(self._folder):
+            yield State(number, left.strike, None, left.in_words, tree, left)
             number += 1
