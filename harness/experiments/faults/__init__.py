@@ -2,6 +2,8 @@
 
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
+ALL_INSTANTS = 1_000_000
+
 EXPERIMENT = Experiment(
     name="faults",
     question="What is left when a save is struck?",
@@ -15,10 +17,18 @@ EXPERIMENT = Experiment(
     ),
     suite_keys={
         "instants": SuiteKey(
-            "how many instants of a save are struck at most", at_most=100_000, default=60
+            "how many instants of a save are struck at most",
+            at_most=ALL_INSTANTS,
+            default=60,
+            in_words=lambda number: "",
+            option="--states",
         ),
         "kills": SuiteKey(
-            "how many times a save is really killed at most", at_least=0, at_most=1000, default=8
+            "how many times a save is really killed at most",
+            at_least=0,
+            at_most=1000,
+            default=8,
+            in_words=lambda number: "",
         ),
     },
 )

@@ -12,6 +12,7 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import Rank
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
+from harness.analysis.statistics import Estimate
 from harness.experiments.faults.records import (
     WORST_FIRST,
     ErrorsRecord,
@@ -78,7 +79,7 @@ class FaultsRow(Row):
     as_predicted: int | None = column(
         "how many of them left exactly the files that their calls predict", heading="as predicted"
     )
-    preempted_s: float | None = column(
+    preempted_s: Estimate | None = column(
         "the seconds from a SIGTERM while training to a checkpoint on the disk",
         heading="SIGTERM to durable",
         unit="s",
@@ -166,7 +167,8 @@ def _add_real(
     row.not_struck = next(filter(None, reasons), "")
     preempted = records.last(PreemptedRecord, case)
     if preempted is not None:
-        row.preempted_s = preempted.training_ns / 1e9
+        seconds = preempted.training_ns / 1e9
+        row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
 
 
 def _in_words(struck: Sequence[StruckRecord]) -> str:
