@@ -90,6 +90,8 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "typer rich",
     ),
     "harness/durability": rule("harness.wire harness.durability"),
+    # A program of its own that runs in the harness's environment, around a worker.
+    "harness/durability/gate": rule("harness.wire harness.durability", "psutil pyseccomp"),
     "harness/driver": rule(
         "harness harness.wire harness.run harness.durability harness.experiments harness.driver "
         "workloads",

@@ -7,10 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
 from harness.experiments.faults.damage import damages
+from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
 from harness.experiments.faults.records import Strike
 
@@ -22,9 +24,9 @@ _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
 
 @dataclass(frozen=True)
 class State:
-    """One directory. `number` counts all of a save's.
+    """One directory. `number` counts all of a save's; `instant` is None where nobody counted.
 
-    `instant` is None for a damage, and `damage_kind` is empty for a crash.
+    `left` tells more of a strike that was real. `damage_kind` is empty for what is no damage.
     """
 
     number: int
@@ -32,6 +34,7 @@ class State:
     instant: int | None
     in_words: str
     tree: Tree
+    left: Left | None = None
     damage_kind: str = ""
 
 
@@ -43,9 +46,11 @@ class States:
 
     def __init__(self, folder: Path, case_id: str, instants: int) -> None:
         """Read a recording, and replay it once. Raises OSError where it is not there."""
+        self._folder = folder
         self.save = read(folder)
         self.not_seen = ""
         self.steps = 0
+        self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
             self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
@@ -53,7 +58,8 @@ class States:
         except (MissingMarkError, NotSeenError) as error:
             self.not_seen = str(error)
             return
-        self.steps = len(self._crashes.steps)
+        self.all_steps = self._crashes.steps
+        self.steps = len(self.all_steps)
         self.instants = chosen_instants(self._crashes.steps, instants)
 
     def __iter__(self) -> Iterator[State]:
@@ -64,7 +70,12 @@ class States:
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
         for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
-            yield State(number, "damage", None, damaged.in_words, damaged.tree, damaged.kind)
+            words = damaged.in_words
+            kind = damaged.kind
+            yield State(number, "damage", None, words, damaged.tree, damage_kind=kind)
+            number += 1
+        for left, tree in stored(self._folder):
+            yield State(number, left.strike, None, left.in_words, tree, left)
             number += 1
 
 
