@@ -6,6 +6,7 @@ EXPERIMENT = Experiment(
     name="faults",
     question="What is left when a save is struck?",
     place=35,
+    stores=True,
     stages=(
         Stage("record", "one save, call by call", reports="rank 0", by_driver=True),
         Stage("try", "what a strike leaves", reports="rank 0", by_driver=True, seed_offset=1),

@@ -57,6 +57,7 @@ class States:
             for crash in self._crashes.states(frozenset(self.instants), _SINGLES_AT_MOST):
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
-        for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
+        save = self.save
+        for damaged in damages(save.after, save.before, save.parts, OLDER, NEWER):
             yield State(number, "damage", None, damaged.in_words, damaged.tree)
             number += 1

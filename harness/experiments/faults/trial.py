@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from adapters.base import NothingToRestore
 from harness.durability import trees
-from harness.durability.trees import Tree
+from harness.durability.trees import File
+from harness.experiments.faults.damage import own_files
+from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.records import Verdict
-from harness.experiments.faults.states import NEWER, OLDER
+from harness.experiments.faults.states import NEWER
+from harness.experiments.faults.subject import open_subject
 from harness.wire.case import Case
 from harness.worker import verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 from harness.worker.verify import Digests
 
-_CHECKPOINT = re.compile(r"step-(\d+)")
 _REASON_AT_MOST = 300  # characters
 
 
@@ -32,10 +33,10 @@ class Outcome:
 
 
 class Trial:
-    """Loads by one method into one state, which is another one before each load."""
+    """Loads by one method or store into one state, which is another one before each load."""
 
-    def __init__(self, bench: Bench, case: Case, expected: Mapping[str, Any]) -> None:
-        """Take the digests of both checkpoints as JSON, by their names.
+    def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
+        """Take the save that was recorded.
 
         Raises Mismatch where the state that is loaded into has a saved value already.
         """
@@ -43,8 +44,9 @@ class Trial:
         self._case = case
         self._scope = bench.scope(case)
         self._expected: dict[str, Digests] = {
-            name: verify.digests_from_json(values) for name, values in expected.items()
+            name: verify.digests_from_json(values) for name, values in save.expected.items()
         }
+        self._wholes = [own_files(save.before, save.after), own_files(save.after, save.before)]
         bench.rebuild_target()
         self._target = self._leaves()
         self._target_digests = bench.digests()
@@ -53,46 +55,45 @@ class Trial:
             self._target = self._leaves()
             self._target_digests = bench.digests()
 
-    def resume(self, folder: Path, whole: Tree) -> Outcome:
-        """Load the newest checkpoint that is visible in a folder.
-
-        `whole` is the older checkpoint as it was when it was complete.
-        """
-        newest = newest_checkpoint(folder)
-        if newest is None:
-            return Outcome("lost", "", "no checkpoint is visible")
-        outcome = self._load(folder / newest)
-        if outcome.verdict == "refused" and not self._is_whole(folder, whole):
-            return Outcome("lost", "", f"{outcome.reason}; the older checkpoint is damaged too")
+    def resume(self, folder: Path) -> Outcome:
+        """Restore the newest checkpoint that is visible in a folder."""
+        outcome = self._resume(folder)
+        if outcome.verdict == "refused" and not self._has_a_whole_one(folder):
+            return Outcome("lost", "", f"{outcome.reason}; no checkpoint has all of its files")
+        if outcome.verdict == "lost" and self._has_a_whole_one(folder):
+            return Outcome("lost", "", f"{outcome.reason}, but one has all of its files")
         return outcome
 
-    def _load(self, path: Path) -> Outcome:
+    def _resume(self, folder: Path) -> Outcome:
         bench = self._bench
         self._make_target()
-        method = bench.open_method(self._case)
-        bench.forget_digests()
-        bench.output.enter("load")
-        try:
-            method.load(bench.state, path)
-            bench.framework.synchronize(bench.state)
-            loaded = bench.digests()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            # A panic of a Rust extension is no Exception.
+        with ExitStack() as closing:
             bench.forget_digests()
-            bench.thread_errors.clear()
-            return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
-        finally:
-            bench.close_method(method)
-        return self._judge(loaded, path.name)
+            try:
+                subject = open_subject(bench, self._case, folder)
+                closing.callback(bench.close_method, subject)
+                bench.output.enter("load")
+                name = subject.resume(bench.state)
+                bench.framework.synchronize(bench.state)
+                loaded = bench.digests()
+            except NothingToRestore as nothing:
+                return Outcome("lost", "", str(nothing)[:_REASON_AT_MOST])
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                # A panic of a Rust extension is no Exception.
+                bench.forget_digests()
+                bench.thread_errors.clear()
+                return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
+        return self._judge(loaded, name)
 
     def _judge(self, loaded: Digests, name: str) -> Outcome:
         """Return whose bytes a load has brought."""
         for checkpoint in (name, *self._expected):
             if not self._wrong_leaves(loaded, self._expected.get(checkpoint)):
                 return Outcome("safe", checkpoint, "")
-        wrong = self._wrong_leaves(loaded, self._expected[name])
+        # A store may name a step that nobody saved.
+        wrong = self._wrong_leaves(loaded, self._expected.get(name, self._expected[NEWER]))
         return Outcome("silent", "", f"wrong after the load: {verify.listed(wrong)}")
 
     def _wrong_leaves(self, loaded: Digests, saved: Digests | None) -> list[str]:
@@ -129,24 +130,10 @@ class Trial:
         leaves = self._bench.framework.leaves(self._bench.state)
         return {leaf.name: memoryview(bytes(leaf.data)) for leaf in leaves}
 
-    def _is_whole(self, folder: Path, whole: Tree) -> bool:
-        """Return whether the older checkpoint has all of its files as they were."""
-        found = _below(trees.read(folder), [OLDER])
-        return trees.difference(_below(whole, [OLDER]), found) is None
-
-
-def newest_checkpoint(folder: Path) -> str | None:
-    """Return the name that a script takes for the newest checkpoint; None where there is none.
-
-    It takes the highest number, and knows nothing of the names of unfinished files.
-    """
-    names = [path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]
-    return max(names, key=lambda name: int(name.removeprefix("step-")), default=None)
-
-
-def _below(tree: Tree, checkpoints: Iterable[str]) -> Tree:
-    kept = tuple(checkpoints)
-    return {name: node for name, node in tree.items() if name.split("/")[0] in kept}
-
-
-__all__ = ["NEWER", "OLDER", "Outcome", "Trial", "newest_checkpoint"]
+    def _has_a_whole_one(self, folder: Path) -> bool:
+        """Return whether either checkpoint has all of its files as they were."""
+        found = trees.read(folder)
+        return any(
+            all(found.get(name) == File(data) for name, data in whole.items())
+            for whole in self._wholes
+        )

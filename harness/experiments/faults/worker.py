@@ -22,6 +22,7 @@ from harness.experiments.faults.parts import parts
 from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
 from harness.experiments.faults.records import RecordedRecord, StruckRecord, TriedRecord
 from harness.experiments.faults.states import NEWER, OLDER, State, States
+from harness.experiments.faults.subject import open_subject
 from harness.experiments.faults.trial import Outcome, Trial
 from harness.wire.case import Case, Task
 from harness.wire.marks import mark
@@ -31,31 +32,31 @@ from harness.worker.tracing import marked_save
 
 
 def run_recordings(bench: Bench, entries: Entries) -> None:
-    """Save twice by the method of each task. The second save is recorded."""
+    """Save twice by the method or store of each task. The second save is recorded."""
 
     def record(task: Task) -> None:
         case = task.case
         folder = bench.fresh(case.id).parent
         recorded = bench.folders.recording(case)
         mark(case.id, "opened")
-        method = bench.open_method(case)
+        subject = open_subject(bench, case, folder)
         expected = {}
         bench.train()
         bench.add_fresh_bits()
         expected[OLDER] = verify.digests_to_json(bench.digests())
         with bench.phase("save"):
-            pending = method.save(bench.state, folder / OLDER)
+            pending = subject.save(bench.state, folder / OLDER)
             pending.staged()
         with bench.phase("finished"):
             pending.finished()
-            storage.sync_tree(folder / OLDER)
+            storage.sync_tree(folder)
         bench.train()
         bench.add_fresh_bits()
         expected[NEWER] = verify.digests_to_json(bench.digests())
         before = trees.read(folder)
-        marked_save(bench, method, case, folder / NEWER)
+        marked_save(bench, subject, case, folder / NEWER)
         after = trees.read(folder)
-        files = files_of(after, NEWER)
+        files = files_of(after, before)
         save = RecordedSave(
             root=folder,
             before=before,
@@ -64,7 +65,7 @@ def run_recordings(bench: Bench, entries: Entries) -> None:
             expected=expected,
         )
         save.write(recorded)
-        bench.close_method(method)
+        bench.close_method(subject)
         bench.output.write(
             RecordedRecord(
                 kind="recorded",
@@ -112,8 +113,7 @@ class _Tried:
     def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
         self._bench = bench
         self._case = case
-        self._save = save
-        self._trial = Trial(bench, case, save.expected)
+        self._trial = Trial(bench, case, save)
         self._recorded = bench.folders.recording(case)
         self._folder = bench.folders.scratch / "struck"
         self._first: dict[str, tuple[int, Outcome | None]] = {}
@@ -154,7 +154,7 @@ class _Tried:
         # A loader may take the process with it, and then this file says with which state.
         (self._recorded / AT).write_text(json.dumps(at))
         trees.write(state.tree, self._folder)
-        outcome = self._trial.resume(self._folder, self._save.before)
+        outcome = self._trial.resume(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
         # The reason is not to depend on where the run had its scratch directory.
         return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
