@@ -84,10 +84,14 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/run": rule("harness.wire harness.run harness.experiments", "pydantic"),
     "harness/experiments/__init__.py": rule("harness.wire harness.experiments"),
     "harness/cli": rule(
-        "harness.cli harness.driver harness.analysis harness.run harness.wire workloads",
+        # The command of one experiment asks for that experiment's part by name.
+        "harness.cli harness.driver harness.analysis harness.run harness.wire "
+        "harness.experiments.part workloads",
         "typer rich",
     ),
     "harness/durability": rule("harness.wire harness.durability"),
+    # A program of its own that runs in the harness's environment, around a worker.
+    "harness/durability/gate": rule("harness.wire harness.durability", "psutil pyseccomp"),
     "harness/driver": rule(
         "harness harness.wire harness.run harness.durability harness.experiments harness.driver "
         "workloads",
@@ -134,6 +138,7 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
         "numpy",
     ),
     "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),
+    "struck.py": rule("harness.wire harness.run harness.durability harness.experiments"),
     "rows.py": rule(
         "harness.wire harness.run harness.analysis harness.experiments", "pandas numpy scipy"
     ),

@@ -22,6 +22,23 @@ def meaning(rows: Sequence[Row]) -> str:
     return " ".join(sentence for sentence in sentences if sentence)
 
 
+def details(rows: Sequence[Row], *, is_short: bool) -> list[str]:
+    """Return lines on single rows of one table that have no room in its cells.
+
+    A terminal gets short lines. The report page has room for long ones.
+    """
+    naming = Naming.among(rows)
+    lines: list[str] = []
+    for name in dict.fromkeys(row.experiment for row in rows):
+        if not experiments.has_part(name, "sentences"):
+            continue
+        module = experiments.part(name, "sentences")
+        if hasattr(module, "details"):
+            members = [row for row in rows if row.experiment == name]
+            lines += module.details(members, naming, is_short=is_short)
+    return lines
+
+
 def notes(rows: Sequence[Row], records: RunRecords) -> list[str]:
     """Return what a reader must know about the circumstances."""
     naming = Naming.among(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,10 @@ def run_command(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
     ] = None,
+    states: Annotated[
+        str | None,
+        typer.Option(metavar="N|all", help="Strike each save at so many instants at most."),
+    ] = None,
     timeout: TimeoutOption = None,
     summary_above: Annotated[
         int | None,
@@ -113,6 +118,7 @@ def run_command(
             "--budget": budget,
             "--nodes": nodes,
             "--precision": precision,
+            "--states": states,
             "--summary-above": summary_above,
             "--mpirun": mpirun,
         }
@@ -129,7 +135,8 @@ def run_command(
             "launcher": launcher,
             "options": options.parse_options(option or ()),
         }
-        run = _newly_measured(asked, suite_name, framework, wishes, goal, settings)
+        chosen = _suite_of(suite_name, states)
+        run = _newly_measured(asked, chosen, framework, wishes, goal, settings)
     rows = show(run, "table")
     raise typer.Exit(measuring.exit_code(run, rows))
 
@@ -148,9 +155,20 @@ class _Asked:
     results: Path
 
 
+def _suite_of(name: str, states: str | None) -> suite.Suite:
+    """Return the suite of that name, with as many struck instants as asked for."""
+    chosen = suite.load(name)
+    if states is None:
+        return chosen
+    if states != "all" and not states.isdecimal():
+        raise UsageError(f"--states takes a number or 'all', not {states!r}")
+    number = sys.maxsize if states == "all" else int(states)
+    return suite.with_option(chosen, "--states", number)
+
+
 def _newly_measured(
     asked: _Asked,
-    suite_name: str,
+    chosen: suite.Suite,
     framework: list[str] | None,
     wishes: Mapping[str, Any],
     goal: Mapping[str, float],
@@ -161,12 +179,12 @@ def _newly_measured(
     environments = environments_of(asked.python)
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
-    planned = planning.plan(suite.load(suite_name), catalog.select(known, names), **wishes)
+    planned = planning.plan(chosen, catalog.select(known, names), **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)
     _refuse_stray_options(asked, plan)
     request = _request(asked, plan, asked.site, asked.timeout_s)
     if request is not None and asked.dry_run:
-        _print_script(request, store.new_folder(asked.results, suite_name, plan))
+        _print_script(request, store.new_folder(asked.results, chosen.name, plan))
     if request is not None:
         slurm.require_commands()
     else:
@@ -177,7 +195,7 @@ def _newly_measured(
     measuring.make_environments({"": Arm(environments)}, plan)
     run = measuring.new_run(
         plan,
-        suite_name,
+        chosen.name,
         asked.results,
         Selection.of(names, nodes=asked.nodes, **wishes),
         asked.directory,

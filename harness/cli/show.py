@@ -50,6 +50,8 @@ def _print_tables(run: ReadRun) -> None:
     for title, members in tables.by_workload(run.rows).items():
         print_table(out, _table(title, members))
         out.print(escape(summary.meaning(members)), highlight=False)
+        for line in summary.details(members, is_short=True):
+            out.print(escape(line), highlight=False)
         _print_reasons(members)
         out.print()
     _print_arms(run)

@@ -310,7 +310,7 @@ class _SlotSession:
         return self._ledger.run.jobs
 
     def files(self, case: Case) -> Path:
-        return self._ledger.run.folder / case.experiment / case.id
+        return self._ledger.run.files(case)
 
     def announce(self, text: str) -> None:
         self._ledger.announce(f"{title(self._at.unit.items)}: {text}")

@@ -204,6 +204,30 @@ def load_all(folder: Path = SUITES) -> tuple[list[Suite], list[str]]:
     return readable, broken
 
 
+def with_option(suite: Suite, option: str, value: int) -> Suite:
+    """Return a suite with another value of the suite key that an option replaces.
+
+    Raises UsageError where no sweep has such a key, or where it does not take the value.
+    """
+    sweeps = []
+    replaced = False
+    for sweep in suite.sweeps:
+        keys = experiments.experiment(sweep.experiment).suite_keys
+        settings = dict(sweep.settings)
+        for key, suite_key in keys.items():
+            if suite_key.option == option:
+                value_taken = min(value, suite_key.at_most)
+                wanted = suite_key.why_not(value_taken)
+                if wanted:
+                    raise UsageError(f"{option} takes {wanted} or 'all', not {value}")
+                settings[key] = (value_taken,)
+                replaced = True
+        sweeps.append(sweep.model_copy(update={"settings": settings}))
+    if not replaced:
+        raise UsageError(f"suite {suite.name} strikes no saves, so leave {option} out")
+    return Suite(suite.name, suite.description, tuple(sweeps))
+
+
 def require(kind: str, given: str, valid: Collection[str], where: str = "") -> None:
     """Raise UsageError with the nearest valid name unless a name is valid."""
     if given not in valid:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from harness.durability.blind_spots import blind_spot
 from harness.durability.calls import Call, UnreadableError
 from harness.durability.contents import ContentReplay, Step
+from harness.durability.payload import WRITES, shown
 from harness.durability.trees import Tree, difference
 from harness.durability.volume import NOTHING, Loss
-from harness.durability.window import find_window
+from harness.durability.window import begin_of, find_window
 
 Strike = Literal["kill", "power loss"]
 T = TypeVar("T")
+
+_UNFINISHED_AT_MOST = 4  # calls of other threads at the moment of a kill
 
 _LOST = {
     "cut": "all that was not flushed is lost",
@@ -138,6 +142,41 @@ class Crashes:
 
     def _between(self, begin: int, end: int) -> list[Call]:
         return [call for call in self._calls if begin < call.start < end]
+
+
+def trees_when_killed(
+    calls: Sequence[Call], case_id: str, root: Path, before: Tree
+) -> Iterator[Tree]:
+    """Yield the directories that a save may have left when it was killed, by the log of its calls.
+
+    Calls of other threads that never returned may have taken effect or not, so there may be several
+    such directories. Raises MissingMarkError where the save had not begun, and NotSeenError where
+    the log does not tell enough.
+    """
+    begin = begin_of(calls, case_id)
+    of_save = [call for call in calls if call.start > begin]
+    returned = [call for call in of_save if call.has_returned]
+    unfinished = [call for call in of_save if not call.has_returned and call.is_readable]
+    for taken in _subsets(unfinished[:_UNFINISHED_AT_MOST]):
+        replay = ContentReplay(root)
+        replay.volume.adopt(before)
+        try:
+            for call in [*returned, *map(_as_if_returned, taken)]:
+                replay.apply(call)
+        except UnreadableError as error:
+            raise NotSeenError(f"the log does not tell enough: {error}") from None
+        yield replay.volume.tree()
+
+
+def _subsets(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:
+    for count in range(len(calls) + 1):
+        yield from itertools.combinations(calls, count)
+
+
+def _as_if_returned(call: Call) -> Call:
+    """Return an unfinished call as it would stand in the log if it had succeeded."""
+    result = str(len(shown(call))) if call.name in WRITES else "0"
+    return replace(call, result=result, end=call.start)
 
 
 def chosen_instants(steps: Sequence[Step], at_most: int) -> list[int]:

@@ -12,23 +12,33 @@ _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"(\.\.\.)?')
 _VECTOR = frozenset({"writev", "pwritev", "pwritev2"})
 
 
+WRITES = frozenset({"write", "pwrite64"}) | _VECTOR
+
+
 def written(call: Call) -> bytes:
     """Return the bytes that a call of the write family has written.
 
     Raises UnreadableError where the log does not hold all of them.
     """
-    argument = call.argument(1)
-    strings = _STRING.findall(argument)
+    whole = shown(call)
+    if len(whole) < call.value:
+        raise UnreadableError(f"the log does not hold all bytes of {call.name}")
+    return whole[: call.value]
+
+
+def shown(call: Call) -> bytes:
+    """Return the bytes that a call of the write family was to write.
+
+    Raises UnreadableError where the log does not hold all of them.
+    """
+    strings = _STRING.findall(call.argument(1))
     if call.name not in _VECTOR:
         strings = strings[:1]
     if any(dots for _, dots in strings):
         raise UnreadableError(
             f"the log holds only a part of the {call.value:,} bytes of one {call.name}"
         )
-    whole = b"".join(_bytes(text) for text, _ in strings)
-    if len(whole) < call.value:
-        raise UnreadableError(f"the log does not hold all bytes of {call.name}")
-    return whole[: call.value]
+    return b"".join(_bytes(text) for text, _ in strings)
 
 
 def named_offset(call: Call) -> int | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.durability import blind_spots, contents, replay, window
 
 _WRITE_BYTES_AT_MOST = 16 << 20  # strace keeps a buffer of five times this
+_FILTER = "--seccomp-bpf"
 _PROBE = "from os import access, F_OK; access('/', F_OK)"
 # The probe's call as a log shows it.
 _PROBED = '"/", F_OK'
@@ -34,7 +35,7 @@ def command(log: Path, payload: bool = False) -> list[str]:
     # The question mark lets strace skip calls that this architecture does not have.
     traced = ",".join(f"?{name}" for name in names)
     # Calls that are not traced then run at full speed.
-    filter_in_kernel = ["--seccomp-bpf"] if _has_seccomp_bpf(shutil.which("strace")) else []
+    filter_in_kernel = [_FILTER] if _has_seccomp_bpf(shutil.which("strace")) else []
     # Descriptors come with their paths, so that nobody has to follow descriptor tables through dup,
     # fork and threads.
     show_paths = ["-y"]
@@ -52,6 +53,16 @@ def command(log: Path, payload: bool = False) -> list[str]:
         *("-e", "inject=io_uring_setup:error=ENOSYS"),
         *("-o", os.fspath(log)),
     ]
+
+
+def attached(log: Path) -> list[str]:
+    """Return the argv of a strace that attaches to the calling process, with payload.
+
+    It serves where another filter of system calls is around the process. That one's answer would
+    hide the calls from a strace whose own filter runs in the kernel.
+    """
+    argv = [word for word in command(log, payload=True) if word != _FILTER]
+    return [*argv, "-p", str(os.getpid())]
 
 
 def available() -> str | None:

@@ -51,6 +51,11 @@ def write(tree: Tree, directory: Path) -> None:
     """Make a directory hold a tree and nothing else. Raises OSError where that fails."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
+    fill(tree, directory)
+
+
+def fill(tree: Tree, directory: Path) -> None:
+    """Write a tree into an empty directory. Raises OSError where that fails."""
     # A directory comes before what is in it, because its path is shorter.
     for name in sorted(tree):
         path = directory / name

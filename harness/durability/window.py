@@ -80,6 +80,11 @@ def _first_line(all_marks: list[_Mark], case_id: str, instant: marks.Instant, af
     return min(lines)
 
 
+def begin_of(calls: Iterable[Call], case_id: str) -> int:
+    """Return the line on which a case's save began. Raises MissingMarkError if it did not."""
+    return _first_line(list(_marks(calls)), case_id, "begin", after=-1)
+
+
 def case_lines(lines: Sequence[str], case_id: str) -> list[str]:
     """Return the lines of a log from the opening of a case's method to the end of its save.
 

@@ -18,7 +18,7 @@ from harness.wire.experiment import Experiment
 
 _FOLDER = Path(__file__).parent
 
-Part = Literal["records", "worker", "driver", "rows", "sentences", "figure"]
+Part = Literal["records", "worker", "driver", "rows", "sentences", "figure", "struck"]
 
 
 @functools.cache

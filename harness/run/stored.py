@@ -17,6 +17,7 @@ from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.reading import Damage, read
 from harness.run.validation import validated
+from harness.wire.case import Case
 from harness.wire.records import Record
 
 RECORDS = "records.jsonl"
@@ -109,6 +110,10 @@ class StoredRun:
     def begun(self) -> bool:
         """Return whether measuring has begun. Nobody knows the machine of a run in a queue."""
         return (self.folder / MANIFEST).exists()
+
+    def files(self, case: Case) -> Path:
+        """Return the folder for files of a case that stay with the run. It may not exist."""
+        return self.folder / case.experiment / case.id
 
     @functools.cached_property
     def plan(self) -> list[PlannedCase]:

@@ -57,6 +57,7 @@ class SuiteKey:
     A value is a whole number from `at_least` to `at_most`, or one of the words in `choices`. A
     sweep that leaves the key out has `default`. Where that is None, every sweep must have the key.
     `in_words` returns what a case's name has of a value; empty where it goes without saying.
+    `option` is the option of `ckptbench run` that replaces the suite's values; empty for none.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
@@ -65,6 +66,7 @@ class SuiteKey:
     choices: tuple[str, ...] = ()
     default: int | str | None = None
     in_words: Callable[[Any], str] | None = None
+    option: str = ""
 
     def why_not(self, value: object) -> str:
         """Return which values the key takes instead of this one; empty where it takes it."""

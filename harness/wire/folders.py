@@ -40,6 +40,11 @@ class Folders:
         """
         return self.scratch / "expected" / f"{case.id}-{rank}.json"
 
+    @property
+    def gate_report(self) -> Path:
+        """Return the file in which the gate around a job counts the calls that it strikes."""
+        return self.scratch / "gate.json"
+
     def recording(self, case: Case) -> Path:
         """Return the folder of what is recorded of one save of a case, call by call."""
         return self.scratch / "recordings" / case.id

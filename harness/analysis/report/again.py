@@ -28,7 +28,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     else:
         words += ["run", header["suite"]]
     words += [*_frameworks(case, cases), "--workload", case.workload]
-    words += [*_method(case), *_world(case, cases)]
+    words += [*_method(case), *_world(case, cases), *_suite_options(case)]
     if not arms:
         words += _launch(case)
     if case.device != "cpu":
@@ -74,6 +74,17 @@ def _asked(arm: Mapping[str, Any]) -> list[str]:
     options = [f"{key}={json.dumps(value)}" for key, value in (arm.get("options") or {}).items()]
     places = [place for place in (arm.get("python"), arm.get("checkout")) if place]
     return [*pins, *options, *places] or ["."]
+
+
+def _suite_options(case: Case) -> list[str]:
+    """Return the words for values of suite keys that are not the defaults, and have an option."""
+    declared = experiments.experiment(case.experiment)
+    words = []
+    for key, value in declared.settings(case).items():
+        suite_key = declared.suite_keys.get(key)
+        if suite_key is not None and suite_key.option and value != suite_key.default:
+            words += [suite_key.option, str(value)]
+    return words
 
 
 def _settings(settings: Mapping[str, Any], summarises: bool) -> list[str]:

@@ -92,17 +92,23 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Table:
-    """All rows of one experiment, of every run.
+class Words:
+    """The meaning of a group of rows of one run, and what else is to say of single rows."""
 
-    `words` has a title, and the meaning, of each group of rows of a run.
-    """
+    title: str
+    meaning: str
+    details: list[str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows of one experiment, of every run, and their meaning in words."""
 
     anchor: str
     question: str
     headings: list[Heading]
     groups: list[Group]
-    words: list[tuple[str, str]]
+    words: list[Words]
 
     @property
     def lines(self) -> list[Line]:
@@ -248,11 +254,12 @@ def _line(anchor: str, placed: _Placed, columns: Sequence[str]) -> Line:
     return Line(anchor, row, placed.run.name, method, group_title(row), cells, again)
 
 
-def _words(runs: Mapping[int, ReadRun], experiment: str) -> Iterator[tuple[str, str]]:
+def _words(runs: Mapping[int, ReadRun], experiment: str) -> Iterator[Words]:
     for number, run in runs.items():
         which = f", run {number}" if len(runs) > 1 else ""
         rows = [row for row in run.rows if row.experiment == experiment]
         for title, members in text_tables.by_workload(rows).items():
             said = summary.meaning(members)
             if said:
-                yield f"{title}{which}", said
+                details = summary.details(members, is_short=False)
+                yield Words(f"{title}{which}", said, details)

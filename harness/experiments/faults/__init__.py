@@ -2,17 +2,33 @@
 
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
+ALL_INSTANTS = 1_000_000
+
 EXPERIMENT = Experiment(
     name="faults",
     question="What is left when a save is struck?",
     place=35,
     stages=(
         Stage("record", "one save, call by call", reports="rank 0", by_driver=True),
+        Stage("fail", "errors of its system calls", reports="rank 0", by_driver=True),
+        Stage("kill", "real kills", reports="rank 0", by_driver=True),
+        Stage("preempt", "the end of an allocation", reports="rank 0", by_driver=True),
         Stage("try", "what a strike leaves", reports="rank 0", by_driver=True, seed_offset=1),
     ),
     suite_keys={
         "instants": SuiteKey(
-            "how many instants of a save are struck at most", at_most=100_000, default=60
+            "how many instants of a save are struck at most",
+            at_most=ALL_INSTANTS,
+            default=60,
+            in_words=lambda number: "",
+            option="--states",
+        ),
+        "kills": SuiteKey(
+            "how many times a save is really killed at most",
+            at_least=0,
+            at_most=1000,
+            default=8,
+            in_words=lambda number: "",
         ),
     },
 )

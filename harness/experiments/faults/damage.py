@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from harness.durability.crashes import thinned
 from harness.durability.trees import File, Tree
 from harness.experiments.faults.recorded_save import Part
+from harness.experiments.faults.records import CUT, FLIPPED, MISSING, SWAPPED, ZEROED
 
 _PAGE_BYTES = 4096
 _FILES_AT_MOST = 8
@@ -15,8 +16,9 @@ _FILES_AT_MOST = 8
 
 @dataclass(frozen=True)
 class Damaged:
-    """A damaged directory, and the damage in words."""
+    """A damaged directory, the kind of damage, and the damage in words."""
 
+    kind: str
     in_words: str
     tree: Tree
 
@@ -29,7 +31,7 @@ def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Itera
     for name in thinned(sorted(files), _FILES_AT_MOST):
         yield from _cut(after, name)
     for name in thinned(sorted(files), _FILES_AT_MOST):
-        yield Damaged(f"{name} missing", _without(after, name))
+        yield Damaged(MISSING, f"{name} missing", _without(after, name))
         yield from _swapped(after, files, name, older, newer)
 
 
@@ -50,7 +52,7 @@ def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
             flipped = bytearray(data)
             flipped[middle] ^= 1 << bit
             words = f"bit {bit} of byte {middle:,} of {part.file} flipped, in its {part.name}"
-            yield Damaged(words, _with(after, part.file, flipped))
+            yield Damaged(f"{FLIPPED}{part.name}", words, _with(after, part.file, flipped))
 
 
 def _zeroed_pages(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
@@ -62,7 +64,7 @@ def _zeroed_pages(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
         length = min(_PAGE_BYTES, len(data) - begin)
         data[begin : begin + length] = bytes(length)
         words = f"the page at {begin:,} of {part.file} zeroed, in its {part.name}"
-        yield Damaged(words, _with(after, part.file, data))
+        yield Damaged(ZEROED, words, _with(after, part.file, data))
 
 
 def _cut(after: Tree, name: str) -> Iterator[Damaged]:
@@ -71,7 +73,9 @@ def _cut(after: Tree, name: str) -> Iterator[Damaged]:
     for length in sorted(lengths):
         if 0 <= length < len(data):
             words = f"{name} cut to {length:,} of {len(data):,} bytes"
-            yield Damaged(words if length else f"{name} empty", _with(after, name, data[:length]))
+            if not length:
+                words = f"{name} empty"
+            yield Damaged(CUT, words, _with(after, name, data[:length]))
 
 
 def _swapped(
@@ -81,13 +85,15 @@ def _swapped(
     of_older = older + name.removeprefix(newer)
     node = after.get(of_older)
     if isinstance(node, File):
-        yield Damaged(f"{name} swapped with {of_older}", _with(after, name, node.data))
+        words = f"{name} swapped with {of_older}"
+        yield Damaged(SWAPPED, words, _with(after, name, node.data))
     data = files[name]
     sisters = [other for other in sorted(files) if files[other] != data]
     if sisters:
         # The one of the most similar size is the hardest to tell apart.
         sister = min(sisters, key=lambda other: abs(len(files[other]) - len(data)))
-        yield Damaged(f"{name} swapped with {sister}", _with(after, name, files[sister]))
+        words = f"{name} swapped with {sister}"
+        yield Damaged(SWAPPED, words, _with(after, name, files[sister]))
 
 
 def _data(tree: Tree, name: str) -> bytes:

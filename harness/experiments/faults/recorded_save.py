@@ -21,6 +21,12 @@ AT = "at.json"
 BEGIN = "begin"
 """The file in a recording's folder that holds the number of the first state to try."""
 
+KILL_ORDER = "kill.json"
+"""The file in a recording's folder that says before which change the next save is killed."""
+
+KILL_LOG = "kill.log"
+"""The file in a recording's folder with the calls of the save that was killed."""
+
 _CALLS = "calls.log.gz"
 _BEFORE = "before.tar.gz"
 _AFTER = "after.tar.gz"
@@ -54,8 +60,8 @@ class RecordedSave:
     def write(self, folder: Path) -> None:
         """Store all of it but the calls, which the driver adds."""
         folder.mkdir(parents=True, exist_ok=True)
-        _pack(self.before, folder / _BEFORE)
-        _pack(self.after, folder / _AFTER)
+        pack(self.before, folder / _BEFORE)
+        pack(self.after, folder / _AFTER)
         described = {
             "root": str(self.root),
             "parts": [asdict(part) for part in self.parts],
@@ -69,8 +75,8 @@ def read(folder: Path) -> RecordedSave:
     described = json.loads((folder / _ROOT).read_text())
     return RecordedSave(
         root=Path(described["root"]),
-        before=_unpack(folder / _BEFORE),
-        after=_unpack(folder / _AFTER),
+        before=unpack(folder / _BEFORE),
+        after=unpack(folder / _AFTER),
         parts=tuple(Part(**part) for part in described["parts"]),
         expected=described["expected"],
     )
@@ -89,7 +95,8 @@ def read_calls(folder: Path) -> list[Call]:
         return list(log.parse(lines))
 
 
-def _pack(tree: Tree, archive: Path) -> None:
+def pack(tree: Tree, archive: Path) -> None:
+    """Store a tree as an archive. Raises OSError where that fails."""
     with tarfile.open(archive, "w:gz", compresslevel=_FASTEST) as tar:
         for name in sorted(tree):
             node = tree[name]
@@ -106,7 +113,8 @@ def _pack(tree: Tree, archive: Path) -> None:
             tar.addfile(member, BytesIO(data))
 
 
-def _unpack(archive: Path) -> Tree:
+def unpack(archive: Path) -> Tree:
+    """Return the tree that `pack` stored. Raises OSError where it is not there."""
     tree: dict[str, File | Folder | Link] = {}
     with tarfile.open(archive) as tar:
         for member in tar:

@@ -8,7 +8,14 @@ from typing import Literal
 from harness.wire.records import Record, StageRecord
 
 Verdict = Literal["safe", "refused", "silent", "lost"]
-Strike = Literal["kill", "power loss", "damage"]
+Strike = Literal["kill", "power loss", "damage", "error", "next save", "real kill", "preemption"]
+
+# The kinds of damage. The part of the file follows the first one, such as "header".
+FLIPPED = "flipped bit in "
+ZEROED = "zeroed page"
+CUT = "cut"
+MISSING = "missing"
+SWAPPED = "swapped"
 
 WORST_FIRST: tuple[Verdict, ...] = ("lost", "silent", "refused", "safe")
 
@@ -34,9 +41,11 @@ class RecordedRecord(StageRecord):
 class StruckRecord(Record):
     """A directory that a strike leaves, and what a resuming script gets from it.
 
-    `instant` is the number of steps of the save that were done, and None for a damage. `again` is
-    the number of an earlier state with the same files, which was tried in its place. `got` is the
-    checkpoint whose bytes came back, and empty for none.
+    `instant` is the number of steps of the save that were done, and None where nobody counted.
+    `again` is the number of an earlier state with the same files, which was tried in its place.
+    `got` is the checkpoint whose bytes came back, and empty for none. `said` is what a save that
+    was struck for real said of itself, and `succeeded` whether it reported success. `damage_kind`
+    groups damages, such as "zeroed page", and is empty for every other strike.
     """
 
     kind: Literal["struck"]
@@ -51,6 +60,9 @@ class StruckRecord(Record):
     got: str
     reason: str
     again: int | None = None
+    said: str = ""
+    succeeded: bool | None = None
+    damage_kind: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,4 +88,89 @@ class TriedRecord(StageRecord):
         return "try"
 
 
-RECORDS = (RecordedRecord, StruckRecord, TriedRecord)
+@dataclass(frozen=True)
+class ErrorsRecord(StageRecord):
+    """The end of all saves of one method under errors.
+
+    `hit` counts the errors that hit a call. `not_done` says why none was tried; empty where they
+    were.
+    """
+
+    kind: Literal["errors"]
+    case: str
+    process: int
+    rank: int
+    hit: int
+    not_done: str = ""
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "fail"
+
+
+@dataclass(frozen=True)
+class KilledRecord(Record):
+    """A save that was really killed, before its change number `change`.
+
+    `difference` is the first thing in which the files differ from those that the log of its calls
+    predicts. It is empty where all are equal.
+    """
+
+    kind: Literal["killed"]
+    case: str
+    process: int
+    rank: int
+    change: int
+    difference: str
+
+
+@dataclass(frozen=True)
+class KillsRecord(StageRecord):
+    """The end of all real kills of one method.
+
+    `not_done` says why there was none; empty where there were some.
+    """
+
+    kind: Literal["kills"]
+    case: str
+    process: int
+    rank: int
+    kills: int
+    not_done: str = ""
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "kill"
+
+
+@dataclass(frozen=True)
+class PreemptedRecord(StageRecord):
+    """The nanoseconds from a SIGTERM to a checkpoint that is flushed to the disk.
+
+    The one came while training, the other in the middle of a save.
+    """
+
+    kind: Literal["preempted"]
+    case: str
+    process: int
+    rank: int
+    training_ns: int
+    saving_ns: int
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "preempt"
+
+
+RECORDS = (
+    RecordedRecord,
+    StruckRecord,
+    TriedRecord,
+    ErrorsRecord,
+    KilledRecord,
+    KillsRecord,
+    PreemptedRecord,
+)

@@ -12,15 +12,20 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import Rank
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
+from harness.analysis.statistics import Estimate
 from harness.experiments.faults.records import (
     WORST_FIRST,
+    ErrorsRecord,
+    KilledRecord,
+    KillsRecord,
+    PreemptedRecord,
     Strike,
     StruckRecord,
     TriedRecord,
     Verdict,
 )
 
-STRIKES: tuple[Strike, ...] = ("kill", "power loss", "damage")
+STRIKES: tuple[Strike, ...] = ("kill", "power loss", "error", "damage", "preemption")
 
 
 def _counted(name: str) -> Callable[[Any], str]:
@@ -35,11 +40,11 @@ def _counted(name: str) -> Callable[[Any], str]:
     return shown
 
 
-def _worst_column(strike: str, name: str) -> Any:
+def _worst_column(strike: str, name: str, heading: str = "") -> Any:
     return column(
         f"the worst verdict of any {strike}. A table counts the states by verdict",
         default="",
-        heading=strike,
+        heading=heading or strike,
         text=_counted(name),
         left_aligned=True,
         compared=Rank(f"after a {strike}, the worst", WORST_FIRST),
@@ -57,22 +62,43 @@ class FaultsRow(Row):
     instants: int | None = column("before how many of these calls the save was struck")
     kill: str = _worst_column("kill", "kill")
     power_loss: str = _worst_column("power loss", "power_loss")
+    error: str = _worst_column("error of a system call", "error", "error")
     damage: str = _worst_column("damage", "damage")
+    preemption: str = _worst_column("SIGTERM", "preemption", "SIGTERM")
     kill_verdicts: dict[str, int] | None = column("how many kills had each verdict")
     power_loss_verdicts: dict[str, int] | None = column("how many power losses had each verdict")
+    error_verdicts: dict[str, int] | None = column("how many errors had each verdict")
     damage_verdicts: dict[str, int] | None = column("how many damages had each verdict")
+    preemption_verdicts: dict[str, int] | None = column("how many SIGTERMs had each verdict")
+    raised: int | None = column("how many of the saves whose calls failed raised an error")
+    next_fails: int | None = column(
+        "how many times the save after a failed one raised too, in the same process",
+        heading="next save fails",
+    )
+    real_kills: int | None = column("how many saves were really killed", heading="real kills")
+    as_predicted: int | None = column(
+        "how many of them left exactly the files that their calls predict", heading="as predicted"
+    )
+    preempted_s: Estimate | None = column(
+        "the seconds from a SIGTERM while training to a checkpoint on the disk",
+        heading="SIGTERM to durable",
+        unit="s",
+    )
+    not_struck: str = column(
+        "why no call was made to fail and no save was killed; empty if they were", default=""
+    )
     worst: str = column(
         "the first state with the worst verdict of a kill or a power loss, in words",
         default="",
-        heading="the worst crash",
-        left_aligned=True,
     )
     worst_damage: str = column("the first damage with the worst verdict, in words", default="")
     not_seen: str = column(
         "why no kill or power loss could be built; empty if it could", default=""
     )
     struck: list[dict[str, Any]] = column_of_list("every state: what struck, when, and the verdict")
-    verdicts_by_instant: dict[int, Verdict] = field(default_factory=dict, repr=False)
+    # The figure needs these two. JSON has them state by state in `struck`.
+    verdicts_by_instant: dict[Strike, dict[int, Verdict]] = field(default_factory=dict, repr=False)
+    verdicts_by_damage: dict[str, list[Verdict]] = field(default_factory=dict, repr=False)
 
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[FaultsRow]:
@@ -102,14 +128,13 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
     row.not_seen = printable(tried.not_seen)
     for strike in STRIKES:
         _add_strike(row, strike, [record for record in struck if record.strike == strike])
-    crashes = [record for record in struck if record.strike != "damage"]
+    _add_real(row, struck, records, item.case.id)
+    crashes = [record for record in struck if record.instant is not None]
     row.worst = _in_words(crashes) or row.not_seen
     row.worst_damage = _in_words([record for record in struck if record.strike == "damage"])
     row.struck = [_described(record) for record in struck]
-    for record in crashes:
-        assert record.instant is not None
-        so_far = row.verdicts_by_instant.get(record.instant, "safe")
-        row.verdicts_by_instant[record.instant] = worst_of([so_far, record.verdict])
+    for record in struck:
+        _add_to_figure(row, record)
     return row
 
 
@@ -120,6 +145,38 @@ def _add_strike(row: FaultsRow, strike: Strike, struck: Sequence[StruckRecord]) 
     verdicts = [record.verdict for record in struck]
     setattr(row, name, worst_of(verdicts))
     setattr(row, f"{name}_verdicts", dict(Counter(verdicts)))
+
+
+def _add_real(
+    row: FaultsRow, struck: Sequence[StruckRecord], records: RunRecords, case: str
+) -> None:
+    """Add what came of saves that were struck for real."""
+    failed = [record for record in struck if record.strike == "error"]
+    after = [record for record in struck if record.strike == "next save"]
+    if failed:
+        row.raised = sum(not record.succeeded for record in failed)
+        row.next_fails = sum(not record.succeeded for record in after)
+    killed = {record.change: record for record in records.of(KilledRecord, case)}
+    row.real_kills = len(killed) or None
+    if killed:
+        row.as_predicted = sum(not record.difference for record in killed.values())
+    reasons = [record.not_done for record in records.of(ErrorsRecord, case)]
+    reasons += [record.not_done for record in records.of(KillsRecord, case)]
+    row.not_struck = next(filter(None, reasons), "")
+    preempted = records.last(PreemptedRecord, case)
+    if preempted is not None:
+        seconds = preempted.training_ns / 1e9
+        row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
+
+
+def _add_to_figure(row: FaultsRow, record: StruckRecord) -> None:
+    if record.damage_kind:
+        row.verdicts_by_damage.setdefault(record.damage_kind, []).append(record.verdict)
+    if record.instant is None:
+        return
+    by_instant = row.verdicts_by_instant.setdefault(record.strike, {})
+    so_far = by_instant.get(record.instant, "safe")
+    by_instant[record.instant] = worst_of([so_far, record.verdict])
 
 
 def _in_words(struck: Sequence[StruckRecord]) -> str:
@@ -143,4 +200,5 @@ def _described(record: StruckRecord) -> dict[str, Any]:
         "got": record.got,
         "reason": printable(record.reason),
         "again": record.again,
+        "damage_kind": record.damage_kind,
     }

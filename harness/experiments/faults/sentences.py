@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from harness.analysis.claims import Claims, Runs, rows_of_kind
 from harness.analysis.row import Naming
 from harness.analysis.text import listed
+from harness.experiments.faults.records import WORST_FIRST
 from harness.experiments.faults.rows import FaultsRow
+
+_REASON_CHARACTERS = 120  # in a line below a table
 
 
 def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
@@ -30,6 +35,21 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
     return " ".join(said)
 
 
+def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> list[str]:
+    """Return the worst states of each method that is not safe. Methods with the same share a line.
+
+    A short line is a method's worst crash, or its worst damage where every crash is safe, with the
+    first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
+    that refuses a damaged file is right, so damage counts only where nobody noticed it.
+    """
+    names_of: dict[str, list[str]] = {}
+    for row in rows:
+        lines = list(_worst_states(row, is_short=is_short))
+        for line in lines[:1] if is_short else lines:
+            names_of.setdefault(line, []).append(naming.full_name(row))
+    return [f"{listed(names)}: {line}" for line, names in names_of.items()]
+
+
 def claims(runs: Runs) -> Claims:
     """Return how many methods are safe after every crash."""
     rows = [row for members in rows_of_kind(runs, FaultsRow) for row in members]
@@ -44,3 +64,27 @@ def claims(runs: Runs) -> Claims:
 
 def _is_safe(row: FaultsRow) -> bool:
     return row.kill == "safe" and row.power_loss in ("", "safe")
+
+
+def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
+    """Yield why there are no crashes, then the worst crash, then the worst damage."""
+    if row.not_seen:
+        yield f"kills and power losses were not seen: {row.not_seen}"
+    crashes = [state for state in row.struck if state["strike"] != "damage"]
+    damages = [state for state in row.struck if state["strike"] == "damage"]
+    unsafe = [state for state in crashes if state["verdict"] != "safe"]
+    unnoticed = [state for state in damages if state["verdict"] in ("silent", "lost")]
+    for states in (unsafe, unnoticed):
+        if states:
+            worst = min(states, key=lambda state: WORST_FIRST.index(state["verdict"]))
+            yield _in_words(worst, is_short=is_short)
+
+
+def _in_words(state: dict[str, Any], *, is_short: bool) -> str:
+    """Return a state with its verdict and the loader's reason."""
+    reason = state["reason"]
+    if is_short:
+        first_line = reason.partition("\n")[0]
+        reason = textwrap.shorten(first_line, _REASON_CHARACTERS, placeholder=" …")
+    because = f", {reason}" if reason else ""
+    return f"{state['in_words']}: {state['verdict']}{because}"

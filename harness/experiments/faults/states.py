@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
 from harness.experiments.faults.damage import damages
+from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
 from harness.experiments.faults.records import Strike
 
 OLDER = "step-1"
 NEWER = "step-2"
+_CHECKPOINT = re.compile(r"step-(\d+)")
 _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
 
 
 @dataclass(frozen=True)
 class State:
-    """One directory. `number` counts all of a save's; `instant` is None for a damage."""
+    """One directory. `number` counts all of a save's; `instant` is None where nobody counted.
+
+    `left` tells more of a strike that was real. `damage_kind` is empty for what is no damage.
+    """
 
     number: int
     strike: Strike
     instant: int | None
     in_words: str
     tree: Tree
+    left: Left | None = None
+    damage_kind: str = ""
 
 
 class States:
@@ -37,9 +46,11 @@ class States:
 
     def __init__(self, folder: Path, case_id: str, instants: int) -> None:
         """Read a recording, and replay it once. Raises OSError where it is not there."""
+        self._folder = folder
         self.save = read(folder)
         self.not_seen = ""
         self.steps = 0
+        self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
             self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
@@ -47,7 +58,8 @@ class States:
         except (MissingMarkError, NotSeenError) as error:
             self.not_seen = str(error)
             return
-        self.steps = len(self._crashes.steps)
+        self.all_steps = self._crashes.steps
+        self.steps = len(self.all_steps)
         self.instants = chosen_instants(self._crashes.steps, instants)
 
     def __iter__(self) -> Iterator[State]:
@@ -58,5 +70,19 @@ class States:
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
         for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
-            yield State(number, "damage", None, damaged.in_words, damaged.tree)
+            words = damaged.in_words
+            kind = damaged.kind
+            yield State(number, "damage", None, words, damaged.tree, damage_kind=kind)
             number += 1
+        for left, tree in stored(self._folder):
+            yield State(number, left.strike, None, left.in_words, tree, left)
+            number += 1
+
+
+def newest_of(names: Iterable[str]) -> str | None:
+    """Return the name that a script takes for the newest checkpoint; None where there is none.
+
+    It takes the highest number, and knows nothing of the names of unfinished files.
+    """
+    checkpoints = [name for name in names if _CHECKPOINT.fullmatch(name)]
+    return max(checkpoints, key=lambda name: int(name.removeprefix("step-")), default=None)

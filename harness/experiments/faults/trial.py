@@ -2,71 +2,55 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.durability import trees
 from harness.durability.trees import Tree
-from harness.experiments.faults.records import Verdict
-from harness.experiments.faults.states import NEWER, OLDER
+from harness.experiments.faults.outcome import Outcome
+from harness.experiments.faults.states import OLDER, newest_of
 from harness.wire.case import Case
 from harness.worker import verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 from harness.worker.verify import Digests
 
-_CHECKPOINT = re.compile(r"step-(\d+)")
 _REASON_AT_MOST = 300  # characters
 
-
-@dataclass(frozen=True)
-class Outcome:
-    """The verdict on one directory. `got` is the checkpoint that came back; empty for none."""
-
-    verdict: Verdict
-    got: str
-    reason: str
+Expected = Mapping[str, Digests]
+"""The digests of the checkpoints that may come back, by their names."""
 
 
 class Trial:
     """Loads by one method into one state, which is another one before each load."""
 
-    def __init__(self, bench: Bench, case: Case, expected: Mapping[str, Any]) -> None:
-        """Take the digests of both checkpoints as JSON, by their names.
-
-        Raises Mismatch where the state that is loaded into has a saved value already.
-        """
+    def __init__(self, bench: Bench, case: Case, saved: Iterable[Digests]) -> None:
+        """Make a state that has no value of any saved one. Raises Mismatch where that fails."""
         self._bench = bench
         self._case = case
         self._scope = bench.scope(case)
-        self._expected: dict[str, Digests] = {
-            name: verify.digests_from_json(values) for name, values in expected.items()
-        }
         bench.rebuild_target()
+        for digests in saved:
+            bench.assign_other_bytes(verify.equal_leaves(digests, bench.digests()))
+            verify.check_all_differ(digests, bench.digests())
         self._target = self._leaves()
         self._target_digests = bench.digests()
-        for digests in self._expected.values():
-            bench.assign_other_bytes(verify.equal_leaves(digests, self._target_digests))
-            self._target = self._leaves()
-            self._target_digests = bench.digests()
 
-    def resume(self, folder: Path, whole: Tree) -> Outcome:
+    def resume(self, folder: Path, whole: Tree, expected: Expected) -> Outcome:
         """Load the newest checkpoint that is visible in a folder.
 
-        `whole` is the older checkpoint as it was when it was complete.
+        `whole` is the older checkpoint as it was when it was complete. `expected` holds the digests
+        of each checkpoint that may come back.
         """
-        newest = newest_checkpoint(folder)
+        newest = newest_of(path.name for path in folder.iterdir())
         if newest is None:
             return Outcome("lost", "", "no checkpoint is visible")
-        outcome = self._load(folder / newest)
+        outcome = self._load(folder / newest, expected)
         if outcome.verdict == "refused" and not self._is_whole(folder, whole):
             return Outcome("lost", "", f"{outcome.reason}; the older checkpoint is damaged too")
         return outcome
 
-    def _load(self, path: Path) -> Outcome:
+    def _load(self, path: Path, expected: Expected) -> Outcome:
         bench = self._bench
         self._make_target()
         method = bench.open_method(self._case)
@@ -85,20 +69,18 @@ class Trial:
             return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
         finally:
             bench.close_method(method)
-        return self._judge(loaded, path.name)
+        return self._judge(loaded, path.name, expected)
 
-    def _judge(self, loaded: Digests, name: str) -> Outcome:
+    def _judge(self, loaded: Digests, name: str, expected: Expected) -> Outcome:
         """Return whose bytes a load has brought."""
-        for checkpoint in (name, *self._expected):
-            if not self._wrong_leaves(loaded, self._expected.get(checkpoint)):
+        for checkpoint in (name, *expected):
+            if not self._wrong_leaves(loaded, expected[checkpoint]):
                 return Outcome("safe", checkpoint, "")
-        wrong = self._wrong_leaves(loaded, self._expected[name])
+        wrong = self._wrong_leaves(loaded, expected[name])
         return Outcome("silent", "", f"wrong after the load: {verify.listed(wrong)}")
 
-    def _wrong_leaves(self, loaded: Digests, saved: Digests | None) -> list[str]:
+    def _wrong_leaves(self, loaded: Digests, saved: Digests) -> list[str]:
         """Return the covered leaves that are not as they were saved."""
-        if saved is None:
-            return ["all of them"]
         return [
             name
             for name, digest in saved.items()
@@ -135,18 +117,6 @@ class Trial:
         return trees.difference(_below(whole, [OLDER]), found) is None
 
 
-def newest_checkpoint(folder: Path) -> str | None:
-    """Return the name that a script takes for the newest checkpoint; None where there is none.
-
-    It takes the highest number, and knows nothing of the names of unfinished files.
-    """
-    names = [path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name)]
-    return max(names, key=lambda name: int(name.removeprefix("step-")), default=None)
-
-
 def _below(tree: Tree, checkpoints: Iterable[str]) -> Tree:
     kept = tuple(checkpoints)
     return {name: node for name, node in tree.items() if name.split("/")[0] in kept}
-
-
-__all__ = ["NEWER", "OLDER", "Outcome", "Trial", "newest_checkpoint"]

@@ -18,11 +18,22 @@ import numpy as np
 
 from harness.durability import trees
 from harness.experiments.faults.damage import files_of
+from harness.experiments.faults.errors import Errors
+from harness.experiments.faults.kills import save_until_killed
+from harness.experiments.faults.left import NEXT, expected, expected_names, judged
+from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
-from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
-from harness.experiments.faults.records import RecordedRecord, StruckRecord, TriedRecord
+from harness.experiments.faults.preemption import Preemption
+from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, read
+from harness.experiments.faults.records import (
+    ErrorsRecord,
+    PreemptedRecord,
+    RecordedRecord,
+    StruckRecord,
+    TriedRecord,
+)
 from harness.experiments.faults.states import NEWER, OLDER, State, States
-from harness.experiments.faults.trial import Outcome, Trial
+from harness.experiments.faults.trial import Expected, Trial
 from harness.wire.case import Case, Task
 from harness.wire.marks import mark
 from harness.worker import storage, verify
@@ -106,6 +117,48 @@ def run_trials(bench: Bench, entries: Entries) -> None:
     bench.attempt(entries, attempt, bench.rebuild_target)
 
 
+def run_errors(bench: Bench, entries: Entries) -> None:
+    """Save under errors of every kind. The gate around this process makes calls fail."""
+
+    def fail(task: Task) -> None:
+        case = task.case
+        hit = Errors(bench, case, read(bench.folders.recording(case))).strike_all()
+        bench.output.write(ErrorsRecord(kind="errors", **bench.identity(case), hit=hit))
+
+    bench.attempt(entries, fail)
+
+
+def run_kill(bench: Bench, entries: Entries) -> None:
+    """Save until the gate around this process kills it. Each process has one case."""
+
+    def be_killed(task: Task) -> None:
+        save_until_killed(bench, task.case, read(bench.folders.recording(task.case)))
+
+    bench.attempt(entries, be_killed)
+
+
+def run_preemptions(bench: Bench, entries: Entries) -> None:
+    """Save when a SIGTERM comes, and when it comes in the middle of a save.
+
+    The last SIGTERM ends the process, so each process has one case.
+    """
+
+    def preempt(task: Task) -> None:
+        case = task.case
+        preemption = Preemption(bench, case, read(bench.folders.recording(case)))
+        bench.output.write(
+            PreemptedRecord(
+                kind="preempted",
+                **bench.identity(case),
+                training_ns=preemption.while_training(),
+                saving_ns=preemption.while_saving(),
+            )
+        )
+        preemption.unhandled()
+
+    bench.attempt(entries, preempt)
+
+
 class _Tried:
     """The states of one save that were tried so far."""
 
@@ -113,14 +166,27 @@ class _Tried:
         self._bench = bench
         self._case = case
         self._save = save
-        self._trial = Trial(bench, case, save.expected)
         self._recorded = bench.folders.recording(case)
+        self._expected = {
+            name: verify.digests_from_json(digests) for name, digests in save.expected.items()
+        }
+        self._expected_of: dict[str, Expected] = {"": self._expected}
+        for name in expected_names(self._recorded):
+            digests = verify.digests_from_json(expected(self._recorded, name))
+            self._expected_of[name] = {
+                OLDER: self._expected[OLDER],
+                NEWER: digests,
+                NEXT: digests,
+            }
+        saved = [digests for known in self._expected_of.values() for digests in known.values()]
+        self._trial = Trial(bench, case, saved)
         self._folder = bench.folders.scratch / "struck"
         self._first: dict[str, tuple[int, Outcome | None]] = {}
 
     def take(self, state: State, resumes: bool) -> None:
         """Resume from a state, unless an earlier one has the same files or process."""
-        digest = trees.digest(state.tree)
+        whose = state.left.expected if state.left else ""
+        digest = f"{whose} {trees.digest(state.tree)}"
         number, outcome = self._first.get(digest, (state.number, None))
         again = number if number != state.number else None
         if not resumes:
@@ -129,6 +195,9 @@ class _Tried:
         if outcome is None:
             outcome = self._resume(state)
             self._first[digest] = (number, outcome)
+        left = state.left
+        if left is not None:
+            outcome = judged(left, outcome)
         self._bench.output.write(
             StruckRecord(
                 kind="struck",
@@ -141,6 +210,9 @@ class _Tried:
                 got=outcome.got,
                 reason=outcome.reason,
                 again=again,
+                said=left.said if left else "",
+                succeeded=bool(left.must_be) if left else None,
+                damage_kind=state.damage_kind,
             )
         )
 
@@ -150,11 +222,14 @@ class _Tried:
             "strike": state.strike,
             "instant": state.instant,
             "in_words": state.in_words,
+            "damage_kind": state.damage_kind,
         }
         # A loader may take the process with it, and then this file says with which state.
         (self._recorded / AT).write_text(json.dumps(at))
         trees.write(state.tree, self._folder)
-        outcome = self._trial.resume(self._folder, self._save.before)
+        whose = state.left.expected if state.left else ""
+        known = self._expected_of[whose]
+        outcome = self._trial.resume(self._folder, self._save.before, known)
         shutil.rmtree(self._folder, ignore_errors=True)
         # The reason is not to depend on where the run had its scratch directory.
         return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
@@ -179,4 +254,10 @@ def _leaves(bench: Bench) -> Iterator[bytes]:
             yield elements.transpose(*axes, len(axes)).tobytes()
 
 
-STAGES = {"record": run_recordings, "try": run_trials}
+STAGES = {
+    "record": run_recordings,
+    "fail": run_errors,
+    "kill": run_kill,
+    "preempt": run_preemptions,
+    "try": run_trials,
+}

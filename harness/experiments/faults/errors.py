@@ -1,0 +1,203 @@
+"""Saves whose system calls fail: with an error, or with fewer bytes written than asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.base import Method
+from harness.durability import trees
+from harness.durability.trees import Tree
+from harness.experiments.faults import left as lefts
+from harness.experiments.faults.left import NEXT, Left
+from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
+from harness.experiments.faults.states import NEWER
+from harness.wire import strikes
+from harness.wire.case import Case
+from harness.wire.strikes import Effect, Strike, Struck
+from harness.worker import storage, verify
+from harness.worker.bench import Bench
+from harness.worker.failures import describe
+
+FAMILIES: tuple[Struck, ...] = ("write", "fsync", "rename", "open", "close")
+_ERRORS: tuple[Effect, ...] = ("EIO", "ENOSPC")
+_EXPECTED = "errors"
+_SAID_AT_MOST = 200  # characters of an error
+_NEVER = 10**9  # the number of a call that no save makes
+# A save that waits for a thread that an error has ended waits for ever.
+_SAVE_AT_MOST_S = 20.0
+_GAVE_UP = 75  # the exit status of a process whose save did not end
+
+
+def strikes_of(counts: Mapping[Struck, int]) -> Iterator[Strike]:
+    """Yield the strikes of a save that makes so many calls of each family.
+
+    They hit the first, a middle and the last call, once and from then on.
+    """
+    for family in FAMILIES:
+        count = counts[family]
+        if not count:
+            continue
+        for number in sorted({1, (count + 1) // 2, count}):
+            for effect in _ERRORS:
+                yield Strike(family, number, effect)
+                yield Strike(family, number, effect, lasting=True)
+    writes = counts["write"]
+    if writes:
+        for number in sorted({1, (writes + 1) // 2, writes}):
+            yield Strike("write", number, "short")
+        yield Strike("write", 1, "short", lasting=True)
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The end of one save: what it raised, or nothing where it reported success."""
+
+    raised: str = ""
+
+    @property
+    def in_words(self) -> str:
+        return f"the save raised {self.raised}" if self.raised else "the save reported success"
+
+
+class Errors:
+    """Saves by one method under errors, one after the other in one process."""
+
+    def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
+        """Make the state that is saved, and open the method on it."""
+        self._bench = bench
+        self._case = case
+        self._before: Tree = save.before
+        self._recorded = bench.folders.recording(case)
+        self._report = bench.folders.gate_report
+        bench.train()
+        bench.add_fresh_bits()
+        digests = verify.digests_to_json(bench.digests())
+        lefts.store_expected(self._recorded, _EXPECTED, digests)
+        self._method = bench.open_method(case)
+
+    def strike_all(self) -> int:
+        """Save under every strike, store what each leaves, and return how many hit a call."""
+        begin_file = self._recorded / BEGIN
+        begin = int(begin_file.read_text()) if begin_file.exists() else 0
+        hit = 0
+        for number, strike in enumerate(strikes_of(self._counts())):
+            if number >= begin:
+                hit += self._strike(number, strike)
+        self._bench.close_method(self._method)
+        (self._recorded / AT).unlink(missing_ok=True)
+        begin_file.unlink(missing_ok=True)
+        return hit
+
+    def _counts(self) -> dict[Struck, int]:
+        """Return how many calls of each family one undisturbed save makes."""
+        counts: dict[Struck, int] = {}
+        for family in FAMILIES:
+            folder = self._folder()
+            strikes.order(Strike(family, _NEVER, "EIO"))
+            self._save(folder / NEWER)
+            strikes.call_off()
+            counts[family] = strikes.read_report(self._report).seen
+            storage.remove_tree(folder)
+        return counts
+
+    def _folder(self) -> Path:
+        """Return a new folder that holds the older checkpoint."""
+        folder = self._bench.fresh().parent
+        trees.write(self._before, folder)
+        return folder
+
+    def _strike(self, number: int, strike: Strike) -> bool:
+        """Save under one strike and once more after it. Return whether the strike hit a call."""
+        folder = self._folder()
+        words = _in_words(strike)
+        at = {"number": number, "in_words": words, "folder": str(folder), "expected": _EXPECTED}
+        # If the save never ends, this file says which one it was.
+        (self._recorded / AT).write_text(json.dumps(at))
+        strikes.order(strike)
+        saved = self._save(folder / NEWER)
+        strikes.call_off()
+        report = strikes.read_report(self._report)
+        if report.struck:
+            words = f"{words} ({report.first})"
+            self._keep(strike, words, saved, folder)
+            self._save_again(words, folder)
+        storage.remove_tree(folder)
+        return report.struck > 0
+
+    def _keep(self, strike: Strike, words: str, saved: _Saved, folder: Path) -> None:
+        """Store what a struck save has left."""
+        success = not saved.raised
+        lie = ""
+        if success and strike.call == "fsync":
+            # The kernel reports a failed flush once. The bytes may be gone after that.
+            lie = "the save reported success although a flush had failed"
+        tree = trees.read(folder)
+        behind = sorted(
+            {name.split("/")[0] for name in tree} - {name.split("/")[0] for name in self._before}
+        )
+        stray = [name for name in behind if name != NEWER]
+        said = saved.in_words
+        if stray:
+            said += f"; it left {', '.join(stray)}"
+        left = Left("error", words, _EXPECTED, said, NEWER if success else "", lie)
+        lefts.store(self._recorded, left, tree)
+
+    def _save_again(self, words: str, folder: Path) -> None:
+        """Save once more with the same method, now that nothing strikes."""
+        saved = self._save(folder / NEXT)
+        if saved.raised:
+            self._open_again()
+        left = Left(
+            "next save",
+            f"the next save after {words}",
+            _EXPECTED,
+            saved.in_words,
+            must_be="" if saved.raised else NEXT,
+        )
+        lefts.store(self._recorded, left, trees.read(folder))
+
+    def _open_again(self) -> None:
+        """Replace a method that cannot save any more."""
+        try:
+            self._bench.close_method(self._method)
+        except Exception as error:
+            print(f"a method that cannot save any more cannot be closed: {error}")
+        self._method = self._bench.open_method(self._case)
+
+    def _save(self, path: Path) -> _Saved:
+        """Save, and return what that raised. End the process if it does not end."""
+        bench = self._bench
+        watch = threading.Timer(_SAVE_AT_MOST_S, os._exit, [_GAVE_UP])
+        watch.daemon = True
+        watch.start()
+        bench.output.enter("save")
+        try:
+            _save_to_the_end(self._method, bench, path)
+            bench.thread_errors.raise_first()
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            # A panic of a Rust extension is no Exception.
+            bench.thread_errors.clear()
+            return _Saved(describe(error)[:_SAID_AT_MOST])
+        finally:
+            watch.cancel()
+        return _Saved()
+
+
+def _save_to_the_end(method: Method[object], bench: Bench, path: Path) -> None:
+    pending = method.save(bench.state, path)
+    pending.staged()
+    pending.finished()
+
+
+def _in_words(strike: Strike) -> str:
+    ordinal = f"{strike.call} number {strike.number}"
+    if strike.effect == "short":
+        return f"half of the bytes of {ordinal}{' and all later ones' if strike.lasting else ''}"
+    return f"{strike.effect} at {ordinal}{' and all later ones' if strike.lasting else ''}"
