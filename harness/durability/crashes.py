@@ -105,7 +105,7 @@ class Crashes:
         single = volume.losses()
         if single:
             losses.append((_LOST["cut"], volume.everything("cut")))
-        if any(loss.files for _, loss in single):
+        if volume.everything("zeros").files:
             losses.append((_LOST["zeros"], volume.everything("zeros")))
         # With only one thing to lose, losing it alone is losing everything.
         if len(single) > 1:
