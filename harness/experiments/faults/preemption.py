@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from adapters.base import Pending
 from harness.durability import trees
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.left import Left
@@ -87,18 +88,24 @@ class Preemption:
         return took_ns
 
     def unhandled(self) -> None:
-        """End this process by a SIGTERM just after `save`. The driver looks at what it left."""
+        """End this process by a SIGTERM just after `save`. The driver looks at what it left.
+
+        Return where the save had finished by then, because nothing is left to interrupt.
+        """
         bench = self._bench
         folder = self._folder(named=True)
         subject = open_subject(bench, self._case, folder)
         bench.train()
         bench.add_fresh_bits()
         self._store_expected(lefts.UNHANDLED)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         bench.output.enter("save")
         pending = subject.save(bench.state, folder / NEWER)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if type(pending) is not Pending:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         pending.finished()
+        bench.close_method(subject)
+        storage.remove_tree(folder)
 
     def _folder(self, named: bool = False) -> Path:
         """Return a new folder that holds the older checkpoint."""

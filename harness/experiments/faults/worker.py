@@ -141,7 +141,7 @@ def run_kill(bench: Bench, entries: Entries) -> None:
 def run_preemptions(bench: Bench, entries: Entries) -> None:
     """Save when a SIGTERM comes, and when it comes in the middle of a save.
 
-    The last SIGTERM ends the process, so each process has one case.
+    The last SIGTERM ends the process of an asynchronous method.
     """
 
     def preempt(task: Task) -> None:
