@@ -103,8 +103,8 @@ def _refuse_stores(
             takes = [each for each in experiments.names() if experiments.experiment(each).stores]
             means = "means stores" if name == STORES else "is a store"
             raise UsageError(
-                f"method {name!r} {means}, and experiment {experiment} measures none; name a "
-                f"method, or run an experiment of stores: {', '.join(takes)}"
+                f"{name!r} {means}, and experiment {experiment} measures none; name a method, or "
+                f"run a suite whose experiment measures stores: {', '.join(takes)}"
             )
 
 
