@@ -34,7 +34,7 @@ class Descriptors:
         """Take the volume that holds the files."""
         self._volume = volume
         self._opened: dict[tuple[int, FileNode], Opened] = {}
-        # Files whose descriptors show a name that is no longer theirs. Several may have had one name.
+        # Files whose descriptors show a name that is no longer theirs, which several may have had.
         self._former: dict[tuple[FolderNode, str], list[FileNode]] = {}
         self._nameless: dict[tuple[int, int], FileNode] = {}
 
