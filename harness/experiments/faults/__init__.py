@@ -8,6 +8,7 @@ EXPERIMENT = Experiment(
     name="faults",
     question="What is left when a save is struck?",
     place=35,
+    stores=True,
     stages=(
         Stage("record", "one save, call by call", reports="rank 0", by_driver=True),
         Stage("fail", "errors of its system calls", reports="rank 0", by_driver=True),

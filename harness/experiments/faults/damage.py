@@ -23,9 +23,11 @@ class Damaged:
     tree: Tree
 
 
-def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Iterator[Damaged]:
-    """Yield the damages to the files of checkpoint `newer`, beside the whole checkpoint `older`."""
-    files = files_of(after, newer)
+def damages(
+    after: Tree, before: Tree, parts: Sequence[Part], older: str, newer: str
+) -> Iterator[Damaged]:
+    """Yield the damages to the files of a save. `older` and `newer` are names of checkpoints."""
+    files = files_of(after, before)
     yield from _flipped_bits(after, parts)
     yield from _zeroed_pages(after, parts)
     for name in thinned(sorted(files), _FILES_AT_MOST):
@@ -35,13 +37,23 @@ def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Itera
         yield from _swapped(after, files, name, older, newer)
 
 
-def files_of(tree: Tree, checkpoint: str) -> Mapping[str, bytes]:
-    """Return the files of one checkpoint with their bytes, by their paths below the root."""
+def files_of(after: Tree, before: Tree) -> Mapping[str, bytes]:
+    """Return the files that a save made or changed with their bytes, by their paths."""
     return {
         name: node.data
-        for name, node in tree.items()
-        if isinstance(node, File) and (name == checkpoint or name.startswith(f"{checkpoint}/"))
+        for name, node in after.items()
+        if isinstance(node, File) and before.get(name) != node
     }
+
+
+def own_files(tree: Tree, other: Tree) -> Mapping[str, bytes]:
+    """Return the files that one checkpoint has and another one has not.
+
+    What both have is the store's own, such as the name of the newest checkpoint. A store that
+    overwrites its checkpoint has nothing else, and then those are its files.
+    """
+    files = files_of(tree, {})
+    return {name: data for name, data in files.items() if name not in other} or files
 
 
 def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:

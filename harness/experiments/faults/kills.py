@@ -13,6 +13,7 @@ from harness.durability import strace, trees
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.recorded_save import KILL_LOG, KILL_ORDER, RecordedSave
 from harness.experiments.faults.states import NEWER
+from harness.experiments.faults.subject import open_subject
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Strike
@@ -40,12 +41,12 @@ def save_until_killed(bench: Bench, case: Case, save: RecordedSave) -> None:
     lefts.store_expected(recorded, lefts.of_kill(change), digests)
     folder = bench.fresh(case.id).parent
     trees.write(save.before, folder)
-    method = bench.open_method(case)
+    subject = open_subject(bench, case, folder)
     with _traced(recorded / KILL_LOG):
         strikes.order(Strike("change", change, "kill"))
-        marked_save(bench, method, case, folder / NEWER)
+        marked_save(bench, subject, case, folder / NEWER)
         strikes.call_off()
-    bench.close_method(method)
+    bench.close_method(subject)
 
 
 @contextmanager

@@ -29,20 +29,25 @@ STRIKES: tuple[Strike, ...] = ("kill", "power loss", "error", "damage", "preempt
 
 
 def _counted(name: str) -> Callable[[Any], str]:
-    """Return how a table shows the verdicts of one kind of strike: worst first, with counts."""
+    """Return how a table shows the verdicts of one kind of strike: the worst, and how often."""
 
     def shown(row: FaultsRow) -> str:
         counts: dict[str, int] | None = getattr(row, f"{name}_verdicts")
         if not counts:
             return text.NOTHING
-        return ", ".join(f"{counts[word]} {word}" for word in WORST_FIRST if counts.get(word))
+        worst: str = getattr(row, name)
+        return worst if worst == "safe" else f"{worst} {counts[worst]}/{sum(counts.values())}"
 
     return shown
 
 
+def _of_real_kills(row: FaultsRow) -> str:
+    return f"{row.as_predicted}/{row.real_kills}" if row.real_kills else text.NOTHING
+
+
 def _worst_column(strike: str, name: str, heading: str = "") -> Any:
     return column(
-        f"the worst verdict of any {strike}. A table counts the states by verdict",
+        f"the worst verdict of any {strike}. A table adds how many of the states have it",
         default="",
         heading=heading or strike,
         text=_counted(name),
@@ -55,7 +60,7 @@ def _worst_column(strike: str, name: str, heading: str = "") -> Any:
 class FaultsRow(Row):
     """The struck states of one method. `states` are directories that differ and were loaded."""
 
-    states: int | None = column("how many different directories were tried", heading="states")
+    states: int | None = column("how many different directories were tried")
     steps: int | None = column(
         "how many system calls of the save changed or flushed something", heading="steps"
     )
@@ -74,10 +79,14 @@ class FaultsRow(Row):
     next_fails: int | None = column(
         "how many times the save after a failed one raised too, in the same process",
         heading="next save fails",
+        shown=lambda rows: any(row.next_fails for row in rows),
     )
-    real_kills: int | None = column("how many saves were really killed", heading="real kills")
+    real_kills: int | None = column("how many saves were really killed")
     as_predicted: int | None = column(
-        "how many of them left exactly the files that their calls predict", heading="as predicted"
+        "how many of them left exactly the files that their calls predict. A table adds how many "
+        "there were",
+        heading="predicted",
+        text=_of_real_kills,
     )
     preempted_s: Estimate | None = column(
         "the seconds from a SIGTERM while training to a checkpoint on the disk",

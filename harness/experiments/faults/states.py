@@ -69,7 +69,8 @@ class States:
             for crash in self._crashes.states(frozenset(self.instants), _SINGLES_AT_MOST):
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
-        for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
+        save = self.save
+        for damaged in damages(save.after, save.before, save.parts, OLDER, NEWER):
             words = damaged.in_words
             kind = damaged.kind
             yield State(number, "damage", None, words, damaged.tree, damage_kind=kind)

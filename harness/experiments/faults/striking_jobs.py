@@ -145,20 +145,31 @@ def preempt(session: ExperimentSession) -> None:
     cases = missing(session, "preempted")
     if cases:
         session.announce("the end of an allocation")
-    for case in cases:
-        recorded = bring(session, case)
-        reason = session.run_job("preempt", [case])
-        if not session.has("preempted", case):
-            session.fail(case, "save", reason or "the worker left the case out")
-            continue
-        folder = Folders(session.scratch).saves / case.id
-        if folder.exists():
-            words = "SIGTERM after save had returned, without a handler"
-            expected = lefts.of_preemption(lefts.UNHANDLED)
-            left = Left("preemption", words, expected, f"the process ended: {reason}")
-            lefts.store(recorded, left, trees.read(folder))
-            shutil.rmtree(folder)
-        keep(session, case)
+    while cases:
+        for case in cases:
+            bring(session, case)
+        reason = session.run_job("preempt", cases)
+        still = missing(session, "preempted")
+        if still == cases:
+            # The cases go in turn, so the job stood at the first one.
+            session.fail(still[0], "save", reason or "the worker left the case out")
+        for case in cases:
+            if case not in still:
+                _keep_preempted(session, case, reason)
+        cases = missing(session, "preempted")
+
+
+def _keep_preempted(session: ExperimentSession, case: Case, reason: str) -> None:
+    """Store what a process left that a SIGTERM has ended, where there was one."""
+    recorded = bring(session, case)
+    folder = Folders(session.scratch).saves / case.id
+    if folder.exists():
+        words = "SIGTERM after save had returned, without a handler"
+        expected = lefts.of_preemption(lefts.UNHANDLED)
+        left = Left("preemption", words, expected, f"the process ended: {reason}")
+        lefts.store(recorded, left, trees.read(folder))
+        shutil.rmtree(folder)
+    keep(session, case)
 
 
 def _gate(session: ExperimentSession) -> list[str]:
