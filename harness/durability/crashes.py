@@ -25,6 +25,10 @@ _LOST = {
     "cut": "all that was not flushed is lost",
     "zeros": "all that was not flushed is lost, and files keep their new length with zeros",
 }
+_BYTES_LOST = {
+    "cut": "all bytes that were not flushed are lost, and all names are there",
+    "zeros": "all bytes that were not flushed are zeros, and all names are there",
+}
 
 
 class NotSeenError(Exception):
@@ -105,8 +109,13 @@ class Crashes:
         single = volume.losses()
         if single:
             losses.append((_LOST["cut"], volume.everything("cut")))
-        if volume.everything("zeros").files:
-            losses.append((_LOST["zeros"], volume.everything("zeros")))
+        everything = volume.everything("zeros")
+        if everything.files:
+            losses.append((_LOST["zeros"], everything))
+        if everything.files and everything.names:
+            # Some file systems store a rename before the bytes of the renamed file.
+            losses.append((_BYTES_LOST["cut"], volume.all_bytes("cut")))
+            losses.append((_BYTES_LOST["zeros"], volume.all_bytes("zeros")))
         # With only one thing to lose, losing it alone is losing everything.
         if len(single) > 1:
             losses += single[:singles]
