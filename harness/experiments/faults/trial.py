@@ -8,7 +8,8 @@ from pathlib import Path
 
 from adapters.base import NothingToRestore
 from harness.durability import trees
-        self._checkpoints = both_checkpoints(save.before, save.after)
+from harness.experiments.faults.damage import both_checkpoints, files_of
+from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.states import NEWER
 from harness.experiments.faults.subject import open_subject
