@@ -1,9 +1,10 @@
 """The contract between the harness and a framework's checkpoint methods.
 
 Each folder has one `Framework`, which makes, trains and inspects states, and several `Method`s,
-which save and load them. Clocks, digests and cache state have no part in the contract. They belong
-to the worker, so that no mistake of a method changes how the method is measured. This is no
-protection against malice: a method runs in the worker's process, and could patch it.
+which save and load them. A `Store` keeps a series of checkpoints, and restores the newest. Clocks,
+digests and cache state have no part in the contract. They belong to the worker, so that no mistake
+of a method changes how the method is measured. This is no protection against malice: a method runs
+in the worker's process, and could patch it.
 
 This module imports the standard library and `workloads` alone.
 """
@@ -255,3 +256,44 @@ class Method(ABC, Generic[StateT]):
 
     def close(self) -> None:
         """Give back the resources that `open` made."""
+
+
+class NothingToRestore(FileNotFoundError):
+    """The folder of a store holds no checkpoint that the store can see."""
+
+
+class Store(ABC, Generic[StateT]):
+    """A series of checkpoints in one folder, of which the last few are kept.
+
+    A store is above a method. It names the checkpoints, removes old ones, and finds the newest.
+    """
+
+    def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:
+        """Take the place, the framework that made the states, and the options in adapter.toml."""
+        self.place = place
+        self.framework = framework
+        self.options = options
+
+    @abstractmethod
+    def open(self, state: StateT, folder: Path) -> None:
+        """Take the state that later saves are given, and the folder of the checkpoints.
+
+        The folder exists. It may hold the checkpoints of an earlier process.
+        """
+
+    @abstractmethod
+    def save(self, state: StateT, step: int) -> Pending:
+        """Save `state` as the checkpoint of a step, and remove checkpoints that are too old.
+
+        Steps count from 1, and no later save has a smaller one.
+        """
+
+    @abstractmethod
+    def restore_latest(self, state: StateT) -> int:
+        """Restore the newest checkpoint into a state like that of `open`, and return its step.
+
+        Raises NothingToRestore if the folder holds no checkpoint that the store can see.
+        """
+
+    def close(self) -> None:
+        """Wait until nothing is in flight, and give back the resources that `open` made."""

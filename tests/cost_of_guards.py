@@ -2,8 +2,8 @@
 
 By hand: `python tests/cost_of_guards.py FRAMEWORK SUITE PAIRS [METHOD...]`.
 
-Runs with and without guards take turns, and each pair has the other order. The ratio is of the whole
-run's time, so it includes what guards do outside of all timed regions.
+Runs with and without guards take turns, and each pair has the other order. The ratio is of the
+whole run's time, so it includes what guards do outside of all timed regions.
 """
 
 from __future__ import annotations

@@ -98,6 +98,20 @@ def test_a_trait_that_is_not_declared_is_the_usual_one(tmp_path: Path) -> None:
     assert broken.speed is Speed.USUAL
     assert broken.listed is Listed.ALWAYS
     assert not broken.own_process
+    assert not broken.store
+
+
+def test_a_framework_knows_which_of_its_methods_are_stores(tmp_path: Path) -> None:
+    text = GOOD.replace('description = "raises"', 'description = "raises"\nstore = true')
+    toy = catalog.read(_write(tmp_path, text))
+    assert toy.methods["broken"].store
+    assert toy.stores == {"broken"}
+
+
+def test_a_store_cannot_be_the_default_method(tmp_path: Path) -> None:
+    path = _write(tmp_path, GOOD.replace('listed = "default"', 'listed = "default"\nstore = true'))
+    with pytest.raises(UsageError, match=r"methods\.plain: a store cannot be the default method"):
+        catalog.read(path)
 
 
 @pytest.mark.parametrize(
@@ -330,4 +344,10 @@ def test_the_declarations_of_this_repository_are_sound() -> None:
 def test_every_framework_of_this_repository_has_the_methods_of_deepfreeze() -> None:
     for framework in catalog.frameworks().values():
         ours = [name for name in framework.methods if name.startswith("deepfreeze")]
-        assert ours == ["deepfreeze", "deepfreeze-sync", "deepfreeze-memory"]
+        assert ours == [
+            "deepfreeze",
+            "deepfreeze-sync",
+            "deepfreeze-memory",
+            "deepfreeze-store",
+            "deepfreeze-store-one",
+        ]

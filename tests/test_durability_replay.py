@@ -69,3 +69,15 @@ def test_a_call_without_its_descriptor_is_an_error() -> None:
     [fsync] = log.parse(["7 fsync(3) = 0"])
     with pytest.raises(UnreadableError, match="the descriptor '3' has no path"):
         Replay(Path("/s")).apply(fsync)
+
+
+@pytest.mark.parametrize(
+    "request_in_log",
+    ["BTRFS_IOC_CLONE or FICLONE, 4</s/n>", "BTRFS_IOC_CLONE_RANGE or FICLONERANGE, {src_fd=4}"],
+)
+def test_a_clone_changes_the_bytes_of_a_flushed_file(request_in_log: str) -> None:
+    replay = Replay(Path("/s"))
+    clone = f"7 ioctl(3</s/m>, {request_in_log}) = 0"
+    for call in log.parse([CREATE, FSYNC, FSYNC_ROOT, clone]):
+        replay.apply(call)
+    assert list(replay.unflushed().contents) == ["m"]

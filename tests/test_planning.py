@@ -84,6 +84,59 @@ def test_traits_mean_methods_but_never_test_doubles(
     )
 
 
+@pytest.fixture
+def with_stores(tmp_path: Path) -> FrameworkEntry:
+    """Return a framework whose stores have the traits of its methods."""
+    methods = {
+        "plain": "listed = 'default'",
+        "manager": "store = true\nspeed = 'fastest-known'",
+        "behind": "store = true\nasynchronous = true",
+    }
+    return declared(tmp_path / "adapters", "toy", methods)
+
+
+STRIKES = {"experiment": "faults", "samples": None}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (["all", "default", "fast", "asynchronous"], ["plain"]),
+        ("stores", ["manager", "behind"]),
+        (["all", "stores"], ["plain", "manager", "behind"]),
+        ("behind", ["behind"]),
+    ],
+)
+def test_stores_are_taken_by_their_own_trait_alone(
+    tmp_path: Path, with_stores: FrameworkEntry, wanted: str | list[str], expected: list[str]
+) -> None:
+    strikes = read_suite(tmp_path, sweeps_of({**STRIKES, "method": wanted}))
+    assert method_names(planning.plan(strikes, [with_stores])) == expected
+
+
+@pytest.mark.parametrize(("name", "means"), [("stores", "means stores"), ("behind", "is a store")])
+def test_an_experiment_of_methods_refuses_stores(
+    tmp_path: Path, with_stores: FrameworkEntry, name: str, means: str
+) -> None:
+    message = (
+        f"'{name}' {means}, and experiment cost measures none; name a method, or run a suite "
+        "whose experiment measures stores: faults"
+    )
+    with pytest.raises(UsageError, match=message):
+        planning.plan(read_suite(tmp_path, sweeps_of({})), [with_stores], methods=["plain", name])
+    with pytest.raises(UsageError, match=message):
+        planning.plan(read_suite(tmp_path, sweeps_of({"method": name})), [with_stores])
+
+
+def test_a_store_that_is_asked_for_goes_to_the_experiments_of_stores(
+    tmp_path: Path, with_stores: FrameworkEntry
+) -> None:
+    both = read_suite(tmp_path, sweeps_of({"method": "plain"}, {**STRIKES, "method": "all"}))
+    planned = planning.plan(both, [with_stores], methods=["manager", "plain"])
+    measured = [(item.case.method, item.case.experiment) for item in planned]
+    assert measured == [("plain", "cost"), ("plain", "faults"), ("manager", "faults")]
+
+
 def test_a_case_of_two_sweeps_is_planned_once(tmp_path: Path, toy: FrameworkEntry) -> None:
     text = sweeps_of({"method": "plain", "samples": 4}, {"method": "all", "samples": 2})
     planned = planning.plan(read_suite(tmp_path, text), [toy])

@@ -10,6 +10,7 @@ import numpy as np
 from adapters.chainer.modules import Array, parameters
 from adapters.chainer.state import State
 from adapters.deepfreeze.cupy_stream import CupyStream
+from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
 
@@ -46,3 +47,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
             return data
         assert self.device is not None
         return Remote(self.device, data)
+
+
+class DeepFreezeStore(DeepFreezeManaged[State]):
+    """DeepFreeze that keeps the last checkpoints, and goes back to an older one after damage."""
+
+    method_class = DeepFreeze

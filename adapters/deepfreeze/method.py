@@ -71,11 +71,14 @@ class DeepFreezeMethod(Method[StateT]):
         self.tensors = self.specs(state)
         self.engine.prepare(self.tensors)
 
-    def save(self, state: StateT, path: Path) -> Save:
-        """Copy what the forward pass changes, and leave the rest to the background."""
+    def save(self, state: StateT, path: Path, step: int | None = None) -> Save:
+        """Copy what the forward pass changes, and leave the rest to the background.
+
+        `step` is the number of the checkpoint. By default, it is the number of steps taken.
+        """
         try:
             sources = self.sources(state)
-            step = self.step(state)
+            step = self.step(state) if step is None else step
         except Exception:
             self.engine.refuse(path)
             raise

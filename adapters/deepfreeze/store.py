@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from adapters.base import Pending
+from adapters.base import NothingToRestore, Pending
 from adapters.deepfreeze.commit import partial_path, remove_partial
 from adapters.deepfreeze.errors import Damaged, Unfitting
 from adapters.deepfreeze.method import DeepFreezeMethod
@@ -76,9 +76,10 @@ class Store(Generic[StateT]):
         self._prune_error: Exception | None = None
         method.engine.home = method.peers.of_first(self._begin)
 
-    def save(self, state: StateT) -> Pending:
+    def save(self, state: StateT, step: int | None = None) -> Pending:
         """Start to save. If the save before failed and nobody was told, raise its error here.
 
+        `step` is the number of the checkpoint. By default, it is the number of steps taken.
         In a world of several ranks, the rank that raises has started this save nevertheless,
         because the others rely on it. It must not repeat the save.
         """
@@ -86,11 +87,12 @@ class Store(Generic[StateT]):
         if self._last is not None:
             self._last.join()
         try:
-            path = self._fresh_path(self._method.step(state))
+            step = self._method.step(state) if step is None else step
+            path = self._fresh_path(step)
         except Exception:
             self._method.engine.skip()
             raise
-        self._last = _StoredSave(self, path, self._method.save(state, path))
+        self._last = _StoredSave(self, path, self._method.save(state, path, step))
         return self._last
 
     def close(self) -> None:
@@ -106,7 +108,7 @@ class Store(Generic[StateT]):
     def restore(self, state: StateT) -> Restored:
         """Load the newest checkpoint that is complete on every rank.
 
-        Raise FileNotFoundError if there is none.
+        Raise NothingToRestore if there is no checkpoint, and FileNotFoundError if none is complete.
         """
         peers = self._method.peers
         candidates, skipped = peers.of_first(self._newest_first)
@@ -121,6 +123,8 @@ class Store(Generic[StateT]):
                 )
             self._skipped.add(path)
             skipped.append(str(error or f"{path} is not complete on another rank"))
+        if not skipped:
+            raise NothingToRestore(f"no checkpoint in {self._directory}")
         raise FileNotFoundError("; ".join([f"no checkpoint in {self._directory}", *skipped]))
 
     def checkpoints(self) -> list[Path]:

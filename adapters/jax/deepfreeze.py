@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, bytes_of
 from adapters.jax.framework import Jax
@@ -87,3 +88,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
         except BufferError:
             # The array is on a GPU, or is bfloat16, which Python's buffers lack.
             return np.asarray(self.framework.on_host(array)).reshape(-1).view(np.uint8)
+
+
+class DeepFreezeStore(DeepFreezeManaged[State]):
+    """DeepFreeze that keeps the last checkpoints, and goes back to an older one after damage."""
+
+    method_class = DeepFreeze

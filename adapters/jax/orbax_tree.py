@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import orbax.checkpoint as ocp
 
@@ -45,11 +46,8 @@ class Orbax(Method[State]):
         saved other parts.
         """
         tree = state.tree()
-        target = self.framework.strategy.target(tree)
-        arguments = ocp.checkpoint_utils.construct_restore_args(target)
-        restored = self.checkpointer.restore(
-            path, args=ocp.args.PyTreeRestore(target, restore_args=arguments)
-        )
+        wanted = to_restore(self.framework.strategy.target(tree))
+        restored = self.checkpointer.restore(path, args=wanted)
         state.adopt(self.framework.strategy.own(restored, tree))
 
     def entries(self, path: Path) -> Iterator[Entry]:
@@ -63,18 +61,24 @@ class Orbax(Method[State]):
         self.checkpointer.close()
 
 
+def to_restore(target: dict[str, Any]) -> ocp.args.PyTreeRestore:
+    """Return the arguments of a restore that makes arrays like those of `target`."""
+    arguments = ocp.checkpoint_utils.construct_restore_args(target)
+    return ocp.args.PyTreeRestore(target, restore_args=arguments)
+
+
 def _role(array: str) -> Role | None:
     """Return the role of an array by its name, in which dots join the keys of the tree."""
     return ROLES.get(array.partition(".")[0])
 
 
 class AsyncSave(Pending):
-    """A save in progress of an `AsyncCheckpointer`.
+    """A save in progress of an `AsyncCheckpointer`, or of a manager that has one.
 
     It copies to the host before `save` returns, so there is nothing to stage.
     """
 
-    def __init__(self, checkpointer: ocp.AsyncCheckpointer) -> None:
+    def __init__(self, checkpointer: ocp.AsyncCheckpointer | ocp.CheckpointManager) -> None:
         self._checkpointer = checkpointer
 
     def finished(self) -> None:

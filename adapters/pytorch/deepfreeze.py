@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Device, Late, Memory, Remote, Source
 from adapters.pytorch.cuda_stream import CudaStream
@@ -42,6 +43,12 @@ class DeepFreeze(DeepFreezeMethod[State]):
             assert self.device is not None
             return Remote(self.device, _bytes(tensor))
         return _host_bytes(tensor)
+
+
+class DeepFreezeStore(DeepFreezeManaged[State]):
+    """DeepFreeze that keeps the last checkpoints, and goes back to an older one after damage."""
+
+    method_class = DeepFreeze
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from adapters.deepfreeze.cupy_stream import CupyStream
+from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
 from adapters.raw.framework import Array, State
@@ -36,3 +37,9 @@ class DeepFreeze(DeepFreezeMethod[State]):
     def _memory(self, array: Array) -> Memory:
         data = array.reshape(-1).view(np.uint8)
         return Remote(self.device, data) if self.device is not None else data
+
+
+class DeepFreezeStore(DeepFreezeManaged[State]):
+    """DeepFreeze that keeps the last checkpoints, and goes back to an older one after damage."""
+
+    method_class = DeepFreeze

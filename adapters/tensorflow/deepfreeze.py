@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Bytes, Changes, Late, Source, Spec
 from adapters.tensorflow.state import State
@@ -63,6 +64,12 @@ class DeepFreeze(DeepFreezeMethod[State]):
             for name, data in arriving:
                 value = _tensor(data, specs[name])
                 tf.raw_ops.AssignVariableOp(resource=variables[name].handle, value=value)
+
+
+class DeepFreezeStore(DeepFreezeManaged[State]):
+    """DeepFreeze that keeps the last checkpoints, and goes back to an older one after damage."""
+
+    method_class = DeepFreeze
 
 
 def _bytes(tensor: tf.Tensor) -> Bytes:

@@ -69,12 +69,14 @@ def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] =
 
 
 def _frameworks() -> list[Table]:
-    found = Table("framework", "devices", "methods", "environment")
+    found = Table("framework", "devices", "methods", "stores", "environment")
     states = {
         environment.framework: environment.state for environment in environments_of(None).listing()
     }
     for name, entry in catalog.frameworks().items():
-        found.add_row(name, ", ".join(entry.devices), str(len(entry.methods)), states.get(name, ""))
+        methods = str(len(entry.methods) - len(entry.stores))
+        stores = str(len(entry.stores))
+        found.add_row(name, ", ".join(entry.devices), methods, stores, states.get(name, ""))
     return [found]
 
 
@@ -103,16 +105,20 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
             method.readable_by is ReadableBy.ANY_WORLD,
             method.compressed,
         )
-        is_double = method.listed is Listed.TEST_DOUBLE
-        description = f"{method.description} (test double)" if is_double else method.description
         found.add_row(
             method.name,
             method.covers,
             method.format,
             *("yes" if has_it else "–" for has_it in traits),
-            description,
+            _description(method),
         )
     return found
+
+
+def _description(method: catalog.MethodEntry) -> str:
+    if method.listed is Listed.TEST_DOUBLE:
+        return f"{method.description} (test double)"
+    return f"{method.description} (store)" if method.store else method.description
 
 
 def _strategies() -> list[Table]:

@@ -99,8 +99,9 @@ def frameworks() -> str:
     lines = []
     for name, entry in catalog.frameworks().items():
         devices = ", ".join(entry.devices)
-        lines.append([f"`{name}`", _versions(entry), devices, str(len(entry.methods))])
-    return table(("framework", "versions", "devices", "methods"), lines)
+        methods = str(len(entry.methods) - len(entry.stores))
+        lines.append([f"`{name}`", _versions(entry), devices, methods, str(len(entry.stores))])
+    return table(("framework", "versions", "devices", "methods", "stores"), lines)
 
 
 def strategies() -> str:
@@ -231,6 +232,7 @@ def _traits(method: catalog.MethodEntry) -> list[str]:
     """Return what else a reader chooses by, in words."""
     traits = {
         "default": method.is_default,
+        "store": method.store,
         "fast": method.speed is Speed.FASTEST_KNOWN,
         "slow": method.speed is Speed.SLOW,
         "asynchronous": method.asynchronous,

@@ -113,6 +113,9 @@ class _MethodTable(tables.Table):
     readable_by: ReadableBy = Field(default=ReadableBy.SAME_WORLD, strict=False)
     speed: Speed = Field(default=Speed.USUAL, strict=False)
     listed: Listed = Field(default=Listed.ALWAYS, strict=False)
+    # the class is a `Store` of the contract: it names checkpoints, removes old ones and restores
+    # the newest. Only experiments that declare `stores` take it.
+    store: bool = False
     # a checkpoint of several ranks holds every rank's own leaves
     rank_local: bool = False
     # the method can save a state of which no rank holds the whole
@@ -140,6 +143,15 @@ class _MethodTable(tables.Table):
     def _is_somewhere(self) -> Self:
         if not self.files and not self.from_memory:
             raise ValueError("a method with `files = false` needs `from_memory = true`")
+        return self
+
+    @model_validator(mode="after")
+    def _is_default_or_store(self) -> Self:
+        if self.store and self.listed is Listed.DEFAULT:
+            raise ValueError(
+                "a store cannot be the default method, because most experiments "
+                'measure no stores; give `listed = "default"` to another method'
+            )
         return self
 
 
@@ -207,6 +219,11 @@ class FrameworkEntry(_FrameworkTable):
     name: str
     methods: dict[str, MethodEntry]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """Return the names of the methods that are stores."""
+        return frozenset(name for name, method in self.methods.items() if method.store)
 
 
 class _AdapterFile(tables.Table):

@@ -21,6 +21,7 @@ import psutil
 
 from harness.driver import machine, preflight
 from harness.driver.environments import Environment, Environments
+from harness.durability import gate
 from harness.run.errors import UsageError
 
 Status = Literal["ok", "warning", "missing"]
@@ -59,7 +60,8 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
         _mpi(listed),
         _slurm(),
         _gpu(),
-        _tool("strace", "strace", "system calls and injected faults cannot be traced"),
+        _tool("strace", "strace", "system calls cannot be traced, and no save can be struck"),
+        _gate(),
         _tool("fio", "fio", "the ceilings cannot be checked against fio"),
         _tool("compiler", "cc", "deepfreeze copies through the caches, which takes longer"),
         *_storage(scratch),
@@ -92,6 +94,14 @@ def _tool(name: str, command: str, consequence: str) -> Check:
     if path is None:
         return Check(name, "missing", f"no {command} on the path: {consequence}")
     return Check(name, "ok", f"{_version(path)} ({path})")
+
+
+def _gate() -> Check:
+    """Strike a call of a small program, because a kernel or a container may forbid it."""
+    obstacle = gate.available()
+    if obstacle is None:
+        return Check("faults", "ok", "system calls can be made to fail")
+    return Check("faults", "missing", f"{obstacle}; kills and errors are only replayed")
 
 
 def _slurm() -> Check:

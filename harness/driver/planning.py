@@ -94,6 +94,7 @@ def plan(
     names.require_worlds(worlds or ())
     names.require_methods(frameworks, methods or ())
     names.require_known(suite, frameworks)
+    names.require_use_of_stores(suite, frameworks, methods or ())
     names.require_strategies(frameworks, strategies or ())
     sweeps = _narrowed(suite, workloads or ())
     if strategies:
@@ -168,6 +169,9 @@ def _cells_of(
             yield _Cell(framework, None, shape, strategy, sweep)
         return
     for method in _methods(framework, sweep, listed, requested):
+        # In a suite of several experiments, a store that was asked for is for some of them alone.
+        if method.store and not experiment.stores:
+            continue
         cell = _Cell(framework, method, shape, strategy, sweep)
         # A method that was asked for gets a row that says why it cannot be measured.
         wants_a_reason = method.name in requested or experiment.reads_in_another_world

@@ -17,8 +17,9 @@ _UNFINISHED = "<unfinished ...>"
 _NOTICES = ("+++ ", "--- ")
 _OPENING = ("[", "(", "{")
 _CLOSING = ("]", ")", "}")
-# Strings and the paths in <> are one token each, because they may hold brackets and commas.
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|<[^<>]*>|[\[({]|[\])}]|,|[^"<\[({\])},]+|.')
+# Strings and the paths in <> are one token each, because they may hold brackets and commas. The
+# possessive quantifiers take a string of many megabytes without a way back for every character.
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"|<[^<>]*>|[\[({]|[\])}]|,|[^"<\[({\])},]+|.')
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -154,12 +154,16 @@ class Volume:
         for part in _parts(path):
             reached += f"/{part}"
             below = node.names.get(part)
-            if below is None and not self.is_inside(reached):
+            if not isinstance(below, FolderNode) and not self.is_inside(reached):
                 below = FolderNode()
                 node.names[part] = below
                 node.safe[part] = below
+            if isinstance(below, LinkNode):
+                shown = self.shown(reached)
+                raise UnreadableError(f"names behind the symbolic link {shown} are not followed")
             if not isinstance(below, FolderNode):
-                raise UnreadableError(f"the log does not show how the directory {reached} was made")
+                shown = self.shown(reached)
+                raise UnreadableError(f"the log does not show how the directory {shown} was made")
             node = below
         return node
 
@@ -171,6 +175,16 @@ class Volume:
     def is_inside(self, path: str) -> bool:
         """Return whether a path is below the root."""
         return path.startswith(self.root + os.sep)
+
+    def shown(self, path: str) -> str:
+        """Return a path as a sentence names it: relative to the root."""
+        shown = os.path.relpath(path, self.root)
+        return "the directory of the checkpoints" if shown == "." else shown
+
+    def name_of(self, node: Node | None) -> str | None:
+        """Return a path of a node, relative to the root; None where it has no name below it."""
+        walked = self._walk(self.folder(self.root), "")
+        return next((path for path, other in walked if other is node), None)
 
     # What is there, and what a power loss leaves
 
@@ -205,9 +219,19 @@ class Volume:
 
     def everything(self, rest: Rest) -> Loss:
         """Return the loss of all that is not flushed."""
-        names = frozenset((folder, name) for folder, _, name in self._unsafe_names())
-        files = frozenset(file for _, file in self._unsafe_files())
-        return Loss(names, files, rest)
+        names: set[tuple[FolderNode, str]] = set()
+        files: set[FileNode] = set()
+        # A directory may come back whose removal is lost, and with it the names that were in it.
+        for node in _reachable(self.folder(self.root)):
+            if isinstance(node, FolderNode):
+                names |= {(node, name) for name in node.unsafe_names()}
+            elif isinstance(node, FileNode) and not node.is_safe:
+                files.add(node)
+        return Loss(frozenset(names), frozenset(files), rest)
+
+    def all_bytes(self, rest: Rest) -> Loss:
+        """Return the loss of all unflushed bytes, and of no name."""
+        return replace(self.everything(rest), names=frozenset())
 
     def _unsafe_names(self) -> Iterator[tuple[FolderNode, str, str]]:
         """Yield each unsafe name with its directory and its path."""

@@ -44,6 +44,8 @@ class Stage:
     one_case_a_process: bool = False
     ends_killed: bool = False  # its processes never end by themselves
     by_driver: bool = False  # the experiment's `driver.py` runs its jobs
+    # each task has a process and a session of its own, forked after the framework was imported
+    forks: bool = False
 
     def reporting_ranks(self, case: Case) -> int:
         """Return how many ranks must report before the stage is complete for a case."""
@@ -84,7 +86,8 @@ class Experiment:
     """One question that can be asked of a case, and how it is answered.
 
     `place` orders the experiments on the report page. With `methods`, a case is a checkpoint
-    method. Without, it is the framework's own training. `processes` is the number of a case's
+    method. Without, it is the framework's own training. With `stores`, it may be a store too.
+    `processes` is the number of a case's
     process slots, and None leaves that to the suite. The slots take the seeds of Python's text
     hashes in turn from `hash_seeds`, where None means another seed in every process.
     `reads_in_another_world` says that other ranks load what these saved, so a method must allow
@@ -99,6 +102,7 @@ class Experiment:
     place: int
     stages: tuple[Stage, ...]
     methods: bool = True
+    stores: bool = False
     processes: int | None = 1
     hash_seeds: tuple[int | None, ...] = (None,)
     suite_keys: Mapping[str, SuiteKey] = field(default_factory=dict)

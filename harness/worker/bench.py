@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -45,6 +45,13 @@ Entries = list[tuple[int, Task]]
 
 T = TypeVar("T")
 ResultT = TypeVar("ResultT")
+
+
+class Closes(Protocol):
+    """A method, a store, or what stands for one."""
+
+    def close(self) -> None:
+        """Give back the resources that it holds."""
 
 
 class Conditions(NamedTuple):
@@ -86,19 +93,22 @@ class Bench:
 
     def open_method(self, case: Case) -> Method[Any]:
         """Make the case's method, and open it on the state."""
-        self.output.enter("open")
-        place = replace(self.place, memory=self.memory(case))
-        method_class = load_class(case.method_path)
-        method: Method[Any] = method_class(place, self.framework, dict(case.options))
+        method: Method[Any] = self.make(case)
         method.open(self.state)
         return method
+
+    def make(self, case: Case) -> Any:
+        """Return a new object of the case's class, which is not open yet."""
+        self.output.enter("open")
+        place = replace(self.place, memory=self.memory(case))
+        return load_class(case.method_path)(place, self.framework, dict(case.options))
 
     def memory(self, case: Case) -> Path | None:
         """Return the folder in shared memory for a case's checkpoints; None where it has none."""
         return Path(self.job.memory) / case.id if self.job.memory else None
 
-    def close_method(self, method: Method[Any]) -> None:
-        """Have a method give back what it holds."""
+    def close_method(self, method: Closes) -> None:
+        """Have a method or a store give back what it holds."""
         self.output.enter("close")
         method.close()
         self._has_closed = True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from adapters.base import Method
+from adapters.base import Pending
 from harness.wire.case import Case, Task
 from harness.wire.marks import Instant, mark
 from harness.worker.bench import Bench, Entries
@@ -30,7 +30,14 @@ def run_traces(bench: Bench, entries: Entries) -> None:
     bench.attempt(entries, trace)
 
 
-def marked_save(bench: Bench, method: Method[Any], case: Case, path: Path) -> None:
+class Saves(Protocol):
+    """A method, or what stands for one."""
+
+    def save(self, state: Any, path: Path) -> Pending:
+        """Save a state to a path."""
+
+
+def marked_save(bench: Bench, method: Saves, case: Case, path: Path) -> None:
     """Save, and mark every instant for the tracer that watches this process."""
 
     def passed(instant: Instant) -> None:

@@ -51,6 +51,11 @@ def must_be_named(method: Declaration) -> bool:
     return method.get("listed") in ("when-named", "test-double")
 
 
+def is_store(method: Declaration) -> bool:
+    """Return whether a method is a store, which names its checkpoints and finds the newest."""
+    return bool(method.get("store"))
+
+
 def has_a_race(method: Declaration) -> bool:
     """Return whether training behind a save may change what a method writes."""
     return any(failure.get("race") for failure in method.get("expected_failures", []))

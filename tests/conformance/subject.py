@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from declarations import Declaration, declaration, is_broken
+from declarations import Declaration, declaration, is_broken, is_store
 
 import workloads
-from adapters.base import Coverage, DirectIo, Entry, Framework, Leaf, Method, Place
+from adapters.base import Coverage, DirectIo, Entry, Framework, Leaf, Method, Place, Store
 from adapters.shared.quirks import Quirks
 from workloads import Role, Workload
 
@@ -38,7 +38,9 @@ class Subject:
     def __init__(self, name: str) -> None:
         self.name = name
         declared = declaration(name)
-        self.methods: dict[str, Declaration] = declared["methods"]
+        both: dict[str, Declaration] = declared["methods"]
+        self.methods = {name: each for name, each in both.items() if not is_store(each)}
+        self.stores = {name: each for name, each in both.items() if is_store(each)}
         self.strategies: dict[str, Declaration] = declared.get("strategies", {})
         self.framework_class: type[Framework[Any]] = _class_at(declared["framework"]["class"])
         self.quirks = _quirks(name)
@@ -119,6 +121,21 @@ def new_method(name: str, framework: Framework[Any], **options: Any) -> Method[A
 
 
 @contextmanager
+def opened_store(
+    name: str, framework: Framework[Any], state: Any, folder: Path
+) -> Iterator[Store[Any]]:
+    """Open a store for a state and a folder, and close it in the end."""
+    declared = SUBJECT.stores[name]
+    store_class = _class_at(declared["class"])
+    store: Store[Any] = store_class(framework.place, framework, dict(declared["options"]))
+    store.open(state, folder)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
 def opened(method: Method[Any], state: Any) -> Iterator[Method[Any]]:
     """Open a method for a state, and close it in the end."""
     method.open(state)
@@ -196,6 +213,7 @@ def same(first: Mapping[str, str], second: Mapping[str, str]) -> set[str]:
 
 
 def covered(name: str, framework: Framework[Any], state: Any) -> set[str]:
-    """Return the names of the leaves that a method has to restore, as declared."""
-    roles = Coverage(SUBJECT.methods[name]["covers"]).roles
+    """Return the names of the leaves that a method or store has to restore, as declared."""
+    declared = SUBJECT.methods.get(name) or SUBJECT.stores[name]
+    roles = Coverage(declared["covers"]).roles
     return {leaf.name for leaf in framework.leaves(state) if leaf.role in roles}

@@ -45,6 +45,8 @@ def test_every_declared_method_can_be_made(framework: Any) -> None:
     for name, declared in SUBJECT.methods.items():
         assert isinstance(new_method(name, framework), Method)
         assert declared["covers"] in list(Coverage)
+    for declared in SUBJECT.stores.values():
+        assert declared["covers"] in list(Coverage)
 
 
 @pytest.mark.parametrize("case", ALL_CASES)

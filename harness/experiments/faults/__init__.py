@@ -8,10 +8,11 @@ EXPERIMENT = Experiment(
     name="faults",
     question="What is left when a save is struck?",
     place=35,
+    stores=True,
     stages=(
         Stage("record", "one save, call by call", reports="rank 0", by_driver=True),
         Stage("fail", "errors of its system calls", reports="rank 0", by_driver=True),
-        Stage("kill", "real kills", reports="rank 0", by_driver=True),
+        Stage("kill", "real kills", reports="rank 0", by_driver=True, forks=True),
         Stage("preempt", "the end of an allocation", reports="rank 0", by_driver=True),
         Stage("try", "what a strike leaves", reports="rank 0", by_driver=True, seed_offset=1),
     ),

@@ -23,9 +23,11 @@ class Damaged:
     tree: Tree
 
 
-def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Iterator[Damaged]:
-    """Yield the damages to the files of checkpoint `newer`, beside the whole checkpoint `older`."""
-    files = files_of(after, newer)
+def damages(
+    after: Tree, before: Tree, parts: Sequence[Part], older: str, newer: str
+) -> Iterator[Damaged]:
+    """Yield the damages to the files of a save. `older` and `newer` are names of checkpoints."""
+    files = files_of(after, before)
     yield from _flipped_bits(after, parts)
     yield from _zeroed_pages(after, parts)
     for name in thinned(sorted(files), _FILES_AT_MOST):
@@ -35,13 +37,30 @@ def damages(after: Tree, parts: Sequence[Part], older: str, newer: str) -> Itera
         yield from _swapped(after, files, name, older, newer)
 
 
-def files_of(tree: Tree, checkpoint: str) -> Mapping[str, bytes]:
-    """Return the files of one checkpoint with their bytes, by their paths below the root."""
+def files_of(after: Tree, before: Tree) -> Mapping[str, bytes]:
+    """Return the files that a save made or changed with their bytes, by their paths."""
     return {
         name: node.data
-        for name, node in tree.items()
-        if isinstance(node, File) and (name == checkpoint or name.startswith(f"{checkpoint}/"))
+        for name, node in after.items()
+        if isinstance(node, File) and before.get(name) != node
     }
+
+
+def both_checkpoints(before: Tree, after: Tree) -> list[Mapping[str, bytes]]:
+    """Return the files of the older and of the newer checkpoint, given the trees around a save.
+
+    A file that the save changed is the store's own, such as the one with the name of the newest.
+    A store without other files overwrites its checkpoint, and that is the largest file.
+    """
+    old = files_of(before, {})
+    new = files_of(after, before)
+    changed = old.keys() & new.keys()
+    older = {name: data for name, data in old.items() if name not in changed}
+    newer = {name: data for name, data in new.items() if name not in changed}
+    if older or newer:
+        return [files for files in (older, newer) if files]
+    largest = max(changed, key=lambda name: len(new[name]))
+    return [{largest: old[largest]}, {largest: new[largest]}]
 
 
 def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:

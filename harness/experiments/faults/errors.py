@@ -6,16 +6,17 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.base import Method
 from harness.durability import trees
 from harness.durability.trees import Tree
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.left import NEXT, Left
 from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
 from harness.experiments.faults.states import NEWER
+from harness.experiments.faults.subject import Subject, open_subject
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Effect, Strike, Struck
@@ -68,7 +69,7 @@ class Errors:
     """Saves by one method under errors, one after the other in one process."""
 
     def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
-        """Make the state that is saved, and open the method on it."""
+        """Make the state that is saved."""
         self._bench = bench
         self._case = case
         self._before: Tree = save.before
@@ -78,7 +79,6 @@ class Errors:
         bench.add_fresh_bits()
         digests = verify.digests_to_json(bench.digests())
         lefts.store_expected(self._recorded, _EXPECTED, digests)
-        self._method = bench.open_method(case)
 
     def strike_all(self) -> int:
         """Save under every strike, store what each leaves, and return how many hit a call."""
@@ -88,7 +88,6 @@ class Errors:
         for number, strike in enumerate(strikes_of(self._counts())):
             if number >= begin:
                 hit += self._strike(number, strike)
-        self._bench.close_method(self._method)
         (self._recorded / AT).unlink(missing_ok=True)
         begin_file.unlink(missing_ok=True)
         return hit
@@ -98,9 +97,10 @@ class Errors:
         counts: dict[Struck, int] = {}
         for family in FAMILIES:
             folder = self._folder()
-            strikes.order(Strike(family, _NEVER, "EIO"))
-            self._save(folder / NEWER)
-            strikes.call_off()
+            with self._opened(folder) as subject:
+                strikes.order(Strike(family, _NEVER, "EIO"))
+                self._save(subject, folder / NEWER)
+                strikes.call_off()
             counts[family] = strikes.read_report(self._report).seen
             storage.remove_tree(folder)
         return counts
@@ -118,14 +118,15 @@ class Errors:
         at = {"number": number, "in_words": words, "folder": str(folder), "expected": _EXPECTED}
         # If the save never ends, this file says which one it was.
         (self._recorded / AT).write_text(json.dumps(at))
-        strikes.order(strike)
-        saved = self._save(folder / NEWER)
-        strikes.call_off()
-        report = strikes.read_report(self._report)
-        if report.struck:
-            words = f"{words} ({report.first})"
-            self._keep(strike, words, saved, folder)
-            self._save_again(words, folder)
+        with self._opened(folder) as subject:
+            strikes.order(strike)
+            saved = self._save(subject, folder / NEWER)
+            strikes.call_off()
+            report = strikes.read_report(self._report)
+            if report.struck:
+                words = f"{words} ({report.first})"
+                self._keep(strike, words, saved, folder)
+                self._save_again(subject, words, folder)
         storage.remove_tree(folder)
         return report.struck > 0
 
@@ -147,11 +148,9 @@ class Errors:
         left = Left("error", words, _EXPECTED, said, NEWER if success else "", lie)
         lefts.store(self._recorded, left, tree)
 
-    def _save_again(self, words: str, folder: Path) -> None:
+    def _save_again(self, subject: Subject, words: str, folder: Path) -> None:
         """Save once more with the same method, now that nothing strikes."""
-        saved = self._save(folder / NEXT)
-        if saved.raised:
-            self._open_again()
+        saved = self._save(subject, folder / NEXT)
         left = Left(
             "next save",
             f"the next save after {words}",
@@ -161,15 +160,17 @@ class Errors:
         )
         lefts.store(self._recorded, left, trees.read(folder))
 
-    def _open_again(self) -> None:
-        """Replace a method that cannot save any more."""
+    @contextmanager
+    def _opened(self, folder: Path) -> Iterator[Subject]:
+        """Open the method or store on a folder, and close it even if it is broken by then."""
+        subject = open_subject(self._bench, self._case, folder)
+        yield subject
         try:
-            self._bench.close_method(self._method)
+            self._bench.close_method(subject)
         except Exception as error:
-            print(f"a method that cannot save any more cannot be closed: {error}")
-        self._method = self._bench.open_method(self._case)
+            print(f"closing after an error raised: {describe(error)}")
 
-    def _save(self, path: Path) -> _Saved:
+    def _save(self, subject: Subject, path: Path) -> _Saved:
         """Save, and return what that raised. End the process if it does not end."""
         bench = self._bench
         watch = threading.Timer(_SAVE_AT_MOST_S, os._exit, [_GAVE_UP])
@@ -177,7 +178,7 @@ class Errors:
         watch.start()
         bench.output.enter("save")
         try:
-            _save_to_the_end(self._method, bench, path)
+            _save_to_the_end(subject, bench, path)
             bench.thread_errors.raise_first()
         except (KeyboardInterrupt, SystemExit):
             raise
@@ -190,8 +191,8 @@ class Errors:
         return _Saved()
 
 
-def _save_to_the_end(method: Method[object], bench: Bench, path: Path) -> None:
-    pending = method.save(bench.state, path)
+def _save_to_the_end(subject: Subject, bench: Bench, path: Path) -> None:
+    pending = subject.save(bench.state, path)
     pending.staged()
     pending.finished()
 

@@ -6,14 +6,14 @@ import os
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-from adapters.base import Method
+from adapters.base import Pending
 from harness.durability import trees
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.left import Left
 from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.states import NEWER
+from harness.experiments.faults.subject import open_subject
 from harness.wire.case import Case
 from harness.worker import storage, verify
 from harness.worker.bench import Bench
@@ -39,16 +39,17 @@ class Preemption:
     """Saves of one method that a SIGTERM asks for, or finds at work."""
 
     def __init__(self, bench: Bench, case: Case, save: RecordedSave) -> None:
-        """Make the state that is saved, and open the method on it."""
+        """Take the save that was recorded."""
         self._bench = bench
         self._save = save
         self._recorded = bench.folders.recording(case)
-        self._method: Method[Any] = bench.open_method(case)
+        self._case = case
 
     def while_training(self) -> int:
         """Return the nanoseconds from a SIGTERM in a training step to a flushed checkpoint."""
         bench = self._bench
         folder = self._folder()
+        subject = open_subject(bench, self._case, folder)
         notice = _Notice()
         while not notice.came_ns:
             bench.framework.gradients(bench.state)
@@ -57,11 +58,12 @@ class Preemption:
             bench.framework.synchronize(bench.state)
         notice.stop()
         bench.output.enter("save")
-        pending = self._method.save(bench.state, folder / NEWER)
+        pending = subject.save(bench.state, folder / NEWER)
         pending.staged()
         pending.finished()
-        storage.sync_tree(folder / NEWER)
+        storage.sync_tree(folder)
         took_ns = now_ns() - notice.came_ns
+        bench.close_method(subject)
         self._keep("SIGTERM while training, with a handler that saves", "training", folder)
         return took_ns
 
@@ -69,32 +71,41 @@ class Preemption:
         """Return the nanoseconds from a SIGTERM just after `save` to a flushed checkpoint."""
         bench = self._bench
         folder = self._folder()
+        subject = open_subject(bench, self._case, folder)
         bench.train()
         bench.add_fresh_bits()
         notice = _Notice()
         bench.output.enter("save")
-        pending = self._method.save(bench.state, folder / NEWER)
+        pending = subject.save(bench.state, folder / NEWER)
         os.kill(os.getpid(), signal.SIGTERM)
         pending.staged()
         pending.finished()
-        storage.sync_tree(folder / NEWER)
+        storage.sync_tree(folder)
         took_ns = now_ns() - notice.came_ns
         notice.stop()
+        bench.close_method(subject)
         self._keep("SIGTERM after save had returned, with a handler that waits", "saving", folder)
         return took_ns
 
     def unhandled(self) -> None:
-        """End this process by a SIGTERM just after `save`. The driver looks at what it left."""
+        """End this process by a SIGTERM just after `save`. The driver looks at what it left.
+
+        Return where the save had finished by then, because nothing is left to interrupt.
+        """
         bench = self._bench
         folder = self._folder(named=True)
+        subject = open_subject(bench, self._case, folder)
         bench.train()
         bench.add_fresh_bits()
         self._store_expected(lefts.UNHANDLED)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         bench.output.enter("save")
-        pending = self._method.save(bench.state, folder / NEWER)
-        os.kill(os.getpid(), signal.SIGTERM)
+        pending = subject.save(bench.state, folder / NEWER)
+        if type(pending) is not Pending:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         pending.finished()
+        bench.close_method(subject)
+        storage.remove_tree(folder)
 
     def _folder(self, named: bool = False) -> Path:
         """Return a new folder that holds the older checkpoint."""

@@ -22,7 +22,8 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
         return "No save could be struck."
     crashed = [row for row in tried if row.kill]
     safe = [naming.full_name(row) for row in crashed if _is_safe(row)]
-    silent = [naming.full_name(row) for row in tried if row.damage == "silent"]
+    # A loss is worse, but it does not hide that other damages were silent.
+    silent = [naming.full_name(row) for row in tried if (row.damage_verdicts or {}).get("silent")]
     said = []
     if safe:
         said.append(f"A resumed run is safe after every kill and power loss with {listed(safe)}.")

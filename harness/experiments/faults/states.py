@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
-from harness.durability.window import MissingMarkError
+from harness.durability.window import MissingMarkError, find_window
 from harness.experiments.faults.damage import damages
 from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
@@ -53,7 +53,9 @@ class States:
         self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
-            self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
+            calls = read_calls(folder)
+            window = find_window(calls, case_id)
+            self._crashes = Crashes(calls, window, self.save.root, self.save.before)
             self._crashes.follow(self.save.after)
         except (MissingMarkError, NotSeenError) as error:
             self.not_seen = str(error)
@@ -69,7 +71,8 @@ class States:
             for crash in self._crashes.states(frozenset(self.instants), _SINGLES_AT_MOST):
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
-        for damaged in damages(self.save.after, self.save.parts, OLDER, NEWER):
+        save = self.save
+        for damaged in damages(save.after, save.before, save.parts, OLDER, NEWER):
             words = damaged.in_words
             kind = damaged.kind
             yield State(number, "damage", None, words, damaged.tree, damage_kind=kind)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
+from adapters.base import NothingToRestore
 from harness.durability import trees
-from harness.durability.trees import Tree
+from harness.experiments.faults.damage import both_checkpoints, files_of
 from harness.experiments.faults.outcome import Outcome
-from harness.experiments.faults.states import OLDER, newest_of
+from harness.experiments.faults.recorded_save import RecordedSave
+from harness.experiments.faults.states import NEWER
+from harness.experiments.faults.subject import open_subject
 from harness.wire.case import Case
 from harness.worker import verify
 from harness.worker.bench import Bench
@@ -22,13 +26,19 @@ Expected = Mapping[str, Digests]
 
 
 class Trial:
-    """Loads by one method into one state, which is another one before each load."""
+    """Loads by one method or store into one state, which is another one before each load."""
 
-    def __init__(self, bench: Bench, case: Case, saved: Iterable[Digests]) -> None:
-        """Make a state that has no value of any saved one. Raises Mismatch where that fails."""
+    def __init__(
+        self, bench: Bench, case: Case, save: RecordedSave, saved: Iterable[Digests]
+    ) -> None:
+        """Take the save that was recorded, and make a state that has no value of any saved one.
+
+        Raises Mismatch where that fails.
+        """
         self._bench = bench
         self._case = case
         self._scope = bench.scope(case)
+        self._checkpoints = both_checkpoints(save.before, save.after)
         bench.rebuild_target()
         for digests in saved:
             bench.assign_other_bytes(verify.equal_leaves(digests, bench.digests()))
@@ -36,47 +46,49 @@ class Trial:
         self._target = self._leaves()
         self._target_digests = bench.digests()
 
-    def resume(self, folder: Path, whole: Tree, expected: Expected) -> Outcome:
-        """Load the newest checkpoint that is visible in a folder.
+    def resume(self, folder: Path, expected: Expected) -> Outcome:
+        """Restore the newest checkpoint that is visible in a folder.
 
-        `whole` is the older checkpoint as it was when it was complete. `expected` holds the digests
-        of each checkpoint that may come back.
+        `expected` holds the digests of each checkpoint that may come back.
         """
-        newest = newest_of(path.name for path in folder.iterdir())
-        if newest is None:
-            return Outcome("lost", "", "no checkpoint is visible")
-        outcome = self._load(folder / newest, expected)
-        if outcome.verdict == "refused" and not self._is_whole(folder, whole):
-            return Outcome("lost", "", f"{outcome.reason}; the older checkpoint is damaged too")
+        outcome = self._resume(folder, expected)
+        if outcome.verdict == "refused" and not self._has_a_whole_one(folder):
+            return Outcome("lost", "", f"{outcome.reason}; no checkpoint has all of its files")
+        if outcome.verdict == "lost" and self._has_a_whole_one(folder):
+            return Outcome("lost", "", f"{outcome.reason}, but one has all of its files")
         return outcome
 
-    def _load(self, path: Path, expected: Expected) -> Outcome:
+    def _resume(self, folder: Path, expected: Expected) -> Outcome:
         bench = self._bench
         self._make_target()
-        method = bench.open_method(self._case)
-        bench.forget_digests()
-        bench.output.enter("load")
-        try:
-            method.load(bench.state, path)
-            bench.framework.synchronize(bench.state)
-            loaded = bench.digests()
-        except (KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:
-            # A panic of a Rust extension is no Exception.
+        with ExitStack() as closing:
             bench.forget_digests()
-            bench.thread_errors.clear()
-            return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
-        finally:
-            bench.close_method(method)
-        return self._judge(loaded, path.name, expected)
+            try:
+                subject = open_subject(bench, self._case, folder)
+                closing.callback(bench.close_method, subject)
+                bench.output.enter("load")
+                name = subject.resume(bench.state)
+                bench.framework.synchronize(bench.state)
+                loaded = bench.digests()
+            except NothingToRestore as nothing:
+                return Outcome("lost", "", str(nothing)[:_REASON_AT_MOST])
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                # A panic of a Rust extension is no Exception.
+                bench.forget_digests()
+                bench.thread_errors.clear()
+                return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
+        return self._judge(loaded, name, expected)
 
     def _judge(self, loaded: Digests, name: str, expected: Expected) -> Outcome:
         """Return whose bytes a load has brought."""
-        for checkpoint in (name, *expected):
+        # A store may name a step that nobody saved.
+        named = [name] if name in expected else []
+        for checkpoint in (*named, *expected):
             if not self._wrong_leaves(loaded, expected[checkpoint]):
                 return Outcome("safe", checkpoint, "")
-        wrong = self._wrong_leaves(loaded, expected[name])
+        wrong = self._wrong_leaves(loaded, expected[named[0] if named else NEWER])
         return Outcome("silent", "", f"wrong after the load: {verify.listed(wrong)}")
 
     def _wrong_leaves(self, loaded: Digests, saved: Digests) -> list[str]:
@@ -111,12 +123,10 @@ class Trial:
         leaves = self._bench.framework.leaves(self._bench.state)
         return {leaf.name: memoryview(bytes(leaf.data)) for leaf in leaves}
 
-    def _is_whole(self, folder: Path, whole: Tree) -> bool:
-        """Return whether the older checkpoint has all of its files as they were."""
-        found = _below(trees.read(folder), [OLDER])
-        return trees.difference(_below(whole, [OLDER]), found) is None
+    def _has_a_whole_one(self, folder: Path) -> bool:
+        """Return whether the bytes of all files of either checkpoint are there.
 
-
-def _below(tree: Tree, checkpoints: Iterable[str]) -> Tree:
-    kept = tuple(checkpoints)
-    return {name: node for name, node in tree.items() if name.split("/")[0] in kept}
+        They may have other names, such as the name of an unfinished file. Somebody can repair that.
+        """
+        found = set(files_of(trees.read(folder), {}).values())
+        return any(found.issuperset(files.values()) for files in self._checkpoints)

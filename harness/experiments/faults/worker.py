@@ -33,6 +33,7 @@ from harness.experiments.faults.records import (
     TriedRecord,
 )
 from harness.experiments.faults.states import NEWER, OLDER, State, States
+from harness.experiments.faults.subject import open_subject
 from harness.experiments.faults.trial import Expected, Trial
 from harness.wire.case import Case, Task
 from harness.wire.marks import mark
@@ -42,31 +43,31 @@ from harness.worker.tracing import marked_save
 
 
 def run_recordings(bench: Bench, entries: Entries) -> None:
-    """Save twice by the method of each task. The second save is recorded."""
+    """Save twice by the method or store of each task. The second save is recorded."""
 
     def record(task: Task) -> None:
         case = task.case
         folder = bench.fresh(case.id).parent
         recorded = bench.folders.recording(case)
         mark(case.id, "opened")
-        method = bench.open_method(case)
+        subject = open_subject(bench, case, folder)
         expected = {}
         bench.train()
         bench.add_fresh_bits()
         expected[OLDER] = verify.digests_to_json(bench.digests())
         with bench.phase("save"):
-            pending = method.save(bench.state, folder / OLDER)
+            pending = subject.save(bench.state, folder / OLDER)
             pending.staged()
         with bench.phase("finished"):
             pending.finished()
-            storage.sync_tree(folder / OLDER)
+            storage.sync_tree(folder)
         bench.train()
         bench.add_fresh_bits()
         expected[NEWER] = verify.digests_to_json(bench.digests())
         before = trees.read(folder)
-        marked_save(bench, method, case, folder / NEWER)
+        marked_save(bench, subject, case, folder / NEWER)
         after = trees.read(folder)
-        files = files_of(after, NEWER)
+        files = files_of(after, before)
         save = RecordedSave(
             root=folder,
             before=before,
@@ -75,7 +76,7 @@ def run_recordings(bench: Bench, entries: Entries) -> None:
             expected=expected,
         )
         save.write(recorded)
-        bench.close_method(method)
+        bench.close_method(subject)
         bench.output.write(
             RecordedRecord(
                 kind="recorded",
@@ -129,10 +130,13 @@ def run_errors(bench: Bench, entries: Entries) -> None:
 
 
 def run_kill(bench: Bench, entries: Entries) -> None:
-    """Save until the gate around this process kills it. Each process has one case."""
+    """Save until the gate around this process kills it. Each process has one task."""
 
     def be_killed(task: Task) -> None:
-        save_until_killed(bench, task.case, read(bench.folders.recording(task.case)))
+        case = task.case
+        earlier = bench.job.tasks[: entries[0][0]]
+        turn = sum(other.case.id == case.id for other in earlier)
+        save_until_killed(bench, case, read(bench.folders.recording(case)), turn)
 
     bench.attempt(entries, be_killed)
 
@@ -140,7 +144,7 @@ def run_kill(bench: Bench, entries: Entries) -> None:
 def run_preemptions(bench: Bench, entries: Entries) -> None:
     """Save when a SIGTERM comes, and when it comes in the middle of a save.
 
-    The last SIGTERM ends the process, so each process has one case.
+    The last SIGTERM ends the process of an asynchronous method.
     """
 
     def preempt(task: Task) -> None:
@@ -179,7 +183,7 @@ class _Tried:
                 NEXT: digests,
             }
         saved = [digests for known in self._expected_of.values() for digests in known.values()]
-        self._trial = Trial(bench, case, saved)
+        self._trial = Trial(bench, case, save, saved)
         self._folder = bench.folders.scratch / "struck"
         self._first: dict[str, tuple[int, Outcome | None]] = {}
 
@@ -228,8 +232,7 @@ class _Tried:
         (self._recorded / AT).write_text(json.dumps(at))
         trees.write(state.tree, self._folder)
         whose = state.left.expected if state.left else ""
-        known = self._expected_of[whose]
-        outcome = self._trial.resume(self._folder, self._save.before, known)
+        outcome = self._trial.resume(self._folder, self._expected_of[whose])
         shutil.rmtree(self._folder, ignore_errors=True)
         # The reason is not to depend on where the run had its scratch directory.
         return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
