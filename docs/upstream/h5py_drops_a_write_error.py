@@ -5,6 +5,7 @@ import resource
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import h5py
 import numpy
@@ -13,11 +14,11 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is to 
 unraisable = []
 sys.unraisablehook = unraisable.append
 
-path = os.path.join(tempfile.mkdtemp(), "weights.h5")
+path = Path(tempfile.mkdtemp()) / "weights.h5"
 file = h5py.File(path, "w")
 file["before"] = numpy.ones(64)
 file.flush()
-resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path), resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, resource.RLIM_INFINITY))
 try:
     file["weight"] = numpy.ones(64)
     print("h5py", h5py.__version__)
