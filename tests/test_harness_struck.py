@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
-from struck_harness import Recording, distinct_states, lines_of, record
 
 from harness.cli import application
-from harness.durability import trees
-from harness.durability.crashes import CrashState
 
 
 @dataclass(frozen=True)
