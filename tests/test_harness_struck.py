@@ -285,7 +285,8 @@ def test_a_salvage_repeats_no_line_that_the_same_driver_has_taken_in(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.patient
+@pytest.mark.timeout(3000)
 def test_every_later_command_works(recorded: Recording, tmp_path: Path) -> None:
     states = list(distinct_states(recorded.crashes()))
     assert len(states) >= STATES_AT_LEAST
