@@ -67,6 +67,34 @@ os.fsync(fd)
     assert done[2:4] == ["the removal of m", "the write of 1 bytes to a file without a name"]
 
 
+def test_two_open_files_that_had_one_name(tmp_path: Path) -> None:
+    save = """
+os.link(at('m'), at('first'))
+os.unlink(at('m'))
+again = os.open(at('m'), os.O_CREAT | os.O_WRONLY)
+os.link(at('m'), at('second'))
+os.unlink(at('m'))
+os.write(fd, b'1')
+os.write(again, b'22')
+"""
+    assert steps(tmp_path, OPEN + save)[-2:] == [
+        "the write of 1 bytes to first",
+        "the write of 2 bytes to second",
+    ]
+
+
+def test_a_removed_file_whose_directory_has_a_new_name(tmp_path: Path) -> None:
+    save = """
+    os.mkdir(at('d'))
+    fd = os.open(at('d', 'm'), os.O_CREAT | os.O_WRONLY)
+    os.link(at('d', 'm'), at('n'))
+    os.unlink(at('d', 'm'))
+    os.rename(at('d'), at('e'))
+    os.write(fd, b'abc')
+    """
+    assert steps(tmp_path, save)[-1] == "the write of 3 bytes to n"
+
+
 def test_a_symbolic_link_and_its_replacement(tmp_path: Path) -> None:
     save = """
     write(at('a'))

@@ -54,11 +54,16 @@ def refusal(tmp_path: Path, save: str, setup: str = "") -> str:
             "which the log did not see being made",
         ),
         (
+            "os.write(fd, bytes(9)); os.lseek(fd, 2, os.SEEK_SET); "
+            "os.sendfile(fd, os.open(at('m'), os.O_RDONLY), 0, 5)",
+            "sendfile copies a part of a file over itself",
+        ),
+        (
             "os.mkdir(at('d')); os.symlink('d', at('link')); os.mkdir(at('link', 'e'))",
             "names behind the symbolic link link are not followed",
         ),
     ],
-    ids=["mapping", "splice", "hole", "socket", "unknown source", "link"],
+    ids=["mapping", "splice", "hole", "socket", "unknown source", "overlap", "link"],
 )
 def test_a_call_that_does_not_show_its_bytes_is_the_reason(
     tmp_path: Path, save: str, reason: str
@@ -68,7 +73,7 @@ def test_a_call_that_does_not_show_its_bytes_is_the_reason(
 
 @pytest.mark.slow
 def test_a_write_that_is_longer_than_strace_shows(tmp_path: Path) -> None:
-    reason = "the log holds only a part of the 16,777,217 bytes of one write"
+    reason = "the log holds only 16,777,216 bytes of a longer write"
     assert refusal(tmp_path, OPEN + "os.write(fd, bytes((16 << 20) + 1))") == reason
 
 

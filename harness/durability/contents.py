@@ -168,6 +168,9 @@ class ContentReplay:
         begin = offset_beside(call, source_at, self._position(source, node))
         to_position = call.name == "sendfile" or call.argument(3) == "NULL"
         offset = opened.position if to_position else offset_beside(call, target_at, 0)
+        if node is file and abs(begin - offset) < call.value:
+            # The kernel may read pages that it has just written.
+            raise UnreadableError(f"{call.name} copies a part of a file over itself")
         payload = data[begin : begin + call.value]
         file.write(offset, payload, call.end)
         if to_position:
@@ -279,7 +282,7 @@ class ContentReplay:
             return None
         folder.remove(name, call.end)
         if isinstance(node, FileNode):
-            self._descriptors.keep(path, node)
+            self._descriptors.keep(folder, name, node)
         return self._step(path, "the removal of")
 
     def _link(self, call: Call) -> Step | None:
@@ -323,7 +326,7 @@ class ContentReplay:
         else:
             folder.remove(name, call.end)
             if isinstance(replaced, FileNode):
-                self._descriptors.keep(target, replaced)
+                self._descriptors.keep(other_folder, other_name, replaced)
         other_folder.put(other_name, node, call.end)
         if not self._is_inside(target):
             return self._step(source, "the move to another directory of")

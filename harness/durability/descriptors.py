@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass
 
 from harness.durability.calls import Descriptor, UnreadableError
-from harness.durability.volume import FileNode, Node, Volume
+from harness.durability.volume import FileNode, FolderNode, Node, Volume
 
 _SYNCHRONOUS = {"O_SYNC", "O_DSYNC"}
 
@@ -34,14 +34,14 @@ class Descriptors:
         """Take the volume that holds the files."""
         self._volume = volume
         self._opened: dict[tuple[int, FileNode], Opened] = {}
-        # Files whose descriptors show a path that is no longer theirs.
-        self._by_former_path: dict[str, FileNode] = {}
+        # Files whose descriptors show a name that is no longer theirs, which several may have had.
+        self._former: dict[tuple[FolderNode, str], list[FileNode]] = {}
         self._nameless: dict[tuple[int, int], FileNode] = {}
 
     def node(self, descriptor: Descriptor) -> Node | None:
         """Return what a descriptor refers to; None where the log did not show it being made."""
         if descriptor.is_deleted:
-            return self._by_former_path.get(descriptor.path)
+            return self._nameless_file(descriptor)
         # Pipes and sockets have no path.
         return self._volume.find(descriptor.path) if descriptor.path.startswith(os.sep) else None
 
@@ -73,27 +73,46 @@ class Descriptors:
 
     def open(self, descriptor: Descriptor, file: FileNode, flags: Set[str]) -> None:
         """Remember a new descriptor of a file."""
-        self._opened[descriptor.number, file] = Opened(
-            appends="O_APPEND" in flags, is_synchronous=bool(flags & _SYNCHRONOUS)
-        )
+        opened = Opened(appends="O_APPEND" in flags, is_synchronous=bool(flags & _SYNCHRONOUS))
+        self._set(descriptor.number, file, opened)
 
     def open_nameless(
         self, pid: int, descriptor: Descriptor, file: FileNode, flags: Set[str]
     ) -> None:
         """Remember the descriptor of a file that was made with O_TMPFILE."""
         self._nameless[pid, descriptor.number] = file
-        self.keep(descriptor.path, file)
+        folder, name = self._volume.parent(descriptor.path)
+        self.keep(folder, name, file)
         self.open(descriptor, file, flags)
 
     def duplicate(self, original: Descriptor, copy: Descriptor) -> None:
         """Let two descriptors share one position."""
         file = self.file(original)
         if file is not None:
-            self._opened[copy.number, file] = self.opened(original, file)
+            self._set(copy.number, file, self.opened(original, file))
 
-    def keep(self, former_path: str, file: FileNode) -> None:
-        """Remember a file by the path that its descriptors go on to show."""
-        self._by_former_path[former_path] = file
+    def keep(self, folder: FolderNode, name: str, file: FileNode) -> None:
+        """Remember a file by the name that its descriptors go on to show."""
+        self._former.setdefault((folder, name), []).append(file)
+
+    def _set(self, number: int, file: FileNode, opened: Opened) -> None:
+        # The latest one stands last.
+        self._opened.pop((number, file), None)
+        self._opened[number, file] = opened
+
+    def _nameless_file(self, descriptor: Descriptor) -> FileNode | None:
+        """Return the file that has lost the name by which a descriptor shows it.
+
+        Of several, it is the one that was opened last under the descriptor's number.
+        """
+        # The directory may have another name by now, and then strace shows that one.
+        above, name = os.path.split(descriptor.path)
+        folder = self._volume.find(above)
+        files = self._former.get((folder, name), []) if isinstance(folder, FolderNode) else []
+        if len(files) > 1:
+            opened = [file for number, file in self._opened if number == descriptor.number]
+            files = [file for file in opened if file in files] or files
+        return files[-1] if files else None
 
     def nameless(self, pid: int, number: int) -> FileNode | None:
         """Return the file made with O_TMPFILE that a descriptor refers to.

@@ -11,7 +11,6 @@ from harness.durability.calls import Call, UnreadableError
 _STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)"(\.\.\.)?')
 _VECTOR = frozenset({"writev", "pwritev", "pwritev2"})
 
-
 WRITES = frozenset({"write", "pwrite64"}) | _VECTOR
 
 
@@ -34,11 +33,10 @@ def shown(call: Call) -> bytes:
     strings = _STRING.findall(call.argument(1))
     if call.name not in _VECTOR:
         strings = strings[:1]
+    whole = b"".join(_bytes(text) for text, _ in strings)
     if any(dots for _, dots in strings):
-        raise UnreadableError(
-            f"the log holds only a part of the {call.value:,} bytes of one {call.name}"
-        )
-    return b"".join(_bytes(text) for text, _ in strings)
+        raise UnreadableError(f"the log holds only {len(whole):,} bytes of a longer {call.name}")
+    return whole
 
 
 def named_offset(call: Call) -> int | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -228,6 +228,10 @@ class Volume:
             elif isinstance(node, FileNode) and not node.is_safe:
                 files.add(node)
         return Loss(frozenset(names), frozenset(files), rest)
+
+    def all_bytes(self, rest: Rest) -> Loss:
+        """Return the loss of all unflushed bytes, and of no name."""
+        return replace(self.everything(rest), names=frozenset())
 
     def _unsafe_names(self) -> Iterator[tuple[FolderNode, str, str]]:
         """Yield each unsafe name with its directory and its path."""
