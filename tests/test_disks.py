@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ import pytest
 from harness.durability import trees
 from harness.durability.blocks import log, tools
 from harness.durability.blocks.available import available
-from harness.durability.blocks.disk import logged_disk
+from harness.durability.blocks.disk import let_commit, logged_disk
 from harness.durability.blocks.kinds import FILE_SYSTEMS
 from harness.durability.blocks.log import Entry
 from harness.durability.blocks.states import DiskState, Span, states
@@ -27,7 +26,6 @@ from harness.durability.trees import File, Tree
 
 OLD = os.urandom(300_000)
 NEW = os.urandom(300_000)
-_COMMITTED_AFTER_S = 6.0  # ext4 and btrfs are mounted so that they commit every 5 seconds
 every_kind = pytest.mark.parametrize("kind", sorted(FILE_SYSTEMS))
 slow = pytest.mark.slow
 
@@ -48,7 +46,7 @@ class Cut:
     after: Tree
 
 
-def cut(kind: str, place: Path, save: Callable[[Path], None], wait_s: float = 0.0) -> Cut:
+def cut(kind: str, place: Path, save: Callable[[Path], None]) -> Cut:
     """Save beside a flushed file `old`, and lose power at every instant up to the unmount."""
     require(kind)
     with logged_disk(kind, place / "disk", room_bytes=4 << 20) as disk:
@@ -56,7 +54,7 @@ def cut(kind: str, place: Path, save: Callable[[Path], None], wait_s: float = 0.
         disk.sync()
         begin = disk.instant()
         save(disk.folder)
-        time.sleep(wait_s)
+        let_commit(disk.folder)
         after = trees.read(disk.folder)
     every = Span(begin, disk.instant(), prefixes=1000)
     return Cut(list(states(disk, every, place)), after)
@@ -92,9 +90,9 @@ def test_a_flushed_save_loses_neither_the_old_nor_the_new_file(kind: str, tmp_pa
 
 
 @slow
-@pytest.mark.parametrize("kind", ["ext4", "btrfs"])
+@every_kind
 def test_a_rename_without_a_flush_leaves_an_empty_file(kind: str, tmp_path: Path) -> None:
-    left = cut(kind, tmp_path, save_carelessly, _COMMITTED_AFTER_S)
+    left = cut(kind, tmp_path, save_carelessly)
     empty = [state for state in left.states if state.tree.get("new") == File(b"")]
     assert empty
     assert all(state.tree["old"] == File(OLD) for state in empty)
@@ -135,7 +133,7 @@ def test_an_interrupted_program_leaves_nothing_mounted(tmp_path: Path) -> None:
     program = """
         import sys, time
         from pathlib import Path
-        from harness.durability.blocks.disk import logged_disk
+        from harness.durability.blocks.disk import let_commit, logged_disk
         with logged_disk("ext4", Path(sys.argv[1])):
             print("mounted", flush=True)
             time.sleep(60)

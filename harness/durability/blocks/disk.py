@@ -17,6 +17,8 @@ from harness.durability.blocks.tools import DiskError
 FOLDER = "checkpoints"
 """The folder on the disk that a program uses. Some file systems make folders beside it."""
 
+# The kernel may round the second after which a commit is due up to the next one.
+_COMMITTED_AFTER_S = 3.0
 _LOG_BYTES = 1 << 40  # nothing of it takes room before it is written
 _STARTED_AFTER_S = 10.0
 _ENDED_AFTER_S = 10.0
@@ -38,9 +40,25 @@ class LoggedDisk:
         """Return how many entries the log has now. Nothing is flushed for that."""
         return log.count(self.log)
 
+    def writes_between(self, begin: int, end: int) -> int:
+        """Return how many block writes there are between two instants."""
+        between = list(log.entries(self.log))[begin:end]
+        return sum(entry.is_write for entry in between)
+
     def sync(self) -> None:
         """Make the file system write all that it has, and flush it. Raises DiskError."""
         tools.run("sync", "--file-system", self.folder)
+
+
+def let_commit(folder: Path) -> None:
+    """Wait until the file system of a disk's folder has made names safe that nobody flushed.
+
+    ext4 and btrfs do so by themselves. xfs would take half a minute, unless another program flushes
+    a file of its own, as this function does.
+    """
+    time.sleep(_COMMITTED_AFTER_S)
+    with (folder.parent / "other").open("wb") as other:
+        os.fsync(other.fileno())
 
 
 @contextmanager

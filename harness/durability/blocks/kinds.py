@@ -24,6 +24,9 @@ class FileSystem:
     own_bytes: int
 
 
+# ext4 and btrfs write names to the disk every 5 and 30 seconds unless they are told otherwise. What
+# they write is the same after a second, and there are more instants to lose power at.
+
 # ext4 would fill its tables in the background, which are block writes of nobody's save. Blocks of
 # 4 KiB are what it has on disks of usual size.
 _EXT4 = FileSystem(
@@ -32,8 +35,8 @@ _EXT4 = FileSystem(
         *("mkfs.ext4", "-q", "-F", "-b", "4096", "-I", "256"),
         *("-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0"),
     ),
-    options="commit=5",
-    again="commit=5",
+    options="commit=1",
+    again="commit=1",
     least_bytes=64 * _MIB,
     own_bytes=16 * _MIB,
 )
@@ -49,8 +52,8 @@ _XFS = FileSystem(
 _BTRFS = FileSystem(
     name="btrfs",
     make=("mkfs.btrfs", "-q", "-f", "-K"),
-    options="commit=5,nodiscard",
-    again="commit=5,nodiscard",
+    options="commit=1,nodiscard",
+    again="commit=1,nodiscard",
     least_bytes=256 * _MIB,
     own_bytes=128 * _MIB,
 )

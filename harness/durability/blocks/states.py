@@ -49,7 +49,7 @@ class Span:
     end: int
     prefixes: int = 60
     subsets: int = 20
-    seed: int = 0
+    seed: str = ""
 
 
 @dataclass(frozen=True)
