@@ -12,6 +12,7 @@ from harness.durability.contents import ContentReplay
 from harness.durability.crashes import Crashes, CrashState
 from harness.durability.trees import File, Folder, Link, Tree
 from harness.durability.volume import Rest
+from harness.durability.window import find_window
 
 ROOT = "/s"
 FLUSH_ROOT = "7 fsync(9</s>) = 0"
@@ -88,7 +89,8 @@ def _plain(node: File | Folder | Link) -> object:
 def crashes(*lines: str, before: Tree | None = None) -> Crashes:
     """Return the crashes of a save that made these calls, followed to its end."""
     marks = [_mark("begin"), *lines, _mark("returned"), _mark("finished")]
-    made = Crashes(list(log.parse(marks)), CASE, Path(ROOT), before or {})
+    calls = list(log.parse(marks))
+    made = Crashes(calls, find_window(calls, CASE), Path(ROOT), before or {})
     made.follow(replayed(lines, before or {}).volume.tree())
     return made
 

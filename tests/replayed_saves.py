@@ -14,6 +14,7 @@ from harness.durability import log, strace, trees
 from harness.durability.calls import Call
 from harness.durability.crashes import Crashes
 from harness.durability.trees import Tree
+from harness.durability.window import find_window
 
 # Copies what is there when the save begins, because a test cannot look into the running program.
 _BEGIN = "import shutil; shutil.copytree(root, sys.argv[2], symlinks=True); mark('begin')"
@@ -30,7 +31,7 @@ class Recorded:
 
     def crashes(self) -> Crashes:
         """Return the save's crashes, before anybody follows it."""
-        return Crashes(self.calls, CASE, self.root, self.before)
+        return Crashes(self.calls, find_window(self.calls, CASE), self.root, self.before)
 
 
 def record(tmp_path: Path, save: str, setup: str = "", then: str = "", late: str = "") -> Recorded:

@@ -11,6 +11,7 @@ from traced_saves import CASE
 from harness.durability import log
 from harness.durability.crashes import Crashes, NotSeenError
 from harness.durability.trees import File
+from harness.durability.window import find_window
 
 OPEN = "fd = os.open(at('m'), os.O_CREAT | os.O_RDWR)\n"
 LIBRARY = """
@@ -171,6 +172,7 @@ CREATE = '7 openat(AT_FDCWD</>, "/s/m", O_RDWR|O_CREAT, 0666) = 3</s/m>'
 def test_a_line_that_does_not_tell_enough_is_the_reason(line: str, reason: str) -> None:
     lines = [MARK.format(CASE, "begin"), CREATE, line]
     lines += [MARK.format(CASE, "returned"), MARK.format(CASE, "finished")]
-    crashes = Crashes(list(log.parse(lines)), CASE, Path("/s"), {})
+    calls = list(log.parse(lines))
+    crashes = Crashes(calls, find_window(calls, CASE), Path("/s"), {})
     with pytest.raises(NotSeenError, match=reason):
         crashes.follow({"m": File(b"")})

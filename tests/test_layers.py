@@ -152,20 +152,28 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
 def part_of(file: Path) -> str:
     """Return the part of its experiment that a file is, or helps.
 
-    A helper of a picture is named so. Another one helps the worker where the worker imports it,
-    perhaps through other helpers, and the rows where it does not.
+    A helper of a picture is named so. Another one helps the worker or else the driver where that
+    imports it, perhaps through other helpers. It helps the rows where neither does.
     """
     if file.name in EXPERIMENT_RULES:
         return file.name
     if file.name.endswith("_figure.py"):
         return "figure.py"
-    helpers = [file.parent / "worker.py"]
+    for part in ("worker.py", "driver.py"):
+        if file in helpers_of(file.parent / part):
+            return part
+    return "rows.py"
+
+
+def helpers_of(part: Path) -> list[Path]:
+    """Return the files of an experiment that a part imports, perhaps through others of them."""
+    helpers = [part] if part.exists() else []
+    prefix = f"harness.experiments.{part.parent.name}."
     for helper in helpers:
-        prefix = f"harness.experiments.{file.parent.name}."
         names = {name.removeprefix(prefix).split(".")[0] for _, name in imported(helper)}
-        found = [file.parent / f"{name}.py" for name in names]
+        found = [part.parent / f"{name}.py" for name in sorted(names)]
         helpers += [each for each in found if each.exists() and each not in helpers]
-    return "worker.py" if file in helpers else "rows.py"
+    return helpers
 
 
 def rule_for(file: Path) -> Rule:

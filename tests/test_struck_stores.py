@@ -8,10 +8,47 @@ from dataclasses import replace
 import pytest
 from conftest import Measure, Measured, planned
 
+from harness.durability.trees import File, Folder, Link, Tree
+from harness.experiments.faults.damage import both_checkpoints
 from harness.experiments.faults.rows import FaultsRow
 from harness.run.plan import PlannedCase
 
-pytestmark = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+traced = pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+
+
+def tree(**files: str) -> Tree:
+    """Return a directory with these files, each under its name with a dot for an underscore."""
+    return {name.replace("_", "."): File(data.encode()) for name, data in files.items()}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "older", "newer"),
+    [
+        (
+            tree(step_1="A"),
+            {**tree(step_1="A", step_2="B"), "more": Folder()},
+            {"step.1": b"A"},
+            {"step.2": b"B"},
+        ),
+        (
+            {**tree(step_1="A", newest="1"), "latest": Link("step.1")},
+            {**tree(step_2="B", newest="2"), "latest": Link("step.2")},
+            {"step.1": b"A"},
+            {"step.2": b"B"},
+        ),
+        (
+            tree(weights="AAA", epoch="1"),
+            tree(weights="BBB", epoch="2"),
+            {"weights": b"AAA"},
+            {"weights": b"BBB"},
+        ),
+    ],
+    ids=["keeps both", "removes the older", "overwrites"],
+)
+def test_the_files_of_a_checkpoint_are_not_those_of_its_store(
+    before: Tree, after: Tree, older: dict[str, bytes], newer: dict[str, bytes]
+) -> None:
+    assert both_checkpoints(before, after) == [older, newer]
 
 
 def struck(method: str) -> PlannedCase:
@@ -32,6 +69,7 @@ def row_of(run: Measured, method: str) -> FaultsRow:
     return row
 
 
+@traced
 @pytest.mark.parametrize("method", ["deepfreeze-store", "deepfreeze-store-one"])
 def test_a_store_that_removes_last_is_safe_after_every_crash(run: Measured, method: str) -> None:
     row = row_of(run, method)
@@ -41,12 +79,14 @@ def test_a_store_that_removes_last_is_safe_after_every_crash(run: Measured, meth
     assert {state["got"] for state in kills} == {"step-1", "step-2"}
 
 
+@traced
 def test_a_store_that_keeps_two_goes_back_to_the_older_after_damage(run: Measured) -> None:
     row = row_of(run, "deepfreeze-store")
     damages = [state for state in row.struck if state["strike"] == "damage"]
     assert {(state["verdict"], state["got"]) for state in damages} == {("safe", "step-1")}
 
 
+@traced
 def test_a_store_that_keeps_one_has_nothing_to_go_back_to(run: Measured) -> None:
     row = row_of(run, "deepfreeze-store-one")
     damages = [state for state in row.struck if state["strike"] == "damage"]

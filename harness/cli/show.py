@@ -55,10 +55,16 @@ def _print_tables(run: ReadRun) -> None:
         _print_reasons(members)
         out.print()
     _print_arms(run)
-    run_notes = (*circumstances.notes(run.stored.manifest), *precision.notes(run))
-    for note in (*summary.notes(run.rows, run.records), *run_notes):
+    for note in (*summary.notes(run.rows, run.records), *_notes(run)):
         out.print(escape(note), highlight=False)
     out.print(escape(f"run {run.name}, in {run.stored.folder}"), highlight=False)
+
+
+def _notes(run: ReadRun) -> list[str]:
+    """Return sentences that hold for all rows of a run."""
+    if not run.stored.begun:
+        return ["This run has not begun to measure."]
+    return [*circumstances.notes(run.stored.manifest), *precision.notes(run)]
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:

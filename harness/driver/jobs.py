@@ -58,7 +58,8 @@ class JobRunner:
     def run(self, job: Job, case: Case, prefix: Sequence[str] = ()) -> process.Ending:
         """Run a job in the environment of a case, behind a command prefix such as a tracer.
 
-        Records are stored as they are written. Returns how the job ended.
+        Records are stored as they are written, and are safe from a power loss in the end. Returns
+        how the job ended.
         """
         arm = self._arms[case.arm]
         job = self._completed(job, case)
@@ -106,6 +107,8 @@ class JobRunner:
             self._shared_memory.clear_ranks()
         self._living += ending.living
         intake.close(ending)
+        # No clock runs between jobs. A power loss can now take samples of the next job alone.
+        self._ledger.run.flush()
         return ending
 
     def name(self, role: str, slot: int, arm: str = "") -> str:

@@ -92,8 +92,10 @@ class Session:
                 self._go_on(goal, begin_s + goal.budget_s, longest_s, storage)
         finally:
             shutil.rmtree(self._scratch, ignore_errors=True)
-            shutil.rmtree(self._run.jobs, ignore_errors=True)
             self._runner.clear_shared_memory()
+            # On a full disk or at Ctrl-C, a worker's file may hold records that the run lacks.
+            self._run.salvage()
+            shutil.rmtree(self._run.jobs, ignore_errors=True)
 
     def _refuse_unsupported(self) -> None:
         """Store a failure for each case that cannot be measured, so that it has its row."""

@@ -1,4 +1,4 @@
-"""Builds the directories that a kill or a power loss leaves, at every instant of one save."""
+"""Builds the directories that a kill or a power loss leaves, at every instant of a window."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.durability.contents import ContentReplay, Step
 from harness.durability.payload import WRITES, shown
 from harness.durability.trees import Tree, difference
 from harness.durability.volume import NOTHING, Loss
-from harness.durability.window import begin_of, find_window
+from harness.durability.window import Window, begin_of
 
 Strike = Literal["kill", "power loss"]
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _BYTES_LOST = {
 
 
 class NotSeenError(Exception):
-    """The log does not show every change of the save, so no state can be built from it."""
+    """The log does not show every change of the window, so no state can be built from it."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class CrashState:
 
 
 class Crashes:
-    """The crash states of one recorded save.
+    """The crash states of one recorded save, or of another window of a log.
 
-    The directory `root` held `before` when the save began, all of it safe.
+    The directory `root` held `before` when the window began, all of it safe.
     """
 
-    def __init__(self, calls: Sequence[Call], case_id: str, root: Path, before: Tree) -> None:
-        """Take the log of a worker. Raises MissingMarkError if it lacks the save."""
+    def __init__(self, calls: Sequence[Call], window: Window, root: Path, before: Tree) -> None:
+        """Take the calls of a log, and the part of them in which strikes fall."""
         self._calls = calls
-        self._window = find_window(calls, case_id)
+        self._window = window
         self._root = root
         self._before = before
         self.steps: list[Step] = []
         self.after: Tree = {}
 
     def follow(self, real_after: Tree) -> None:
-        """Replay the whole save, and prove that it leaves the files that were really there.
+        """Replay the whole window, and prove that it leaves the files that were really there.
 
         Raises NotSeenError where it does not, or where the log has a gap.
         """
@@ -125,19 +125,19 @@ class Crashes:
             yield CrashState("power loss", instant, in_words, volume.tree(loss))
 
     def _replay_at_begin(self) -> ContentReplay:
-        """Return a replay of all calls before the save, with the files that were there then."""
+        """Return a replay of all calls before the window, with the files that were there then."""
         replay = ContentReplay(self._root)
         for call in self._between(-1, self._window.begin):
             try:
                 replay.apply(call)
             except UnreadableError:
-                # What was there when the save began is known.
+                # The files that were there when the window began are known.
                 continue
         replay.volume.adopt(self._before)
         return replay
 
     def _steps(self, replay: ContentReplay) -> Iterator[Step]:
-        """Apply the calls of the save, and yield each that did something below the root."""
+        """Apply the calls of the window, and yield each that did something below the root."""
         for call in self._between(self._window.begin, self._window.finished):
             try:
                 step = replay.apply(call)

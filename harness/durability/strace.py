@@ -19,10 +19,13 @@ _PROBE = "from os import access, F_OK; access('/', F_OK)"
 _PROBED = '"/", F_OK'
 
 
-def command(log: Path, payload: bool = False) -> list[str]:
+def command(
+    log: Path, payload: bool = False, write_bytes_at_most: int = _WRITE_BYTES_AT_MOST
+) -> list[str]:
     """Return the argv prefix that runs a program under strace, with its threads and children.
 
     With `payload`, the log also holds the bytes of every write, so that files can be built from it.
+    A write of more than `write_bytes_at_most` shows without its end.
 
     All of them write to one log. io_uring_setup fails with ENOSYS, as on kernels without it,
     because some event loops (libuv, in PyTorch's TCPStore) open a ring only to wait with, and a log
@@ -40,7 +43,7 @@ def command(log: Path, payload: bool = False) -> list[str]:
     # fork and threads.
     show_paths = ["-y"]
     # So many bytes of each string show. strace never shortens paths.
-    shown_bytes = [f"-s{_WRITE_BYTES_AT_MOST if payload else 0}"]
+    shown_bytes = [f"-s{write_bytes_at_most if payload else 0}"]
     return [
         "strace",
         "-f",

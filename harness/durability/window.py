@@ -30,6 +30,10 @@ class Window:
     end: int
 
 
+WHOLE_LOG = Window(begin=-1, returned=FOREVER, finished=FOREVER, end=FOREVER)
+"""The window of a log that holds one write of files and nothing else."""
+
+
 @dataclass(frozen=True)
 class _Mark:
     line: int

@@ -1,6 +1,7 @@
 """A run's folder, opened for writing: its manifest, its plan, and its records.
 
-Records are only ever appended.
+Records are only ever appended. A kill loses none of them. A power loss can take those that were
+appended after the last flush, which the driver makes after every job.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from harness.run import flushing
 from harness.run.errors import UsageError, nearest
 from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection, Settings
@@ -55,9 +57,7 @@ class Run(StoredRun):
         """Store the machine on which the run is measured."""
         text = json.dumps(manifest.to_json(), indent=1) + "\n"
         # Half a manifest would make the run unreadable.
-        unfinished = self.folder / f"{MANIFEST}.tmp"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(self.folder / MANIFEST)
+        flushing.write_file(self.folder / MANIFEST, text)
 
     def discard(self) -> None:
         """Remove a run that holds nothing."""
@@ -103,8 +103,17 @@ class Run(StoredRun):
         self.records.append(record)
         return record
 
+    def flush(self) -> None:
+        """Make all records so far safe from a power loss."""
+        os.fsync(self._descriptor)
+
     def salvage(self) -> None:
-        """Absorb the records that workers had written when the driver was killed."""
+        """Absorb the records that workers had written when the driver was killed, and flush them.
+
+        The workers' own files may be removed afterwards.
+        """
+        # Lines that the present driver has taken in and forgotten must not come twice.
+        self._read()
         for file in sorted(self.jobs.glob("*/rank-*.jsonl")):
             # The text after the last newline is half a line.
             complete_lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
@@ -114,6 +123,7 @@ class Run(StoredRun):
                 except InvalidLine:
                     # Without its record, the case is measured again.
                     continue
+        self.flush()
 
     def close(self) -> None:
         """Close the records, which also gives up the lock."""
@@ -186,11 +196,14 @@ def create(
 
 
 def _written(wanted: Path, plan: str) -> Run:
-    """Make the folder of a run that has its plan, or nothing where the disk is full."""
+    """Make the folder of a run that has its plan, or nothing where the disk is full.
+
+    Its records come last, because no command takes a folder without records for a run.
+    """
     folder = _made(wanted)
     try:
-        (folder / PLAN).write_text(plan, encoding="utf-8")
-        (folder / RECORDS).touch()
+        flushing.write_file(folder / PLAN, plan)
+        flushing.make_empty_file(folder / RECORDS)
     except OSError:
         # A full disk still removes.
         shutil.rmtree(folder, ignore_errors=True)
@@ -203,7 +216,7 @@ def _made(wanted: Path) -> Path:
     folder = wanted
     while True:
         try:
-            folder.mkdir(parents=True)
+            flushing.make_folder(folder)
         except FileExistsError:
             folder = _unused(wanted)
         else:

@@ -44,6 +44,8 @@ class Stage:
     one_case_a_process: bool = False
     ends_killed: bool = False  # its processes never end by themselves
     by_driver: bool = False  # the experiment's `driver.py` runs its jobs
+    # each task has a process and a session of its own, forked after the framework was imported
+    forks: bool = False
 
     def reporting_ranks(self, case: Case) -> int:
         """Return how many ranks must report before the stage is complete for a case."""

@@ -16,9 +16,10 @@ from typing import Final, Literal, cast, get_args
 
 # Each stands for a family of calls. "change" is every call that changes a file or a name.
 Struck = Literal["write", "open", "fsync", "rename", "close", "change"]
-# "kill" kills all processes under the gate, "kill-process" only the one that makes the call. Both
-# kill before the call takes effect. "short" writes half of the bytes.
-Effect = Literal["EIO", "ENOSPC", "kill", "kill-process", "short"]
+# "kill" kills all processes under the gate, "kill-process" only the one that makes the call, and
+# "kill-session" all of that one's session but its tracers. All kill before the call takes effect.
+# "short" writes half of the bytes.
+Effect = Literal["EIO", "ENOSPC", "kill", "kill-process", "kill-session", "short"]
 
 _PREFIX = "/ckptbench/gate/"
 OFF: Final = "off"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import workloads
 from adapters.base import DirectIo, Framework, Place
 from harness import experiments
-from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, Task, job_from_json
+from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
@@ -29,6 +30,8 @@ from harness.worker.tracing import run_traces
 from harness.worker.world import World, join
 from workloads import Workload
 
+_FORKED_AT_MOST_S = 60  # of one task
+
 StageFunction = Callable[[Bench, Entries], None]
 
 
@@ -40,6 +43,8 @@ def main(job_file: str, folder: str) -> None:
     output = Output(Path(folder), world.rank, job.process, on_nodes=on_nodes)
     if job.role == CALIBRATE:
         run_calibration(job, output)
+    elif _forks(job):
+        run_forked(job, world, output)
     else:
         run_tasks(job, world, output)
     output.task(-1)
@@ -56,12 +61,32 @@ def run_calibration(job: Job, output: Output) -> None:
     output.write(record)
 
 
-def run_tasks(job: Job, world: World, output: Output) -> None:
-    """Do the tasks of one state after the other. A failure costs only the cases it concerns."""
+def run_forked(job: Job, world: World, output: Output) -> None:
+    """Do each task in a process of its own, which begins with the framework imported.
+
+    An import takes seconds, and a process that is killed has done only one task.
+    """
+    load_class(job.tasks[0].case.framework_path)
+    for entry in enumerate(job.tasks):
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            # A runtime that does not survive the fork must not hold up the others.
+            signal.alarm(_FORKED_AT_MOST_S)
+            run_tasks(job, world, output, [entry])
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def run_tasks(job: Job, world: World, output: Output, chosen: Entries | None = None) -> None:
+    """Do the tasks of one state after the other. A failure costs only the cases it concerns.
+
+    `chosen` are some of the job's tasks; None for all.
+    """
     try:
         framework = load_class(job.tasks[0].case.framework_path)()
         states = []
-        for entries in _by_state(job.tasks):
+        for entries in _by_state(chosen or list(enumerate(job.tasks))):
             if _is_supported(framework, entries, output):
                 states.append(entries)
         # A framework must not be started on a device that it lacks.
@@ -172,10 +197,17 @@ def _seed_offset(experiment: str, role: str) -> int:
     return 0 if role == TRACE else experiments.experiment(experiment).stage(role).seed_offset
 
 
-def _by_state(tasks: Sequence[Task]) -> list[Entries]:
+def _forks(job: Job) -> bool:
+    """Return whether each task has a process of its own."""
+    if job.role == TRACE:
+        return False
+    return experiments.experiment(job.tasks[0].case.experiment).stage(job.role).forks
+
+
+def _by_state(entries: Entries) -> list[Entries]:
     """Return the tasks with their indices, those of one state together."""
     groups: dict[tuple[object, ...], Entries] = {}
-    for index, task in enumerate(tasks):
+    for index, task in entries:
         case = task.case
         state = (case.workload, case.preset, case.precision, case.dropout, case.scale)
         groups.setdefault(state, []).append((index, task))

@@ -127,8 +127,8 @@ class Request:
 class Answer:
     """The gate's answer to a call."""
 
-    # The kernel makes the call, or the call only returns, or everything or its process is killed.
-    action: Literal["continue", "return", "kill", "kill-process"]
+    # The kernel makes the call, or the call only returns, or something is killed before it.
+    action: Literal["continue", "return", "kill", "kill-process", "kill-session"]
     # what the call returns
     value: int = 0
     # a number of `errno`; 0 for none

@@ -16,6 +16,11 @@ from harness.wire.strikes import Report, Strike
 
 # The path of an order seems to exist.
 _HEARD = Answer("return")
+_KILLS = {
+    "kill": Answer("kill"),
+    "kill-process": Answer("kill-process"),
+    "kill-session": Answer("kill-session"),
+}
 _ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # openat2 takes the address of its flags.
 _FLAGS_OF_OPENAT2 = 2
@@ -100,7 +105,7 @@ class Striker:
         self._note(request, paths)
         if strike.effect in _ERRORS:
             return Answer("return", error=_ERRORS[strike.effect])
-        return Answer("kill" if strike.effect == "kill" else "kill-process")
+        return _KILLS[strike.effect]
 
     def _shorten(self, request: Request, target: Target, paths: list[str]) -> Answer:
         """Write half of the bytes. One byte cannot be halved, so its write is not struck."""

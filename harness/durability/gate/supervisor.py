@@ -127,6 +127,9 @@ class Supervisor:
                 # A dead process needs no kill.
                 with contextlib.suppress(OSError):
                     os.kill(Target(request.thread).process(), signal.SIGKILL)
+            case "kill-session":
+                with contextlib.suppress(OSError):
+                    tree.kill_session(os.getsid(Target(request.thread).process()))
             case _ if self._may_go_on(request):
                 self._listener.respond(number, answer)
 

@@ -46,6 +46,15 @@ def kill_but(spared: frozenset[int]) -> None:
                 process.kill()
 
 
+def kill_session(session: int) -> None:
+    """Kill the processes of a session that are below this one, but not those that trace them."""
+    spared = tracers()
+    for process in below():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if process.pid not in spared and os.getsid(process.pid) == session:
+                process.kill()
+
+
 def kill_all() -> None:
     """Kill until no process is below this one, because one may be starting another one just now."""
     deadline_s = time.monotonic() + _END_S

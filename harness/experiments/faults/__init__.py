@@ -12,7 +12,7 @@ EXPERIMENT = Experiment(
     stages=(
         Stage("record", "one save, call by call", reports="rank 0", by_driver=True),
         Stage("fail", "errors of its system calls", reports="rank 0", by_driver=True),
-        Stage("kill", "real kills", reports="rank 0", by_driver=True),
+        Stage("kill", "real kills", reports="rank 0", by_driver=True, forks=True),
         Stage("preempt", "the end of an allocation", reports="rank 0", by_driver=True),
         Stage("try", "what a strike leaves", reports="rank 0", by_driver=True, seed_offset=1),
     ),

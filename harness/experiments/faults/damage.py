@@ -46,14 +46,21 @@ def files_of(after: Tree, before: Tree) -> Mapping[str, bytes]:
     }
 
 
-def own_files(tree: Tree, other: Tree) -> Mapping[str, bytes]:
-    """Return the files that one checkpoint has and another one has not.
+def both_checkpoints(before: Tree, after: Tree) -> list[Mapping[str, bytes]]:
+    """Return the files of the older and of the newer checkpoint, given the trees around a save.
 
-    What both have is the store's own, such as the name of the newest checkpoint. A store that
-    overwrites its checkpoint has nothing else, and then those are its files.
+    A file that the save changed is the store's own, such as the one with the name of the newest.
+    A store without other files overwrites its checkpoint, and that is the largest file.
     """
-    files = files_of(tree, {})
-    return {name: data for name, data in files.items() if name not in other} or files
+    old = files_of(before, {})
+    new = files_of(after, before)
+    changed = old.keys() & new.keys()
+    older = {name: data for name, data in old.items() if name not in changed}
+    newer = {name: data for name, data in new.items() if name not in changed}
+    if older or newer:
+        return [files for files in (older, newer) if files]
+    largest = max(changed, key=lambda name: len(new[name]))
+    return [{largest: old[largest]}, {largest: new[largest]}]
 
 
 def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from harness.durability import strace, trees
 from harness.experiments.faults import left as lefts
-from harness.experiments.faults.recorded_save import KILL_LOG, KILL_ORDER, RecordedSave
+from harness.experiments.faults.recorded_save import KILL_ORDER, RecordedSave, kill_log, killed_name
 from harness.experiments.faults.states import NEWER
 from harness.experiments.faults.subject import open_subject
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Strike
-from harness.worker import verify
+from harness.worker import storage, verify
 from harness.worker.bench import Bench
 from harness.worker.tracing import marked_save
 
@@ -28,25 +28,29 @@ class NotTraced(Exception):
     """The tracer does not see this process."""
 
 
-def save_until_killed(bench: Bench, case: Case, save: RecordedSave) -> None:
+def save_until_killed(bench: Bench, case: Case, save: RecordedSave, turn: int) -> None:
     """Save beside the older checkpoint, and be killed before the change that is ordered.
 
-    Return only where the save makes fewer changes.
+    `turn` counts the saves of the case that were killed before. Return only where the save makes
+    fewer changes than were ordered.
     """
     recorded = bench.folders.recording(case)
-    change = int(json.loads((recorded / KILL_ORDER).read_text())["change"])
+    changes = json.loads((recorded / KILL_ORDER).read_text())
+    change = int(changes[turn])
     bench.train()
     bench.add_fresh_bits()
     digests = verify.digests_to_json(bench.digests())
     lefts.store_expected(recorded, lefts.of_kill(change), digests)
-    folder = bench.fresh(case.id).parent
+    folder = bench.fresh(killed_name(case, change)).parent
     trees.write(save.before, folder)
     subject = open_subject(bench, case, folder)
-    with _traced(recorded / KILL_LOG):
-        strikes.order(Strike("change", change, "kill"))
+    with _traced(recorded / kill_log(change)):
+        strikes.order(Strike("change", change, "kill-session"))
         marked_save(bench, subject, case, folder / NEWER)
         strikes.call_off()
     bench.close_method(subject)
+    # Nothing was killed, so there is nothing to look at.
+    storage.remove_tree(folder)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 from harness.durability import log
 from harness.durability.calls import Call
 from harness.durability.trees import File, Folder, Link, Tree
+from harness.wire.case import Case
 
 AT = "at.json"
 """The file in a recording's folder that holds the state that is tried now."""
@@ -22,10 +23,7 @@ BEGIN = "begin"
 """The file in a recording's folder that holds the number of the first state to try."""
 
 KILL_ORDER = "kill.json"
-"""The file in a recording's folder that says before which change the next save is killed."""
-
-KILL_LOG = "kill.log"
-"""The file in a recording's folder with the calls of the save that was killed."""
+"""The file in a recording's folder that lists before which changes saves are killed."""
 
 _CALLS = "calls.log.gz"
 _BEFORE = "before.tar.gz"
@@ -80,6 +78,16 @@ def read(folder: Path) -> RecordedSave:
         parts=tuple(Part(**part) for part in described["parts"]),
         expected=described["expected"],
     )
+
+
+def kill_log(change: int) -> str:
+    """Return the file in a recording's folder with the calls of a save that was killed."""
+    return f"kill-{change}.log"
+
+
+def killed_name(case: Case, change: int) -> str:
+    """Return the name of the folder in which a save is killed before a change."""
+    return f"{case.id}-{change}"
 
 
 def write_calls(folder: Path, lines: Sequence[str]) -> None:

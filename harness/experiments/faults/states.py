@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
-from harness.durability.window import MissingMarkError
+from harness.durability.window import MissingMarkError, find_window
 from harness.experiments.faults.damage import damages
 from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
@@ -53,7 +53,9 @@ class States:
         self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
-            self._crashes = Crashes(read_calls(folder), case_id, self.save.root, self.save.before)
+            calls = read_calls(folder)
+            window = find_window(calls, case_id)
+            self._crashes = Crashes(calls, window, self.save.root, self.save.before)
             self._crashes.follow(self.save.after)
         except (MissingMarkError, NotSeenError) as error:
             self.not_seen = str(error)

@@ -14,7 +14,7 @@ from harness.durability.window import MissingMarkError
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import bring, keep, missing, stood_at
 from harness.experiments.faults.left import Left
-from harness.experiments.faults.recorded_save import KILL_LOG, KILL_ORDER, read
+from harness.experiments.faults.recorded_save import KILL_ORDER, kill_log, killed_name, read
 from harness.experiments.faults.records import ErrorsRecord, KilledRecord, KillsRecord
 from harness.experiments.faults.states import States
 from harness.wire.case import Case
@@ -63,21 +63,29 @@ def _blame_error(case: Case, recorded: Path, reason: str) -> bool:
 def kill(session: ExperimentSession, no_gate: str) -> None:
     """Kill saves of every case, and compare what is left with what the log of their calls says."""
     cases = missing(session, "kills")
-    if cases:
-        session.announce("real kills")
+    if not cases:
+        return
+    session.announce("real kills")
+    changes = {case.id: [] if no_gate else _changes(session, case) for case in cases}
+    tasks = []
     for case in cases:
-        changes = [] if no_gate else _changes(session, case)
-        for change in changes:
-            _kill_before(session, case, change)
+        recorded = bring(session, case)
+        (recorded / KILL_ORDER).write_text(json.dumps(changes[case.id]))
+        tasks += [case] * len(changes[case.id])
+    reason = session.run_job("kill", tasks, _gate(session)) if tasks else ""
+    for case in cases:
+        for change in changes[case.id]:
+            _compare(session, case, change)
         record = KillsRecord(
             kind="kills",
             case=case.id,
             process=session.slot,
             rank=0,
-            kills=len(changes),
-            not_done=no_gate,
+            kills=len(changes[case.id]),
+            not_done=no_gate or reason,
         )
         session.add(record)
+        keep(session, case)
 
 
 def _changes(session: ExperimentSession, case: Case) -> list[int]:
@@ -100,30 +108,29 @@ def _changes(session: ExperimentSession, case: Case) -> list[int]:
     return sorted(within[:wanted])
 
 
-def _kill_before(session: ExperimentSession, case: Case, change: int) -> None:
-    """Kill one save before its change of that number."""
+def _compare(session: ExperimentSession, case: Case, change: int) -> None:
+    """Store what a killed save has left, and in what it differs from what its calls predict."""
     recorded = bring(session, case)
-    (recorded / KILL_ORDER).write_text(json.dumps({"change": change}))
-    (recorded / KILL_LOG).unlink(missing_ok=True)
-    folder = Folders(session.scratch).saves / case.id
-    reason = session.run_job("kill", [case], _gate(session))
-    if reason:
-        real = trees.read(folder)
-        save = read(recorded)
-        left = Left("real kill", f"killed before change {change}", lefts.of_kill(change), reason)
-        lefts.store(recorded, left, real)
-        session.add(
-            KilledRecord(
-                kind="killed",
-                case=case.id,
-                process=session.slot,
-                rank=0,
-                change=change,
-                difference=_difference(recorded / KILL_LOG, case.id, folder, save.before, real),
-            )
+    folder = Folders(session.scratch).saves / killed_name(case, change)
+    if not folder.exists():
+        return
+    real = trees.read(folder)
+    words = f"killed before change {change}"
+    lefts.store(recorded, Left("real kill", words, lefts.of_kill(change)), real)
+    calls = recorded / kill_log(change)
+    before = read(recorded).before
+    session.add(
+        KilledRecord(
+            kind="killed",
+            case=case.id,
+            process=session.slot,
+            rank=0,
+            change=change,
+            difference=_difference(calls, case.id, folder, before, real),
         )
-    shutil.rmtree(folder, ignore_errors=True)
-    keep(session, case)
+    )
+    calls.unlink(missing_ok=True)
+    shutil.rmtree(folder)
 
 
 def _difference(file: Path, case_id: str, root: Path, before: Tree, real: Tree) -> str:

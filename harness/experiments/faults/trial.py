@@ -8,7 +8,7 @@ from pathlib import Path
 
 from adapters.base import NothingToRestore
 from harness.durability import trees
-from harness.experiments.faults.damage import files_of, own_files
+from harness.experiments.faults.damage import both_checkpoints, files_of
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.states import NEWER
@@ -38,7 +38,7 @@ class Trial:
         self._bench = bench
         self._case = case
         self._scope = bench.scope(case)
-        self._wholes = [own_files(save.before, save.after), own_files(save.after, save.before)]
+        self._checkpoints = both_checkpoints(save.before, save.after)
         bench.rebuild_target()
         for digests in saved:
             bench.assign_other_bytes(verify.equal_leaves(digests, bench.digests()))
@@ -129,4 +129,4 @@ class Trial:
         They may have other names, such as the name of an unfinished file. Somebody can repair that.
         """
         found = set(files_of(trees.read(folder), {}).values())
-        return any(found.issuperset(whole.values()) for whole in self._wholes)
+        return any(found.issuperset(files.values()) for files in self._checkpoints)

@@ -130,10 +130,13 @@ def run_errors(bench: Bench, entries: Entries) -> None:
 
 
 def run_kill(bench: Bench, entries: Entries) -> None:
-    """Save until the gate around this process kills it. Each process has one case."""
+    """Save until the gate around this process kills it. Each process has one task."""
 
     def be_killed(task: Task) -> None:
-        save_until_killed(bench, task.case, read(bench.folders.recording(task.case)))
+        case = task.case
+        earlier = bench.job.tasks[: entries[0][0]]
+        turn = sum(other.case.id == case.id for other in earlier)
+        save_until_killed(bench, case, read(bench.folders.recording(case)), turn)
 
     bench.attempt(entries, be_killed)
 
