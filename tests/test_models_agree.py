@@ -197,6 +197,7 @@ def run(measure: Measure) -> Measured:
         return measure([struck(name, instants=1) for name in methods])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "is_safe"),
     [("buffered", True), ("direct", True), ("npz", False), ("deepfreeze", True)],
