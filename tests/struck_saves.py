@@ -51,4 +51,5 @@ def without_real_strikes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gate, "available", lambda: "this test builds states only")
         patch.setattr(driver, "preempt", lambda session: None)
+        patch.setattr(driver, "cut_power", lambda session: None)
         yield

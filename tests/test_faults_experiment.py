@@ -151,4 +151,3 @@ def test_a_loader_that_hangs_is_ended(measure: Measure) -> None:
 
 def numbers(struck_states: Sequence[dict[str, object]]) -> list[object]:
     return [state["number"] for state in struck_states]
-

@@ -14,6 +14,7 @@ from traced_saves import CASE, require_strace
 from harness.durability.crashes import Crashes
 from harness.durability.recording import Recording
 from harness.durability.trees import Tree
+from harness.durability.window import find_window
 from harness.experiments.faults.recorded_save import read, read_calls
 from harness.wire.records import SyscallsRecord
 
@@ -212,5 +213,6 @@ def test_the_models_agree_on_a_method(
     log.write_bytes(gzip.decompress((folder / "calls.log.gz").read_bytes()))
     older = Recording(log).analyse(case.id, save.root)
     assert (older.durability != NEVER) == is_safe, older.reason
-    crashes = Crashes(read_calls(folder), case.id, save.root, save.before)
+    calls = read_calls(folder)
+    crashes = Crashes(calls, find_window(calls, case.id), save.root, save.before)
     assert is_whole_after_loss(crashes, save.after) == is_safe

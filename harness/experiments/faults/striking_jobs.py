@@ -11,6 +11,7 @@ from harness.durability import gate, log, trees
 from harness.durability.crashes import NotSeenError, trees_when_killed
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
+from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import bring, keep, missing, stood_at
 from harness.experiments.faults.left import Left
@@ -93,8 +94,7 @@ def _changes(session: ExperimentSession, case: Case) -> list[int]:
 
     They are the first and the last one, those around every rename, and others by chance.
     """
-    settings = case.settings
-    wanted = int(settings["kills"])
+    wanted = int(EXPERIMENT.settings(case)["kills"])
     states = States(bring(session, case), case.id, instants=1)
     changing = [step for step in states.all_steps if step.changes]
     count = len(changing)

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.durability import trees
+from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults.damage import files_of
 from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
@@ -97,7 +98,7 @@ def run_trials(bench: Bench, entries: Entries) -> None:
     def attempt(task: Task) -> None:
         case = task.case
         recorded = bench.folders.recording(case)
-        instants = int(case.settings["instants"])
+        instants = int(EXPERIMENT.settings(case)["instants"])
         states = States(recorded, case.id, instants)
         begin = _first_number(recorded)
         tried = _Tried(bench, case, states.save)
