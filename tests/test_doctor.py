@@ -38,6 +38,8 @@ def test_everything_is_looked_at(environments: Environments, tmp_path: Path) -> 
         "slurm",
         "gpu",
         "strace",
+        "faults",
+        "disks",
         "fio",
         "compiler",
         "disk",

@@ -22,6 +22,8 @@ import psutil
 from harness.driver import machine, preflight
 from harness.driver.environments import Environment, Environments
 from harness.durability import gate
+from harness.durability.blocks.available import available
+from harness.durability.blocks.kinds import FILE_SYSTEMS
 from harness.run.errors import UsageError
 
 Status = Literal["ok", "warning", "missing"]
@@ -62,6 +64,7 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
         _gpu(),
         _tool("strace", "strace", "system calls cannot be traced, and no save can be struck"),
         _gate(),
+        _disks(),
         _tool("fio", "fio", "the ceilings cannot be checked against fio"),
         _tool("compiler", "cc", "deepfreeze copies through the caches, which takes longer"),
         *_storage(scratch),
@@ -102,6 +105,17 @@ def _gate() -> Check:
     if obstacle is None:
         return Check("faults", "ok", "system calls can be made to fail")
     return Check("faults", "missing", f"{obstacle}; kills and errors are only replayed")
+
+
+def _disks() -> Check:
+    """Make a small disk of each kind, because each needs programs and rights of its own."""
+    obstacles = {kind: available(kind) for kind in FILE_SYSTEMS}
+    possible = [kind for kind, obstacle in obstacles.items() if obstacle is None]
+    if len(possible) == len(obstacles):
+        return Check("disks", "ok", f"power can be cut on {', '.join(possible)}")
+    reasons = sorted({obstacle for obstacle in obstacles.values() if obstacle})
+    detail = f"{'; '.join(reasons)}; the suite faults-disks leaves such file systems out"
+    return Check("disks", "missing", detail)
 
 
 def _slurm() -> Check:

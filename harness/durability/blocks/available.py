@@ -27,6 +27,9 @@ def available(kind: str) -> str | None:
     try:
         tools.find_daemon()
         tools.find(FILE_SYSTEMS[kind].make[0])
+    except DiskError as error:
+        return str(error)
+    try:
         with tempfile.TemporaryDirectory(prefix="ckptbench-disk-") as place:
             return _try(kind, Path(place))
     except (DiskError, OSError) as error:

@@ -37,6 +37,14 @@ class _Noted:
     settled: int
 
 
+@dataclass(frozen=True)
+class _Counts:
+    """The block writes of a save, and the power losses that were built of them."""
+
+    block_writes: int
+    losses: int
+
+
 class _NotDoneError(Exception):
     """A save that came to no end on a disk."""
 
@@ -49,14 +57,14 @@ def cut_power(session: ExperimentSession) -> None:
         session.announce("power losses on real file systems")
     obstacles = {kind: available(kind) for kind in sorted(asked)}
     for case in cases:
-        block_writes: dict[str, int] = {}
+        counts: dict[str, _Counts] = {}
         not_done: dict[str, str] = {}
         for kind in _asked(case):
             try:
-                block_writes[kind] = _cut(session, case, kind, obstacles[kind])
+                counts[kind] = _cut(session, case, kind, obstacles[kind])
             except (_NotDoneError, DiskError, OSError) as error:
                 not_done[kind] = str(error)
-        if block_writes:
+        if counts:
             keep(session, case)
         session.add(
             DisksRecord(
@@ -64,7 +72,8 @@ def cut_power(session: ExperimentSession) -> None:
                 case=case.id,
                 process=session.slot,
                 rank=0,
-                block_writes=block_writes,
+                block_writes={kind: each.block_writes for kind, each in counts.items()},
+                losses={kind: each.losses for kind, each in counts.items()},
                 not_done=not_done,
             )
         )
@@ -78,8 +87,8 @@ def _asked(case: Case) -> list[str]:
     return [] if chosen == "none" else [chosen]
 
 
-def _cut(session: ExperimentSession, case: Case, kind: str, obstacle: str | None) -> int:
-    """Save on one file system, store what power losses leave, and return its block writes."""
+def _cut(session: ExperimentSession, case: Case, kind: str, obstacle: str | None) -> _Counts:
+    """Save on one file system, and store what power losses leave."""
     if obstacle is not None:
         raise _NotDoneError(obstacle)
     recorded = bring(session, case)
@@ -114,18 +123,20 @@ def _save(session: ExperimentSession, case: Case, recorded: Path, disk: LoggedDi
     return _Noted(begin, noted["finished"], noted["settled"])
 
 
-def _store(case: Case, recorded: Path, disk: LoggedDisk, noted: _Noted) -> int:
-    """Store each different directory that a power loss leaves, and return the block writes."""
+def _store(case: Case, recorded: Path, disk: LoggedDisk, noted: _Noted) -> _Counts:
+    """Store each different directory that a power loss leaves."""
     instants = int(EXPERIMENT.settings(case)["instants"])
     subsets = min(_SUBSETS_AT_MOST, instants // 3)
     span = Span(noted.begin, noted.settled, instants, subsets, seed=case.id)
     stored: set[str] = set()
+    losses = 0
     for state in states(disk, span, disk.log.parent):
+        losses += 1
         digest = trees.digest(state.tree)
         if digest not in stored:
             stored.add(digest)
             lefts.store(recorded, _left(state, disk.file_system.name, noted), state.tree)
-    return disk.writes_between(span.begin, span.end)
+    return _Counts(disk.writes_between(span.begin, span.end), losses)
 
 
 def _left(state: DiskState, kind: str, noted: _Noted) -> Left:

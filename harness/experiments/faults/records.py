@@ -188,7 +188,9 @@ class DisksRecord(StageRecord):
     """The end of all power losses of one method on real file systems.
 
     `block_writes` counts what each file system wrote to its disk from the begin of the save until
-    some seconds after it. `not_done` has the reasons of those on which no power was cut.
+    some seconds after it, and `losses` counts the power losses that were built of them. Many of
+    these leave the same directory, which is stored once. `not_done` has the reasons of those on
+    which no power was cut.
     """
 
     kind: Literal["disks"]
@@ -196,6 +198,7 @@ class DisksRecord(StageRecord):
     process: int
     rank: int
     block_writes: dict[str, int]
+    losses: dict[str, int]
     not_done: dict[str, str]
 
     @property

@@ -123,6 +123,9 @@ class FaultsRow(Row):
     block_writes: dict[str, int] | None = column(
         "how many block writes each real file system made for the save"
     )
+    losses_on_disks: dict[str, int] | None = column(
+        "how many power losses were built of these writes"
+    )
     not_on_disks: dict[str, str] | None = column(
         "why no power was cut on a real file system, by its name"
     )
@@ -238,6 +241,7 @@ def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:
     if record is None:
         return
     row.block_writes = record.block_writes or None
+    row.losses_on_disks = record.losses or None
     reasons = {name: printable(reason) for name, reason in record.not_done.items()}
     row.not_on_disks = reasons or None
 
