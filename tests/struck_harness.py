@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,9 +40,16 @@ def record(argv: Sequence[str], root: Path, file: Path) -> Recording:
     """Run a command under strace, and return all that it and its children did below `root`."""
     root.mkdir()
     traced = [*strace.command(file, payload=True, write_bytes_at_most=_SHOWN_BYTES), *argv]
-    done = subprocess.run(traced, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(
+        traced, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     return Recording(root, calls_below(root, file), trees.read(root))
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which a program finds this project and the modules of its tests."""
+    return os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
 
 
 def calls_below(root: Path, file: Path) -> list[Call]:

@@ -29,9 +29,8 @@ def test_each_instant_lies_between_two_steps() -> None:
         "between the creation of m.tmp and the write of 3 bytes to m.tmp",
         "between the write of 3 bytes to m.tmp and the flush of m.tmp",
         "between the flush of m.tmp and the rename of m.tmp to m",
-        "between the rename of m.tmp to m "
-        "and the flush of the directory the directory of the checkpoints",
-        "after the flush of the directory the directory of the checkpoints",
+        "between the rename of m.tmp to m and the flush of the directory of the checkpoints",
+        "after the flush of the directory of the checkpoints",
     ]
 
 

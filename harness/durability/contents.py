@@ -247,8 +247,9 @@ class ContentReplay:
         if node is None or isinstance(node, LinkNode):
             return None
         node.flush(call.start)
-        is_folder = isinstance(node, FolderNode)
-        words = "the flush of the directory" if is_folder else "the flush of"
+        # The root's own words say that it is a directory.
+        is_below = isinstance(node, FolderNode) and self._is_inside(descriptor.path)
+        words = "the flush of the directory" if is_below else "the flush of"
         return self._step_on(descriptor, words, changes=False)
 
     def _flush_everything(self, call: Call) -> Step | None:

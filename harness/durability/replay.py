@@ -161,6 +161,11 @@ class Replay:
     def _resize(self, call: Call) -> None:
         self._change(self._file_system.inode_of(call.descriptor(0)), "resized", call)
 
+    def _allocate(self, call: Call) -> None:
+        # Without a new size, no byte changes that anybody can read.
+        if call.argument(1) != "FALLOC_FL_KEEP_SIZE":
+            self._resize(call)
+
     def _resize_by_path(self, call: Call) -> None:
         self._change(self._file_system.inode_at(self._paths.first_of(call)), "resized", call)
 
@@ -317,7 +322,7 @@ _EFFECTS: dict[str, Callable[[Replay, Call], None]] = {
     "chdir": Replay._change_directory,
     "fchdir": Replay._change_directory_by_descriptor,
     "ftruncate": Replay._resize,
-    "fallocate": Replay._resize,
+    "fallocate": Replay._allocate,
     "truncate": Replay._resize_by_path,
     "ioctl": Replay._clone,
     "mmap": Replay._map,

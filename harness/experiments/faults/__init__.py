@@ -1,5 +1,6 @@
 """The remains of a save that a kill, a power loss or a damage has struck, and who notices."""
 
+from harness.experiments.faults.records import ON_DISK
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 ALL_INSTANTS = 1_000_000
@@ -14,6 +15,7 @@ EXPERIMENT = Experiment(
         Stage("fail", "errors of its system calls", reports="rank 0", by_driver=True),
         Stage("kill", "real kills", reports="rank 0", by_driver=True, forks=True),
         Stage("preempt", "the end of an allocation", reports="rank 0", by_driver=True),
+        Stage("disk", "power losses on real file systems", reports="rank 0", by_driver=True),
         Stage("try", "what a strike leaves", reports="rank 0", by_driver=True, seed_offset=1),
     ),
     suite_keys={
@@ -30,6 +32,12 @@ EXPERIMENT = Experiment(
             at_most=1000,
             default=8,
             in_words=lambda number: "",
+        ),
+        "file_systems": SuiteKey(
+            "on which real file systems the power is cut, which needs root",
+            choices=("none", "all", *ON_DISK),
+            default="none",
+            in_words=lambda chosen: "" if chosen == "none" else f"power cut on {chosen}",
         ),
     },
 )

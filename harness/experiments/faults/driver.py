@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.durability import gate, strace
+from harness.experiments.faults.disk_jobs import cut_power
 from harness.experiments.faults.recording_jobs import record
 from harness.experiments.faults.striking_jobs import fail_calls, kill, preempt
 from harness.experiments.faults.trying_jobs import try_states
@@ -25,6 +26,7 @@ def after_stages(session: ExperimentSession) -> None:
     fail_calls(session, no_gate)
     kill(session, no_gate)
     preempt(session)
+    cut_power(session)
     try_states(session)
 
 

@@ -45,6 +45,11 @@ def of_kill(change: int) -> str:
     return f"kill-{change}"
 
 
+def of_disk(file_system: str) -> str:
+    """Return the name of the digests of a state that is saved on a file system."""
+    return f"disk-{file_system}"
+
+
 def of_preemption(name: str) -> str:
     """Return the name of the digests of a state that is saved when an allocation ends."""
     return f"preemption-{name}"

@@ -25,6 +25,12 @@ BEGIN = "begin"
 KILL_ORDER = "kill.json"
 """The file in a recording's folder that lists before which changes saves are killed."""
 
+DISK_ORDER = "disk.json"
+"""The file in a recording's folder that says on which disk the next save is made."""
+
+DISK_INSTANTS = "disk-instants.json"
+"""The file in a recording's folder with the instants of the disk's log that this save has noted."""
+
 _CALLS = "calls.log.gz"
 _BEFORE = "before.tar.gz"
 _AFTER = "after.tar.gz"

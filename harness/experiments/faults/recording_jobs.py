@@ -13,9 +13,6 @@ from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders
 
-_OWN = "/recordings/"
-"""What the paths of the recordings' own files have in them, whose writes need not be stored."""
-
 
 def record(session: ExperimentSession) -> None:
     """Record one save of each case that has no recording in the run."""
@@ -32,8 +29,11 @@ def record(session: ExperimentSession) -> None:
 
 
 def _store(session: ExperimentSession, cases: Sequence[Case], log: Path) -> None:
+    # The writes of the recordings' own files need not be stored. The name of the scratch directory
+    # is the run's, so no other path has both.
+    own = f"/{session.scratch.name}/recordings/"
     with open(log, encoding="utf-8", errors="surrogateescape") as file:
-        lines = [line for line in file if _OWN not in line]
+        lines = [line for line in file if own not in line]
     for case in cases:
         write_calls(Folders(session.scratch).recording(case), case_lines(lines, case.id))
         keep(session, case)

@@ -8,7 +8,25 @@ from typing import Literal
 from harness.wire.records import Record, StageRecord
 
 Verdict = Literal["safe", "refused", "silent", "lost"]
-Strike = Literal["kill", "power loss", "damage", "error", "next save", "real kill", "preemption"]
+Strike = Literal[
+    "kill",
+    "power loss",
+    "damage",
+    "error",
+    "next save",
+    "real kill",
+    "preemption",
+    "power loss on ext4",
+    "power loss on xfs",
+    "power loss on btrfs",
+]
+
+ON_DISK: dict[str, Strike] = {
+    "ext4": "power loss on ext4",
+    "xfs": "power loss on xfs",
+    "btrfs": "power loss on btrfs",
+}
+"""The strikes of a real file system on a logged disk, by its name."""
 
 # The kinds of damage. The part of the file follows the first one, such as "header".
 FLIPPED = "flipped bit in "
@@ -165,6 +183,27 @@ class PreemptedRecord(StageRecord):
         return "preempt"
 
 
+@dataclass(frozen=True)
+class DisksRecord(StageRecord):
+    """The end of all power losses of one method on real file systems.
+
+    `block_writes` counts what each file system wrote to its disk from the begin of the save until
+    some seconds after it. `not_done` has the reasons of those on which no power was cut.
+    """
+
+    kind: Literal["disks"]
+    case: str
+    process: int
+    rank: int
+    block_writes: dict[str, int]
+    not_done: dict[str, str]
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "disk"
+
+
 RECORDS = (
     RecordedRecord,
     StruckRecord,
@@ -173,4 +212,5 @@ RECORDS = (
     KilledRecord,
     KillsRecord,
     PreemptedRecord,
+    DisksRecord,
 )

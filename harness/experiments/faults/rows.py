@@ -14,7 +14,9 @@ from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
 from harness.experiments.faults.records import (
+    ON_DISK,
     WORST_FIRST,
+    DisksRecord,
     ErrorsRecord,
     KilledRecord,
     KillsRecord,
@@ -25,7 +27,11 @@ from harness.experiments.faults.records import (
     Verdict,
 )
 
-STRIKES: tuple[Strike, ...] = ("kill", "power loss", "error", "damage", "preemption")
+_ON_DISK: tuple[Strike, ...] = tuple(ON_DISK.values())
+STRIKES: tuple[Strike, ...] = (
+    *("kill", "power loss", *_ON_DISK),
+    *("error", "damage", "preemption"),
+)
 
 
 def _counted(name: str) -> Callable[[Any], str]:
@@ -39,6 +45,21 @@ def _counted(name: str) -> Callable[[Any], str]:
         return worst if worst == "safe" else f"{worst} {counts[worst]}/{sum(counts.values())}"
 
     return shown
+
+
+def _on_disk(file_system: str) -> Callable[[Any], str]:
+    """Return how a table shows the verdicts on one file system, or that there are none."""
+    verdicts = _counted(_field(ON_DISK[file_system]))
+
+    def shown(row: FaultsRow) -> str:
+        return "not done" if file_system in (row.not_on_disks or {}) else verdicts(row)
+
+    return shown
+
+
+def _field(strike: str) -> str:
+    """Return the name of a strike's column."""
+    return strike.replace(" ", "_")
 
 
 def _of_real_kills(row: FaultsRow) -> str:
@@ -56,6 +77,21 @@ def _worst_column(strike: str, name: str, heading: str = "") -> Any:
     )
 
 
+def _disk_column(file_system: str) -> Any:
+    strike = ON_DISK[file_system]
+    text_of = _on_disk(file_system)
+    return column(
+        f"the worst verdict of any {strike}, a real one that is cut block write by block write. A "
+        "table adds how many of the directories have it",
+        default="",
+        heading=f"on {file_system}",
+        text=text_of,
+        shown=lambda rows: any(text_of(row) != text.NOTHING for row in rows),
+        left_aligned=True,
+        compared=Rank(f"after a {strike}, the worst", WORST_FIRST),
+    )
+
+
 @dataclass(kw_only=True)
 class FaultsRow(Row):
     """The struck states of one method. `states` are directories that differ and were loaded."""
@@ -67,11 +103,29 @@ class FaultsRow(Row):
     instants: int | None = column("before how many of these calls the save was struck")
     kill: str = _worst_column("kill", "kill")
     power_loss: str = _worst_column("power loss", "power_loss")
+    power_loss_on_ext4: str = _disk_column("ext4")
+    power_loss_on_xfs: str = _disk_column("xfs")
+    power_loss_on_btrfs: str = _disk_column("btrfs")
     error: str = _worst_column("error of a system call", "error", "error")
     damage: str = _worst_column("damage", "damage")
     preemption: str = _worst_column("SIGTERM", "preemption", "SIGTERM")
     kill_verdicts: dict[str, int] | None = column("how many kills had each verdict")
     power_loss_verdicts: dict[str, int] | None = column("how many power losses had each verdict")
+    power_loss_on_ext4_verdicts: dict[str, int] | None = column(
+        "how many directories that power losses leave on ext4 had each verdict"
+    )
+    power_loss_on_xfs_verdicts: dict[str, int] | None = column(
+        "how many directories that power losses leave on xfs had each verdict"
+    )
+    power_loss_on_btrfs_verdicts: dict[str, int] | None = column(
+        "how many directories that power losses leave on btrfs had each verdict"
+    )
+    block_writes: dict[str, int] | None = column(
+        "how many block writes each real file system made for the save"
+    )
+    not_on_disks: dict[str, str] | None = column(
+        "why no power was cut on a real file system, by its name"
+    )
     error_verdicts: dict[str, int] | None = column("how many errors had each verdict")
     damage_verdicts: dict[str, int] | None = column("how many damages had each verdict")
     preemption_verdicts: dict[str, int] | None = column("how many SIGTERMs had each verdict")
@@ -138,7 +192,8 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
     for strike in STRIKES:
         _add_strike(row, strike, [record for record in struck if record.strike == strike])
     _add_real(row, struck, records, item.case.id)
-    crashes = [record for record in struck if record.instant is not None]
+    _add_disks(row, records.last(DisksRecord, item.case.id))
+    crashes = [record for record in struck if _is_crash(record)]
     row.worst = _in_words(crashes) or row.not_seen
     row.worst_damage = _in_words([record for record in struck if record.strike == "damage"])
     row.struck = [_described(record) for record in struck]
@@ -150,7 +205,7 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
 def _add_strike(row: FaultsRow, strike: Strike, struck: Sequence[StruckRecord]) -> None:
     if not struck:
         return
-    name = strike.replace(" ", "_")
+    name = _field(strike)
     verdicts = [record.verdict for record in struck]
     setattr(row, name, worst_of(verdicts))
     setattr(row, f"{name}_verdicts", dict(Counter(verdicts)))
@@ -176,6 +231,19 @@ def _add_real(
     if preempted is not None:
         seconds = preempted.training_ns / 1e9
         row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
+
+
+def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:
+    """Add on which real file systems the power was cut, and why not on others."""
+    if record is None:
+        return
+    row.block_writes = record.block_writes or None
+    reasons = {name: printable(reason) for name, reason in record.not_done.items()}
+    row.not_on_disks = reasons or None
+
+
+def _is_crash(record: StruckRecord) -> bool:
+    return record.instant is not None or record.strike in _ON_DISK
 
 
 def _add_to_figure(row: FaultsRow, record: StruckRecord) -> None:

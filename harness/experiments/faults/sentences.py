@@ -41,12 +41,14 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
 
     A short line is a method's worst crash, or its worst damage where every crash is safe, with the
     first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
-    that refuses a damaged file is right, so damage counts only where it was silent.
+    that refuses a damaged file is right, so damage counts only where it was silent. Where no
+    power was cut on a real file system, a line of its own says why.
     """
     names_of: dict[str, list[str]] = {}
     for row in rows:
         lines = list(_worst_states(row, is_short=is_short))
-        for line in lines[:1] if is_short else lines:
+        lines = lines[:1] if is_short else lines
+        for line in [*lines, *_not_on_disks(row)]:
             names_of.setdefault(line, []).append(naming.full_name(row))
     return [f"{listed(names)}: {line}" for line, names in names_of.items()]
 
@@ -64,7 +66,9 @@ def claims(runs: Runs) -> Claims:
 
 
 def _is_safe(row: FaultsRow) -> bool:
-    return row.kill == "safe" and row.power_loss in ("", "safe")
+    losses = [row.power_loss, row.power_loss_on_ext4]
+    losses += [row.power_loss_on_xfs, row.power_loss_on_btrfs]
+    return row.kill == "safe" and all(worst in ("", "safe") for worst in losses)
 
 
 def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
@@ -79,6 +83,15 @@ def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
         if states:
             worst = min(states, key=lambda state: WORST_FIRST.index(state["verdict"]))
             yield _in_words(worst, is_short=is_short)
+
+
+def _not_on_disks(row: FaultsRow) -> Iterator[str]:
+    """Yield why no power was cut on real file systems. Those with the same reason share a line."""
+    names_of: dict[str, list[str]] = {}
+    for file_system, reason in (row.not_on_disks or {}).items():
+        names_of.setdefault(reason, []).append(file_system)
+    for reason, names in names_of.items():
+        yield f"no power was cut on {listed(names)}: {reason}"
 
 
 def _in_words(state: dict[str, Any], *, is_short: bool) -> str:

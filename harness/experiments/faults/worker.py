@@ -18,6 +18,7 @@ import numpy as np
 
 from harness.durability import trees
 from harness.experiments.faults.damage import files_of
+from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
 from harness.experiments.faults.kills import save_until_killed
 from harness.experiments.faults.left import NEXT, expected, expected_names, judged
@@ -163,6 +164,15 @@ def run_preemptions(bench: Bench, entries: Entries) -> None:
     bench.attempt(entries, preempt)
 
 
+def run_disk(bench: Bench, entries: Entries) -> None:
+    """Save on a disk whose block writes are logged. Each process has one case and one disk."""
+
+    def save(task: Task) -> None:
+        save_on_disk(bench, task.case)
+
+    bench.attempt(entries, save)
+
+
 class _Tried:
     """The states of one save that were tried so far."""
 
@@ -262,5 +272,6 @@ STAGES = {
     "fail": run_errors,
     "kill": run_kill,
     "preempt": run_preemptions,
+    "disk": run_disk,
     "try": run_trials,
 }
