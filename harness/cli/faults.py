@@ -26,8 +26,8 @@ _NEXT = {
     "refused": (
         "The loader refuses it, so a resumed run stands still until somebody repairs or deletes it."
     ),
-    "silent": "The loader takes it, and the leaves that the verdict names are wrong.",
-    "lost": "The older checkpoint is of no use either, so look for what has changed it.",
+    "silent": "No error tells that the state is wrong, or that the save failed.",
+    "lost": "It finds no checkpoint that is whole, so look for what has become of the older one.",
 }
 """What a developer will see, by verdict."""
 
@@ -105,12 +105,13 @@ def _write(run: StoredRun, case: Case, number: int, folder: Path) -> None:
     _say(f"The strike: {printable(record.in_words)}.")
     _say(f"The verdict of run {run.name}: {record.verdict}{reason}")
     if written.newest is None:
-        _say("Next: look at the names in it. None of them is a checkpoint, so none is loaded.")
-        return
+        # A store finds its checkpoints by itself, under names of its own.
+        task = f"restore from {folder}"
+    else:
+        task = f"load {folder / written.newest}, the newest checkpoint in it,"
     _say(
-        f"Next: load {folder / written.newest}, the newest checkpoint in it, by {case.method}, "
-        f"with the interpreter that 'ckptbench env list' shows for {case.framework}. "
-        f"{_NEXT[record.verdict]}"
+        f"Next: {task} by {case.method}, with the interpreter that 'ckptbench env list' shows "
+        f"for {case.framework}. {_NEXT[record.verdict]}"
     )
 
 

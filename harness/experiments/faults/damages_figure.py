@@ -32,11 +32,14 @@ _RULE_POINTS = 22  # the height of a group's rule above the cells
 
 
 def kinds_of(rows: Sequence[FaultsRow]) -> list[str]:
-    """Return the kinds of damage that any row has, in the order of the headings."""
+    """Return the kinds of damage that any row has, in the order of the headings.
+
+    All kinds have a column where no row has any, so that the panel keeps its shape.
+    """
     present: set[str] = set()
     for row in rows:
         present |= set(row.verdicts_by_damage)
-    return [kind for kind in _HEADINGS if kind in present]
+    return [kind for kind in _HEADINGS if kind in present] or list(_HEADINGS)
 
 
 def draw_damages(axes: Axes, rows: Sequence[FaultsRow], kinds: Sequence[str]) -> None:

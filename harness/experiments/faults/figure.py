@@ -39,7 +39,8 @@ def draw(pool: Pool) -> Iterator[Drawn]:
     cells = chosen(struck, panel=lambda cell: (cell.row.framework, cell.state))
     by_framework = grouped(cells, lambda cell: (cell.row.framework, cell.state))
     for (framework, state), members in sorted(by_framework.items()):
-        yield _drawn(framework, state, members, pool)
+        if any(cell.row.status == "ok" for cell in members):
+            yield _drawn(framework, state, members, pool)
 
 
 def _drawn(framework: str, state: State, cells: Sequence[Cell[FaultsRow]], pool: Pool) -> Drawn:

@@ -41,7 +41,7 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
 
     A short line is a method's worst crash, or its worst damage where every crash is safe, with the
     first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
-    that refuses a damaged file is right, so damage counts only where nobody noticed it. Where no
+    that refuses a damaged file is right, so damage counts only where it was silent. Where no
     power was cut on a real file system, a line of its own says why.
     """
     names_of: dict[str, list[str]] = {}
@@ -78,7 +78,7 @@ def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
     crashes = [state for state in row.struck if state["strike"] != "damage"]
     damages = [state for state in row.struck if state["strike"] == "damage"]
     unsafe = [state for state in crashes if state["verdict"] != "safe"]
-    unnoticed = [state for state in damages if state["verdict"] in ("silent", "lost")]
+    unnoticed = [state for state in damages if state["verdict"] == "silent"]
     for states in (unsafe, unnoticed):
         if states:
             worst = min(states, key=lambda state: WORST_FIRST.index(state["verdict"]))

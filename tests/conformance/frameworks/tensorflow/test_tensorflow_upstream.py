@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from upstream import printed, shown
 
+SCRIPTS = ("h5py_drops_a_write_error.py", "keras_backup_lost_when_killed.py")
+
 
 @pytest.mark.slow
-def test_the_page_shows_what_the_script_prints() -> None:
-    script = "h5py_drops_a_write_error.py"
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_page_shows_what_the_script_prints(script: str) -> None:
     assert printed(script) == shown(script), "mend docs/upstream.md; the defect may be gone"
