@@ -171,6 +171,14 @@ def reshard() -> str:
     return f"{shown}\n\n{_sources([run])}"
 
 
+def struck() -> str:
+    """Return the worst verdict of each kind of strike, of every method and store."""
+    runs = full_runs("faults")
+    columns = ("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted")
+    chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
+    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
+
+
 def not_bitwise() -> str:
     """Return every killed or repeated training that did not go on bit by bit."""
     runs = full_runs("resume")
@@ -236,6 +244,10 @@ def deepfreeze_against_ceilings() -> str:
 
 def _rows(run: ReadRun, is_chosen: Choice) -> list[Any]:
     return [row for row in run.rows if is_chosen(row)]
+
+
+def _has_result(row: Row) -> bool:
+    return row.status == "ok"
 
 
 def _is_large_resnet(row: Row) -> bool:

@@ -28,6 +28,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "strategies": declared.strategies,
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
+    "struck": measured.struck,
     "training": measured.training,
     "training-ranks": measured.training_ranks,
     "workloads": declared.workload_sizes,
