@@ -190,6 +190,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "resume": {"resume", "rerun"},
         "gate": {"cost", "train"},
         "train-ranks": {"cost", "train"},
+        "faults-disks": {"faults"},
     }
     assert experiments == several.get(name, {name} if name in known.names() else {"cost"})
     if name in ("smoke", "bench", "full"):
