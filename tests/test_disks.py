@@ -27,7 +27,6 @@ from harness.durability.trees import File, Tree
 OLD = os.urandom(300_000)
 NEW = os.urandom(300_000)
 every_kind = pytest.mark.parametrize("kind", sorted(FILE_SYSTEMS))
-slow = pytest.mark.slow
 
 _why_not = cache(available)
 
@@ -76,7 +75,8 @@ def save_carelessly(folder: Path) -> None:
     (folder / "temporary").rename(folder / "new")
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.patient
 @every_kind
 def test_a_flushed_save_loses_neither_the_old_nor_the_new_file(kind: str, tmp_path: Path) -> None:
     left = cut(kind, tmp_path, save_safely)
@@ -89,7 +89,8 @@ def test_a_flushed_save_loses_neither_the_old_nor_the_new_file(kind: str, tmp_pa
     assert trees.difference(left.after, last.tree) is None
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.patient
 @every_kind
 def test_a_rename_without_a_flush_leaves_an_empty_file(kind: str, tmp_path: Path) -> None:
     left = cut(kind, tmp_path, save_carelessly)
@@ -102,7 +103,8 @@ def test_a_rename_without_a_flush_leaves_an_empty_file(kind: str, tmp_path: Path
     assert any(each.endswith(" unflushed writes") for each in words)
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.patient
 def test_a_damaged_disk_is_a_state_too(tmp_path: Path) -> None:
     require("ext4")
     with logged_disk("ext4", tmp_path / "disk") as disk:
@@ -118,7 +120,8 @@ def test_a_damaged_disk_is_a_state_too(tmp_path: Path) -> None:
     assert state.in_words.endswith("; the disk is unusable")
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.patient
 def test_nothing_stays_mounted_after_an_error(tmp_path: Path) -> None:
     require("ext4")
     with pytest.raises(KeyboardInterrupt), logged_disk("ext4", tmp_path):
@@ -127,7 +130,8 @@ def test_nothing_stays_mounted_after_an_error(tmp_path: Path) -> None:
     assert tools.run("losetup", "--associated", tmp_path / "exported.img") == ""
 
 
-@slow
+@pytest.mark.slow
+@pytest.mark.patient
 def test_an_interrupted_program_leaves_nothing_mounted(tmp_path: Path) -> None:
     require("ext4")
     program = """

@@ -10,7 +10,7 @@ from conftest import Measure, Measured
 from struck_saves import fault_row, method_row, struck, struck_fault, without_real_strikes
 from traced_saves import require_strace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.patient]
 
 FAULTS = (
     "renamed",

@@ -199,6 +199,7 @@ def run(measure: Measure) -> Measured:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.parametrize(
     ("method", "is_safe"),
     [("buffered", True), ("direct", True), ("npz", False), ("deepfreeze", True)],

@@ -35,6 +35,7 @@ def row_of(run: Measured, method: str) -> FaultsRow:
 
 @traced
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_save_without_a_flush_is_refused_on_ext4_and_deepfreeze_is_safe(
     measure: Measure,
 ) -> None:
