@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from conftest import Measure, Measured, planned
 
+from harness import experiments
 from harness.durability.trees import File, Folder, Link, Tree
 from harness.experiments.faults.damage import both_checkpoints
 from harness.experiments.faults.rows import FaultsRow
@@ -54,7 +55,8 @@ def test_the_files_of_a_checkpoint_are_not_those_of_its_store(
 def struck(method: str) -> PlannedCase:
     """A store of the raw adapter, whose save is struck at all of its few instants."""
     item = planned(method, experiment="faults", samples=1, warmups=0)
-    return replace(item, case=replace(item.case, settings={"instants": 60}))
+    settings = experiments.experiment("faults").settings(item.case)
+    return replace(item, case=replace(item.case, settings=settings))
 
 
 @pytest.fixture(scope="module")
