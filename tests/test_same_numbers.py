@@ -81,7 +81,8 @@ def number_or_text(cell: str) -> float | str:
 
 def test_rows_in_csv_are_what_they_were() -> None:
     for name, run in runs().items():
-        stored = pd.DataFrame(golden("rows")[name]).to_csv(index=False)
+        left_out = tables.left_out_of_csv(run.rows)
+        stored = pd.DataFrame(golden("rows")[name]).drop(columns=left_out).to_csv(index=False)
         now = tables.to_csv(run.rows)
         assert differences(values(stored), values(now), name) == []
 

@@ -73,8 +73,17 @@ def to_markdown(rows: Sequence[Row]) -> str:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Return every row with all of its fields."""
-    return pd.DataFrame([row.to_json() for row in rows]).to_csv(index=False)
+    """Return every row with all of its fields, but for those that only JSON can hold."""
+    frame = pd.DataFrame([row.to_json() for row in rows])
+    return frame.drop(columns=left_out_of_csv(rows)).to_csv(index=False)
+
+
+def left_out_of_csv(rows: Sequence[Row]) -> list[str]:
+    """Return the fields of rows that are too long for a spreadsheet."""
+    declared = {}
+    for row_class in {type(row) for row in rows}:
+        declared |= columns_of(row_class)
+    return sorted(name for name, column in declared.items() if not column.in_csv)
 
 
 def to_json(rows: Sequence[Row]) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+_SETTLES_S = 5.0
+_LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,29 @@ def read(directory: Path) -> Tree:
         else:
             tree[name] = File(path.read_bytes())
     return tree
+
+
+def read_settled(directory: Path) -> Tree:
+    """Read everything below a directory that threads of a failed save may still work in.
+
+    Return a reading that the next one confirms, or the last of some seconds. Raises OSError where
+    reading fails.
+    """
+    deadline_s = time.monotonic() + _SETTLES_S
+    before: Tree | None = None
+    while True:
+        is_late = time.monotonic() > deadline_s
+        try:
+            found = read(directory)
+        except FileNotFoundError:
+            # A file went between its listing and its reading.
+            if is_late:
+                raise
+            continue
+        if found == before or is_late:
+            return found
+        before = found
+        time.sleep(_LOOK_S)
 
 
 def write(tree: Tree, directory: Path) -> None:

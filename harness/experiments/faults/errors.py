@@ -137,7 +137,7 @@ class Errors:
         if success and strike.call == "fsync":
             # The kernel reports a failed flush once. The bytes may be gone after that.
             lie = "the save reported success although a flush had failed"
-        tree = trees.read(folder)
+        tree = trees.read_settled(folder)
         behind = sorted(
             {name.split("/")[0] for name in tree} - {name.split("/")[0] for name in self._before}
         )
@@ -158,7 +158,7 @@ class Errors:
             saved.in_words,
             must_be="" if saved.raised else NEXT,
         )
-        lefts.store(self._recorded, left, trees.read(folder))
+        lefts.store(self._recorded, left, trees.read_settled(folder))
 
     @contextmanager
     def _opened(self, folder: Path) -> Iterator[Subject]:

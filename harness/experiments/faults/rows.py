@@ -161,7 +161,9 @@ class FaultsRow(Row):
     not_seen: str = column(
         "why no kill or power loss could be built; empty if it could", default=""
     )
-    struck: list[dict[str, Any]] = column_of_list("every state: what struck, when, and the verdict")
+    struck: list[dict[str, Any]] = column_of_list(
+        "every state: what struck, when, and the verdict. Only JSON has it", in_csv=False
+    )
     # The figure needs these two. JSON has them state by state in `struck`.
     verdicts_by_instant: dict[Strike, dict[int, Verdict]] = field(default_factory=dict, repr=False)
     verdicts_by_damage: dict[str, list[Verdict]] = field(default_factory=dict, repr=False)
