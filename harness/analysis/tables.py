@@ -80,7 +80,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 def left_out_of_csv(rows: Sequence[Row]) -> list[str]:
     """Return the fields of rows that are too long for a spreadsheet."""
-    declared = {}
+    declared: dict[str, Column] = {}
     for row_class in {type(row) for row in rows}:
         declared |= columns_of(row_class)
     return sorted(name for name, column in declared.items() if not column.in_csv)
