@@ -43,7 +43,7 @@ COMMANDS = (
 # Each takes some seconds.
 REAL_COMMANDS = 20
 REPORTS = 20
-RESUMED_OF_EACH_KIND = 6
+RESUMED_OF_EACH_KIND = 5
 SAVE = '"kind":"save"'
 
 
@@ -385,7 +385,7 @@ def test_a_struck_run_goes_on_to_its_end(recorded: Recording, tmp_path: Path) ->
         assert counted(run.records) == wanted(run), state.in_words
         assert not run.jobs.exists()
         kinds[kind_of(state)] += 1
-    assert len(kinds) == 5, kinds
+    assert len(kinds) >= 5, kinds
     assert kinds.total() >= 25
 
 
@@ -403,7 +403,12 @@ def has_run(tree: Tree) -> bool:
 
 def kind_of(state: CrashState) -> str:
     """Return which strike it is, and how much of what was not flushed a power loss takes."""
-    ends = ("files keep their new length", "all that was not flushed is lost", "nothing is lost")
+    ends = (
+        "files keep their new length",
+        "all that was not flushed is lost",
+        "all names are there",
+        "nothing is lost",
+    )
     if state.strike == "kill":
         return "kill"
     return next((words for words in ends if words in state.in_words), "one thing is lost")
