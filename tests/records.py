@@ -6,6 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from harness.experiments.cost.records import OpenedRecord, SaveRecord, UpdatesRecord
+from harness.experiments.faults.records import (
+    DisksRecord,
+    ErrorsRecord,
+    KilledRecord,
+    KillsRecord,
+    PreemptedRecord,
+    RecordedRecord,
+    StruckRecord,
+    TriedRecord,
+)
 from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
 from harness.experiments.reshard.records import ReshardRecord
 from harness.experiments.resume.records import (
@@ -322,4 +332,20 @@ def one_of_each() -> list[Record]:
         finding(),
         IsolatedRecord("isolated", CASE, 0, 0, "save", ("ba9876543210",)),
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
+        *struck_save(),
+    ]
+
+
+def struck_save() -> list[Record]:
+    """A record of every type that experiment `faults` writes."""
+    words = "killed before the creation of step-2"
+    return [
+        RecordedRecord("recorded", CASE, 0, 0, files=1, file_bytes=1_000_000),
+        StruckRecord("struck", CASE, 0, 0, 0, "kill", 0, words, "safe", "step-1", ""),
+        TriedRecord("tried", CASE, 0, 0, steps=9, instants=10, states=60, not_seen=""),
+        ErrorsRecord("errors", CASE, 0, 0, hit=24),
+        KilledRecord("killed", CASE, 0, 0, change=1, difference=""),
+        KillsRecord("kills", CASE, 0, 0, kills=8),
+        PreemptedRecord("preempted", CASE, 0, 0, 30_000_000, 20_000_000),
+        DisksRecord("disks", CASE, 0, 0, {"ext4": 9}, {"ext4": 12}, {"xfs": "not here"}),
     ]

@@ -53,6 +53,7 @@ def test_a_save_without_a_flush_is_refused_on_ext4_and_deepfreeze_is_safe(
     assert {state["got"] for state in states} == {"step-1", "step-2"}
 
 
+@pytest.mark.slow
 @traced
 def test_a_file_system_that_cannot_be_cut_says_why(
     measure: Measure, monkeypatch: pytest.MonkeyPatch

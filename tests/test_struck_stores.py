@@ -71,6 +71,8 @@ def row_of(run: Measured, method: str) -> FaultsRow:
     return row
 
 
+@pytest.mark.slow
+@pytest.mark.patient
 @traced
 @pytest.mark.parametrize("method", ["deepfreeze-store", "deepfreeze-store-one"])
 def test_a_store_that_removes_last_is_safe_after_every_crash(run: Measured, method: str) -> None:
@@ -81,6 +83,8 @@ def test_a_store_that_removes_last_is_safe_after_every_crash(run: Measured, meth
     assert {state["got"] for state in kills} == {"step-1", "step-2"}
 
 
+@pytest.mark.slow
+@pytest.mark.patient
 @traced
 def test_a_store_that_keeps_two_goes_back_to_the_older_after_damage(run: Measured) -> None:
     row = row_of(run, "deepfreeze-store")
@@ -88,6 +92,8 @@ def test_a_store_that_keeps_two_goes_back_to_the_older_after_damage(run: Measure
     assert {(state["verdict"], state["got"]) for state in damages} == {("safe", "step-1")}
 
 
+@pytest.mark.slow
+@pytest.mark.patient
 @traced
 def test_a_store_that_keeps_one_has_nothing_to_go_back_to(run: Measured) -> None:
     row = row_of(run, "deepfreeze-store-one")
