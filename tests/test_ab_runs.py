@@ -26,6 +26,7 @@ from harness.run.stored import folders
 pytest_plugins = ["shared_fixtures"]
 
 
+@pytest.mark.patient
 @pytest.mark.slow
 def test_the_first_run_is_the_baseline_and_the_next_is_compared_with_it(
     command: Command, tmp_path: Path

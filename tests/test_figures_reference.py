@@ -26,6 +26,7 @@ FAMILIES = {
     "cost",
     "determinism",
     "durability",
+    "faults",
     "scale",
     "size",
     "traces",

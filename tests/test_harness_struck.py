@@ -305,6 +305,7 @@ def test_every_later_command_works(recorded: Recording, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 @pytest.mark.timeout(600)
 def test_real_command_lines_work(recorded: Recording, tmp_path: Path) -> None:
     states = thinned(list(distinct_states(recorded.crashes())), REAL_COMMANDS)
@@ -316,6 +317,7 @@ def test_real_command_lines_work(recorded: Recording, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_new_run_begins_beside_a_struck_one(recorded: Recording, tmp_path: Path) -> None:
     here = machine.capture(tmp_path)
     for state in distinct_states(recorded.crashes()):
@@ -327,6 +329,7 @@ def test_a_new_run_begins_beside_a_struck_one(recorded: Recording, tmp_path: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_kill_loses_no_line_of_a_worker_and_repeats_none(
     recorded: Recording, tmp_path: Path
 ) -> None:
@@ -351,6 +354,7 @@ def test_a_kill_loses_no_line_of_a_worker_and_repeats_none(
 
 
 @pytest.mark.slow
+@pytest.mark.patient
 def test_a_power_loss_takes_no_record_of_a_finished_job(
     recorded: Recording, tmp_path: Path
 ) -> None:

@@ -131,6 +131,7 @@ def test_ranks_that_were_killed_on_purpose_leave_nothing(measure: Measure, where
     assert found.rows[0].status == "ok"
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_driver_that_is_ended_takes_its_ranks_along(
     tmp_path: Path, where: Path, sent: signal.Signals

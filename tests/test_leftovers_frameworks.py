@@ -79,6 +79,7 @@ def test_a_killed_rank_is_named_and_leaves_nothing(
     assert (row["status"], row["reason"]) == ("failed", "rank 1: killed by SIGKILL")
 
 
+@pytest.mark.patient
 def test_a_rank_that_stands_still_is_named_within_the_timeout_and_leaves_nothing(
     tmp_path: Path, where: Path
 ) -> None:

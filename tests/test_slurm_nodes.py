@@ -162,6 +162,7 @@ def test_a_job_that_is_cancelled_outside_says_so_and_its_run_goes_on_over_both_n
     check_both_nodes_took_part(submitted.run)
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(("framework", "method"), [("pytorch", "dcp"), ("jax", "orbax")])
 def test_ranks_of_a_framework_find_each_other_over_two_nodes(
     submit: Callable[..., Submitted], cluster: Cluster, framework: str, method: str
