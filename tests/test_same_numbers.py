@@ -38,7 +38,7 @@ def runs() -> dict[str, ReadRun]:
 
 
 def differences(before: Any, now: Any, place: str = "") -> list[str]:
-    """Where two JSON values differ; what only the newer one has is no difference."""
+    """Return where two JSON values differ. A value that only the newer one has is no difference."""
     if isinstance(before, dict) and isinstance(now, dict):
         pairs = [(key, before[key], now.get(key, "(absent)")) for key in before]
         return [text for key, old, new in pairs for text in differences(old, new, f"{place}.{key}")]

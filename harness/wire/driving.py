@@ -1,4 +1,4 @@
-"""What an experiment's `driver.py` may ask of the session that measures its cases."""
+"""The session that measures cases, as the `driver.py` of their experiment sees it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from harness.durability import trees
 from harness.durability.trees import Tree
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.left import NEXT, Left
-from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave
+from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, first_number
 from harness.experiments.faults.states import NEWER
 from harness.experiments.faults.subject import Subject, open_subject
 from harness.wire import strikes
@@ -26,7 +26,6 @@ from harness.worker.failures import describe
 
 FAMILIES: tuple[Struck, ...] = ("write", "fsync", "rename", "open", "close")
 _ERRORS: tuple[Effect, ...] = ("EIO", "ENOSPC")
-_EXPECTED = "errors"
 _SAID_AT_MOST = 200  # characters of an error
 _NEVER = 10**9  # the number of a call that no save makes
 # A save that waits for a thread that an error has ended waits for ever.
@@ -77,19 +76,20 @@ class Errors:
         self._report = bench.folders.gate_report
         bench.train()
         bench.add_fresh_bits()
+        self._begin = first_number(self._recorded)
+        # A process that goes on behind a save without an end saves another state.
+        self._expected = lefts.of_errors(self._begin)
         digests = verify.digests_to_json(bench.digests())
-        lefts.store_expected(self._recorded, _EXPECTED, digests)
+        lefts.store_expected(self._recorded, self._expected, digests)
 
     def strike_all(self) -> int:
         """Save under every strike, store what each leaves, and return how many hit a call."""
-        begin_file = self._recorded / BEGIN
-        begin = int(begin_file.read_text()) if begin_file.exists() else 0
         hit = 0
         for number, strike in enumerate(strikes_of(self._counts())):
-            if number >= begin:
+            if number >= self._begin:
                 hit += self._strike(number, strike)
         (self._recorded / AT).unlink(missing_ok=True)
-        begin_file.unlink(missing_ok=True)
+        (self._recorded / BEGIN).unlink(missing_ok=True)
         return hit
 
     def _counts(self) -> dict[Struck, int]:
@@ -115,7 +115,12 @@ class Errors:
         """Save under one strike and once more after it. Return whether the strike hit a call."""
         folder = self._folder()
         words = _in_words(strike)
-        at = {"number": number, "in_words": words, "folder": str(folder), "expected": _EXPECTED}
+        at = {
+            "number": number,
+            "in_words": words,
+            "folder": str(folder),
+            "expected": self._expected,
+        }
         # If the save never ends, this file says which one it was.
         (self._recorded / AT).write_text(json.dumps(at))
         with self._opened(folder) as subject:
@@ -145,7 +150,7 @@ class Errors:
         said = saved.in_words
         if stray:
             said += f"; it left {', '.join(stray)}"
-        left = Left("error", words, _EXPECTED, said, NEWER if success else "", lie)
+        left = Left("error", words, self._expected, said, NEWER if success else "", lie)
         lefts.store(self._recorded, left, tree)
 
     def _save_again(self, subject: Subject, words: str, folder: Path) -> None:
@@ -154,7 +159,7 @@ class Errors:
         left = Left(
             "next save",
             f"the next save after {words}",
-            _EXPECTED,
+            self._expected,
             saved.in_words,
             must_be="" if saved.raised else NEXT,
         )

@@ -1,4 +1,4 @@
-"""What the jobs of the experiment share: whose turn it is, and what a process stood at."""
+"""Helps the jobs of the experiment: whose turn it is, and which strike ended a process."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ def bring(session: ExperimentSession, case: Case) -> Path:
 
 
 def keep(session: ExperimentSession, case: Case) -> None:
-    """Store a case's recording with the run."""
+    """Store a case's recording with the run, but not how far the present process has come.
+
+    A resumed run begins its stage anew, and would leave out what it has not done.
+    """
     recorded = Folders(session.scratch).recording(case)
-    shutil.copytree(recorded, session.files(case), dirs_exist_ok=True)
+    ignore = shutil.ignore_patterns(AT, BEGIN)
+    shutil.copytree(recorded, session.files(case), dirs_exist_ok=True, ignore=ignore)
 
 
 def stood_at(recorded: Path) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ NEXT = "step-3"
 
 @dataclass(frozen=True)
 class Left:
-    """What a real strike has left, and what the save said of itself.
+    """A directory that a real strike has left, and the words of the save about itself.
 
     `expected` names the digests of the newer checkpoint, which the process that saved has stored.
     `must_be` is the checkpoint that must come back because the save reported success; empty where
@@ -38,6 +38,11 @@ class Left:
     said: str = ""
     must_be: str = ""
     lie: str = ""
+
+
+def of_errors(begin: int) -> str:
+    """Return the name of the digests of a state that a process saves from one strike on."""
+    return f"errors-{begin}"
 
 
 def of_kill(change: int) -> str:

@@ -86,6 +86,12 @@ def read(folder: Path) -> RecordedSave:
     )
 
 
+def first_number(recorded: Path) -> int:
+    """Return the number of the first strike that a process has to do."""
+    file = recorded / BEGIN
+    return int(file.read_text()) if file.exists() else 0
+
+
 def kill_log(change: int) -> str:
     """Return the file in a recording's folder with the calls of a save that was killed."""
     return f"kill-{change}.log"

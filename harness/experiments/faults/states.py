@@ -49,7 +49,6 @@ class States:
         self._folder = folder
         self.save = read(folder)
         self.not_seen = ""
-        self.steps = 0
         self.all_steps: list[Step] = []
         self.instants: list[int] = []
         try:
@@ -61,7 +60,6 @@ class States:
             self.not_seen = str(error)
             return
         self.all_steps = self._crashes.steps
-        self.steps = len(self.all_steps)
         self.instants = chosen_instants(self._crashes.steps, instants)
 
     def __iter__(self) -> Iterator[State]:

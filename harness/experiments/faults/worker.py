@@ -12,7 +12,6 @@ import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from harness.experiments.faults.left import NEXT, expected, expected_names, judg
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
 from harness.experiments.faults.preemption import Preemption
-from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, read
+from harness.experiments.faults.recorded_save import AT, RecordedSave, first_number, read
 from harness.experiments.faults.records import (
     ErrorsRecord,
     PreemptedRecord,
@@ -100,7 +99,7 @@ def run_trials(bench: Bench, entries: Entries) -> None:
         recorded = bench.folders.recording(case)
         instants = int(EXPERIMENT.settings(case)["instants"])
         states = States(recorded, case.id, instants)
-        begin = _first_number(recorded)
+        begin = first_number(recorded)
         tried = _Tried(bench, case, states.save)
         count = 0
         for state in states:
@@ -110,7 +109,7 @@ def run_trials(bench: Bench, entries: Entries) -> None:
             TriedRecord(
                 kind="tried",
                 **bench.identity(case),
-                steps=states.steps,
+                steps=len(states.all_steps),
                 instants=len(states.instants),
                 states=count,
                 not_seen=states.not_seen,
@@ -247,11 +246,6 @@ class _Tried:
         shutil.rmtree(self._folder, ignore_errors=True)
         # The reason is not to depend on where the run had its scratch directory.
         return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
-
-
-def _first_number(recorded: Path) -> int:
-    file = recorded / BEGIN
-    return int(file.read_text()) if file.exists() else 0
 
 
 def _leaves(bench: Bench) -> Iterator[bytes]:
