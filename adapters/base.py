@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from workloads import Role, Workload
+from workloads import Batch, Role, Workload
 
 
 class Coverage(StrEnum):
@@ -164,6 +164,22 @@ class Framework(ABC, Generic[StateT]):
 
         The position in the data advances by one batch.
         """
+
+    def gradients_of(self, state: StateT, batch: Batch) -> memoryview:
+        """Return this process's own gradients of a batch, which no other rank takes part in.
+
+        They are those of all parameters one after the other, float32, on the host, with format
+        "f" and one dimension. The caller may change them. As in `gradients`, buffers and random
+        generators may change.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot hand out gradients")
+
+    def update_with(self, state: StateT, gradients: memoryview) -> None:
+        """Take a step of the optimizer with gradients in the layout of `gradients_of`.
+
+        The position in the data advances by one batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot take gradients")
 
     @abstractmethod
     def loss(self, state: StateT) -> float:

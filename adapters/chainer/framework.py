@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
 from adapters.chainer import strategies
-from adapters.chainer.modules import Array
+from adapters.chainer.modules import Array, parameters
 from adapters.chainer.state import State
-from workloads import Role, Workload, role_of
+from workloads import Batch, Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
 
@@ -37,7 +37,26 @@ class Chainer(Framework[State]):
         return State(workload, seed, self.place.rank, self.device, self._strategy)
 
     def gradients(self, state: State) -> None:
-        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+
+    def gradients_of(self, state: State, batch: Batch) -> memoryview:
+        self._backward(state, batch)
+        trained = parameters(state.model).values()
+        parts = [cuda.to_cpu(parameter.grad).reshape(-1) for parameter in trained]
+        return memoryview(np.concatenate(parts))
+
+    def update_with(self, state: State, gradients: memoryview) -> None:
+        flat = np.frombuffer(gradients, np.float32)
+        start = 0
+        for parameter in parameters(state.model).values():
+            part = flat[start : start + parameter.size].reshape(parameter.shape)
+            parameter.grad = self.device.send(part.copy())
+            start += parameter.size
+        # Without the strategy, because the gradients are those of all ranks already.
+        state.optimizer.update()
+        state.step += 1
+
+    def _backward(self, state: State, batch: Batch) -> None:
         inputs, targets = self.device.send((batch.inputs, batch.targets))
         state.model.cleargrads()
         with state.own_rng():

@@ -14,9 +14,10 @@ from jax import Array
 
 from adapters.base import Framework, Leaf, Place
 from adapters.jax.layout import own_parts, same_memory, with_own_part
+from adapters.jax.modules import Tree
 from adapters.jax.state import State, new_state
 from adapters.jax.strategies import strategy_for
-from workloads import Workload, role_of
+from workloads import Batch, Workload, role_of
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 TreeT = TypeVar("TreeT")
@@ -42,14 +43,33 @@ class Jax(Framework[State]):
         return new_state(workload, seed, self.strategy)
 
     def gradients(self, state: State) -> None:
-        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+
+    def gradients_of(self, state: State, batch: Batch) -> memoryview:
+        self._backward(state, batch)
+        parts = [np.asarray(part).reshape(-1) for part in jax.tree.leaves(state.gradients)]
+        return memoryview(np.concatenate(parts))
+
+    def update_with(self, state: State, gradients: memoryview) -> None:
+        parts, structure = jax.tree.flatten(state.weights)
+        flat = np.frombuffer(gradients, np.float32)
+        ends = np.cumsum([part.size for part in parts])
+        averaged = []
+        for part, values in zip(parts, np.split(flat, ends[:-1]), strict=True):
+            # An array on a CPU may keep the memory that it is made from, so it gets a copy.
+            averaged.append(jax.device_put(values.reshape(part.shape).copy(), self.device))
+        self._step(state, structure.unflatten(averaged))
+
+    def _backward(self, state: State, batch: Batch) -> None:
         inputs, targets = self.strategy.batch(batch)
         state.loss, state.gradients, state.buffers, state.rng = state.training.gradients(
             state.weights, state.buffers, state.rng, inputs, targets
         )
 
     def update(self, state: State) -> None:
-        gradients = self.strategy.average(state.gradients)
+        self._step(state, self.strategy.average(state.gradients))
+
+    def _step(self, state: State, gradients: Tree) -> None:
         state.weights, state.master, state.optimizer = state.training.update(
             state.weights, state.master, state.optimizer, gradients
         )

@@ -41,7 +41,8 @@ class OneRank:
         """Take the place and the devices of all ranks, in the order of the ranks."""
         self.rank = place.rank
         self.world = place.world
-        self.device = devices[place.rank]
+        # A process that started alone sees its own device only, whatever rank it has.
+        self.device = devices[place.rank if place.world > 1 else 0]
 
     @property
     def stream(self) -> int:

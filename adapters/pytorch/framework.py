@@ -16,7 +16,7 @@ from torch.nn import functional
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
 from adapters.pytorch import shards, strategies
 from adapters.pytorch.state import State, new_state
-from workloads import Role, Workload, role_of
+from workloads import Batch, Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
 
@@ -46,7 +46,23 @@ class PyTorch(Framework[State]):
 
         DDP and FSDP average over the ranks inside the backward pass.
         """
-        batch = state.workload.batch(state.step, self.place.rank, self.place.world)
+        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+
+    def gradients_of(self, state: State, batch: Batch) -> memoryview:
+        self._backward(state, batch)
+        parts = [_gradient(parameter).flatten() for parameter in state.model.parameters()]
+        flat = torch.cat(parts).float().cpu()
+        return memoryview(flat.numpy())
+
+    def update_with(self, state: State, gradients: memoryview) -> None:
+        flat = torch.frombuffer(gradients, dtype=torch.float32).to(self.device)
+        parameters = list(state.trained.parameters())
+        parts = flat.split([parameter.numel() for parameter in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+        self._step(state)
+
+    def _backward(self, state: State, batch: Batch) -> None:
         inputs = torch.from_numpy(batch.inputs).to(self.device)
         targets = torch.from_numpy(batch.targets).to(self.device)
         state.model.zero_grad()
@@ -63,6 +79,9 @@ class PyTorch(Framework[State]):
         if state.workload.master_weights:
             _cast_gradients(state.model, state.trained)
         self.strategy.average(state.trained)
+        self._step(state)
+
+    def _step(self, state: State) -> None:
         state.optimizer.step()
         if state.workload.master_weights:
             state.write_back()
@@ -157,6 +176,11 @@ def _loss(workload: Workload, outputs: Tensor, targets: Tensor) -> Tensor:
     if workload.loss == "mean-squared-error":
         return functional.mse_loss(outputs, targets)
     return functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten().long())
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def _cast_gradients(model: nn.Module, trained: nn.Module) -> None:

@@ -18,9 +18,12 @@ import numpy as np
 
 from adapters.base import Framework, Leaf, Place, RankLocal, Replicated
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
-from workloads import LeafSpec, Role, Workload
+from workloads import Batch, LeafSpec, Role, Workload
 
 _LEAF_ALIGNMENT = 64
+_TOY_RATE = 0.1
+_TOY_STRIDES = 1000
+_TOY_TYPES = {"float32": "float32", "uint16": "bfloat16"}  # a weight's type by that of its array
 _STORED_AS = {"bfloat16": "uint16"}  # as bits, because numpy has no bfloat16
 _RNG = LeafSpec("rng/numpy", Role.RNG, "uint64", (4,))
 _POSITION = LeafSpec("position/step", Role.POSITION, "int64", (1,))
@@ -79,15 +82,34 @@ class Raw(Framework[State]):
         return state
 
     def gradients(self, state: State) -> None:
-        # Every rank has statistics of its own batch.
-        for buffer in state.of_role(Role.BUFFER):
-            _move(buffer, self.place.rank + 1)
         generator = _rng_from(_to_numpy(state.leaves[_RNG.name]))
-        generator.random_raw(1)
+        # Every rank has a random generator of its own, and so it has statistics of its own.
+        strides = 1 + generator.random_raw() % _TOY_STRIDES
+        for buffer in state.of_role(Role.BUFFER):
+            _move(buffer, strides)
         state.leaves[_RNG.name][...] = self._arrays.asarray(_rng_words(generator))
 
     def update(self, state: State) -> None:
         for leaf in state.of_role(Role.WEIGHT, Role.OPTIMIZER):
+            _move(leaf)
+        state.leaves[_POSITION.name][...] += 1
+
+    def gradients_of(self, state: State, batch: Batch) -> memoryview:
+        """Return the gradients of a toy: every weight moves towards the mean of the batch."""
+        self.gradients(state)
+        mean = float(batch.inputs.mean())
+        parts = [_numbers(leaf).reshape(-1) - mean for leaf in state.of_role(Role.WEIGHT)]
+        return np.concatenate(parts).astype(np.float32, copy=False).data
+
+    def update_with(self, state: State, gradients: memoryview) -> None:
+        flat = np.frombuffer(gradients, np.float32)
+        start = 0
+        for leaf in state.of_role(Role.WEIGHT):
+            part = flat[start : start + leaf.size].reshape(leaf.shape)
+            moved = _numbers(leaf) - np.float32(_TOY_RATE) * part
+            leaf[...] = self._arrays.asarray(_encoded(moved, _TOY_TYPES[str(leaf.dtype)]))
+            start += leaf.size
+        for leaf in state.of_role(Role.OPTIMIZER):
             _move(leaf)
         state.leaves[_POSITION.name][...] += 1
 
@@ -212,6 +234,14 @@ def _encoded(values: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
     if dtype == "bfloat16":
         return (values.view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(dtype, copy=False)
+
+
+def _numbers(array: Array) -> np.ndarray[Any, Any]:
+    """Return the values of a weight as float32 on the host. Bfloat16 is the upper half of them."""
+    values = _to_numpy(array)
+    if values.dtype == np.uint16:
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values
 
 
 def _move(leaf: Array, strides: int = 1) -> None:

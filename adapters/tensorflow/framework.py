@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.tensorflow.state import State, Tensor, native, new_state
-from workloads import Role, Workload, role_of
+from workloads import Batch, Role, Workload, role_of
 
 
 class TensorFlow(Framework[State]):
@@ -40,7 +40,23 @@ class TensorFlow(Framework[State]):
         return new_state(workload, seed, self.place.rank)
 
     def gradients(self, state: State) -> None:
-        batch = native(state.workload.batch(int(state.step), self.place.rank, self.place.world))
+        step = int(state.step)
+        self._backward(state, state.workload.batch(step, self.place.rank, self.place.world))
+
+    def gradients_of(self, state: State, batch: Batch) -> memoryview:
+        self._backward(state, batch)
+        # TensorFlow's memory may not be changed, so the caller gets a copy.
+        return memoryview(_flat(state.gradients).copy())
+
+    def update_with(self, state: State, gradients: memoryview) -> None:
+        shapes = [variable.shape for variable in state.model.trainable_variables]
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        parts = tf.split(tf.constant(np.frombuffer(gradients, np.float32)), sizes)
+        pairs = zip(parts, shapes, strict=True)
+        state.optimize([tf.reshape(part, shape) for part, shape in pairs])
+
+    def _backward(self, state: State, batch: Batch) -> None:
+        batch = native(batch)
         inputs = tf.constant(batch.inputs)
         targets = tf.constant(batch.targets)
         state.loss, state.gradients = state.forward_backward(inputs, targets)
@@ -116,13 +132,19 @@ def _averaged(gradients: list[tf.Tensor], world: int) -> list[tf.Tensor]:
     """
     from mpi4py import MPI
 
-    rows = [tf.reshape(gradient, -1) for gradient in gradients]
-    flat: NDArray[np.float32] = tf.concat(rows, 0).numpy()
+    flat = _flat(gradients)
     MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
     flat /= world
     parts = tf.split(tf.constant(flat), [gradient.shape.num_elements() for gradient in gradients])
     pairs = zip(parts, gradients, strict=True)
     return [tf.reshape(part, gradient.shape) for part, gradient in pairs]
+
+
+def _flat(gradients: list[tf.Tensor]) -> NDArray[np.float32]:
+    """Return gradients one after the other in one array on the host."""
+    rows = [tf.reshape(gradient, -1) for gradient in gradients]
+    flat: NDArray[np.float32] = tf.concat(rows, 0).numpy()
+    return flat
 
 
 def _leaf(name: str, role: Role, tensor: Tensor, placement: Placement) -> Leaf:
