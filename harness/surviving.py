@@ -1,0 +1,308 @@
+"""A world of MPI ranks that goes on when some of them die.
+
+It needs mpi4py and an Open MPI with ULFM, the MPI Forum's proposal for user-level failure
+mitigation, and `mpirun --with-ft ulfm`. A loop that survives:
+
+    world = SurvivingWorld(MPI.COMM_WORLD)
+    step = 0
+    while step < 100:
+        gradients = compute(weights, batch(step, world.slot, world.slots))
+        try:
+            with world.protected():
+                world.team.Allreduce(MPI.IN_PLACE, gradients)
+        except RankLost:
+            step = world.repair(step).step
+            continue
+        weights -= gradients
+        step += 1
+    world.leave()
+
+The block of `protected` ends in an agreement, so all survivors leave it in the same way. Either all
+of them have what the block exchanged, or all of them raise RankLost. So nobody is a step ahead.
+
+Processes beyond the first `members` are spares. They call `wait`, until they take the slot of a
+dead member, or until the others are done. A slot is the number of a member. It stays the same when
+others die, and a spare takes it over.
+
+Source of the method: Bland et al., "Post-failure recovery of MPI communication capability", IJHPCA
+27(3), 2013 (revoke, shrink, agree).
+
+A process that gives up after a failure ends with `os._exit`, because a usual exit calls
+MPI_Finalize, which can then hang.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from mpi4py import MPI
+
+_DONE_TAG = 4242
+_SPARE = -1
+_TOO_EARLY = "a rank died before the world was made; start the job again"
+
+
+class RankLost(Exception):
+    """A rank has died, or has given up. Every survivor raises this, and calls `repair`."""
+
+
+class NoMembersLeft(Exception):
+    """Every process that held a slot is dead, so nobody has the state."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The world after a repair.
+
+    `slots` are those that somebody holds now, `lost` those whose holder has died, and `taken` those
+    of the lost ones that spares hold now. `step` is the step to redo. Holders in `behind` have not
+    come so far. They need the state of `source`, and so do those in `taken`.
+    """
+
+    slots: tuple[int, ...]
+    lost: tuple[int, ...]
+    taken: tuple[int, ...]
+    step: int
+    behind: tuple[int, ...]
+    source: int
+
+    @property
+    def need_state(self) -> tuple[int, ...]:
+        """The slots whose holders need the state of `source`."""
+        return tuple(sorted({*self.taken, *self.behind}))
+
+
+class SurvivingWorld:
+    """The members that work together in slots, and the spares that wait."""
+
+    def __init__(self, comm: Any, members: int | None = None, fills_slots: bool = True) -> None:
+        """Take a communicator, of which the first `members` ranks work; None for all of them.
+
+        With `fills_slots`, spares take the slots of the dead. Errors of `comm` are returned from
+        now on. Raises RankLost if a rank dies before the world is made.
+        """
+        rank, size = comm.Get_rank(), comm.Get_size()
+        members = size if members is None else members
+        self._fills_slots = fills_slots
+        self.slot = rank if rank < members else _SPARE
+        self.slots = tuple(range(members))
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        try:
+            # It copies a communicator, and unlike Dup it returns when a rank dies meanwhile.
+            self._everyone = _returning_errors(comm.Shrink())
+            if self._everyone.Get_size() < size:
+                raise RankLost(_TOO_EARLY)
+            self.team = self._split()
+        except MPI.Exception:
+            # Whoever waits in one of these calls must not wait for ever.
+            _revoke(comm)
+            raise RankLost(_TOO_EARLY) from None
+        self.agreement_s = 0.0  # the last agreement of members took so long
+
+    @property
+    def is_spare(self) -> bool:
+        """Return whether this process waits for a slot."""
+        return self.slot == _SPARE
+
+    def rank_of(self, slot: int) -> int:
+        """Return the rank in `team` of the member that holds a slot."""
+        return self.slots.index(slot)
+
+    @contextmanager
+    def protected(self) -> Iterator[None]:
+        """Let members exchange something, and agree at the end that all of them have it.
+
+        Raises RankLost on every survivor if any member failed in the block or before it. An error
+        that is not MPI's passes through, after the others have been told.
+        """
+        try:
+            yield
+        except MPI.Exception:
+            self._revoke()
+            _agreed(self.team, False)
+            raise RankLost from None
+        except BaseException:
+            self._revoke()
+            raise
+        begin_s = time.monotonic()
+        succeeded = _agreed(self.team, True)
+        self.agreement_s = time.monotonic() - begin_s
+        if not succeeded:
+            self._revoke()
+            raise RankLost
+
+    def give_up(self) -> NoReturn:
+        """Tell the others that this member cannot go on as it is, and raise RankLost.
+
+        The others raise it at their next exchange, and may have done another step by then.
+        """
+        self._revoke()
+        # They end that exchange with an agreement, in which every living member takes part.
+        _agreed(self.team, False)
+        raise RankLost
+
+    def repair(self, step: int, before_agreement: Callable[[], None] | None = None) -> Repair:
+        """Make a world of the survivors and the spares, and agree on the step to redo.
+
+        `step` is the number of steps that this process has done; a spare passes -1. More failures
+        in the meantime begin the repair again. `before_agreement` is called once on the way, for
+        tests that fail there. Raises NoMembersLeft if only spares survive.
+        """
+        while True:
+            self._revoke()
+            survivors = _shrunk(self._everyone)
+            if survivors is None:
+                continue
+            repair = self._rejoin(survivors, step, before_agreement)
+            if repair is not None:
+                return repair
+            _revoke(survivors)
+
+    def wait(self, pause_s: float) -> Repair | None:
+        """Wait as a spare until this process has a slot, and return the repair that gave it one.
+
+        Returns None when the members are done. Failures are noticed inside MPI calls only, so the
+        spare looks again after each pause of `pause_s` seconds.
+        """
+        while True:
+            try:
+                if self._everyone.Iprobe(source=MPI.ANY_SOURCE, tag=_DONE_TAG):
+                    return None
+            except MPI.Exception:
+                repair = self.repair(_SPARE)
+                if not self.is_spare:
+                    return repair
+            time.sleep(pause_s)
+
+    def leave(self) -> None:
+        """Tell the spares that the work is done, and end this process without MPI_Finalize.
+
+        MPI_Finalize can hang after a failure. A member that dies here holds up nobody.
+        """
+        try:
+            self._tell_spares()
+            self.team.Barrier()
+        except MPI.Exception:
+            self._revoke()
+        os._exit(0)
+
+    def _tell_spares(self) -> None:
+        """Send every spare the message that ends its waiting; the first member does it."""
+        if self.rank_of(self.slot) != 0:
+            return
+        for rank in range(self._everyone.Get_size()):
+            if rank not in self._ranks_of_members:
+                self._everyone.Isend(b"", dest=rank, tag=_DONE_TAG).Wait()
+
+    def _rejoin(
+        self, survivors: Any, step: int, before_agreement: Callable[[], None] | None
+    ) -> Repair | None:
+        """Give out the slots among survivors; None if another one failed in the meantime."""
+        try:
+            holders = survivors.allgather((self.slot, step))
+            if before_agreement is not None:
+                before_agreement()
+            repair, slots_by_rank = _assigned(holders, self.slots, self._fills_slots)
+            team = _split(survivors, slots_by_rank[survivors.Get_rank()])
+            succeeded = True
+        except MPI.Exception:
+            _revoke(survivors)
+            succeeded = False
+        if not _agreed(survivors, succeeded):
+            return None
+        self._everyone = survivors
+        self.team = team
+        self.slot = slots_by_rank[survivors.Get_rank()]
+        self.slots = repair.slots
+        self._note_members(slots_by_rank)
+        return repair
+
+    def _split(self) -> Any:
+        slots_by_rank = self._everyone.allgather(self.slot)
+        self._note_members(slots_by_rank)
+        return _split(self._everyone, self.slot)
+
+    def _note_members(self, slots_by_rank: list[int]) -> None:
+        ranks = [rank for rank, slot in enumerate(slots_by_rank) if slot != _SPARE]
+        self._ranks_of_members = frozenset(ranks)
+
+    def _revoke(self) -> None:
+        """Interrupt every call on these communicators, also those of spares that wait."""
+        _revoke(self.team)
+        _revoke(self._everyone)
+
+
+def _assigned(
+    holders: list[tuple[int, int]], slots: tuple[int, ...], fills_slots: bool
+) -> tuple[Repair, list[int]]:
+    """Return the repaired world, and the slot of each rank of the survivors.
+
+    `holders` has the slot and the step of each rank, where -1 is the slot of a spare.
+    """
+    steps = {slot: step for slot, step in holders if slot != _SPARE}
+    if not steps:
+        raise NoMembersLeft("every member is dead, so no survivor has the state")
+    lost = tuple(slot for slot in slots if slot not in steps)
+    vacant = list(lost) if fills_slots else []
+    slots_by_rank = []
+    taken = []
+    for slot, _ in holders:
+        if slot == _SPARE and vacant:
+            slot = vacant.pop(0)
+            taken.append(slot)
+        slots_by_rank.append(slot)
+    step = max(steps.values())
+    source = min(slot for slot, reached in steps.items() if reached == step)
+    repair = Repair(
+        slots=tuple(sorted(slot for slot in slots_by_rank if slot != _SPARE)),
+        lost=lost,
+        taken=tuple(taken),
+        step=step,
+        behind=tuple(sorted(slot for slot, reached in steps.items() if reached < step)),
+        source=source,
+    )
+    return repair, slots_by_rank
+
+
+def _split(comm: Any, slot: int) -> Any:
+    """Return the communicator of the members, in the order of their slots; null for a spare."""
+    color = MPI.UNDEFINED if slot == _SPARE else 0
+    team = comm.Split(color, slot)
+    return team if team == MPI.COMM_NULL else _returning_errors(team)
+
+
+def _returning_errors(comm: Any) -> Any:
+    # A new communicator ends the job on an error, whatever its parent did.
+    comm.Set_errhandler(MPI.ERRORS_RETURN)
+    return comm
+
+
+def _shrunk(comm: Any) -> Any:
+    """Return a communicator of the survivors, or None if another one died meanwhile."""
+    try:
+        return _returning_errors(comm.Shrink())
+    except MPI.Exception:
+        return None
+
+
+def _agreed(comm: Any, succeeded: bool) -> bool:
+    """Return whether every member of a communicator succeeded; the same value on all survivors."""
+    try:
+        return bool(comm.Agree(int(succeeded)))
+    except MPI.Exception:
+        return False
+
+
+def _revoke(comm: Any) -> None:
+    if comm == MPI.COMM_NULL:
+        return
+    try:
+        comm.Revoke()
+    except MPI.Exception:
+        # Another survivor has revoked it already.
+        return

@@ -1,0 +1,104 @@
+"""One rank of a job that survives: it adds up numbers in steps, and dies where it is told to.
+
+Arguments: the number of members, the number of steps, and deaths such as `1:8`, by which rank 1
+dies before its eighth call of MPI. Each rank prints its slot and its sum at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from harness.surviving import RankLost, SurvivingWorld
+
+ITEMS = 12  # of a step, divided over the members
+
+
+class Counted:
+    """A communicator whose calls are counted, and that ends its process before one of them."""
+
+    calls = 0
+    dies_before = 0
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._comm == other)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._comm, name)
+        if not callable(value):
+            return value
+
+        def counted(*arguments: Any, **named: Any) -> Any:
+            Counted.calls += 1
+            if Counted.calls == Counted.dies_before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = value(*arguments, **named)
+            return Counted(result) if isinstance(result, MPI.Comm) else result
+
+        return counted
+
+
+def items_of(slot: int, slots: tuple[int, ...]) -> range:
+    """Return the items of a slot: a contiguous run of them."""
+    index = slots.index(slot)
+    return range(ITEMS * index // len(slots), ITEMS * (index + 1) // len(slots))
+
+
+def main(members: int, steps: int, deaths: dict[int, int]) -> None:
+    rank = MPI.COMM_WORLD.Get_rank()
+    Counted.dies_before = deaths.get(rank, 0)
+    try:
+        world = SurvivingWorld(Counted(MPI.COMM_WORLD), members)
+    except RankLost as error:
+        print(error, flush=True)
+        # A usual exit calls MPI_Finalize, which can hang after a failure.
+        os._exit(1)
+    step, total = 0, 0
+    if world.is_spare:
+        repair = world.wait(pause_s=0.01)
+        if repair is None:
+            os._exit(0)
+        step, total = taken_over(world, repair, total)
+    while step < steps:
+        try:
+            with world.protected():
+                own = sum(step * 100 + item for item in items_of(world.slot, world.slots))
+                summed = np.zeros(1, dtype=np.int64)
+                world.team.Allreduce(np.array([own], dtype=np.int64), summed)
+        except RankLost:
+            repair = world.repair(step)
+            step, total = taken_over(world, repair, total)
+            continue
+        total += int(summed[0])
+        step += 1
+    print(
+        f"done slot {world.slot} of {len(world.slots)}: {total} calls {Counted.calls}", flush=True
+    )
+    world.leave()
+
+
+def taken_over(world: SurvivingWorld, repair: Any, total: int) -> tuple[int, int]:
+    """Return step and sum of the member that is ahead, also where another one dies meanwhile."""
+    while True:
+        try:
+            with world.protected():
+                newest = world.team.bcast(total, world.rank_of(repair.source))
+            return repair.step, newest
+        except RankLost:
+            repair = world.repair(repair.step)
+
+
+if __name__ == "__main__":
+    told = [pair.split(":") for pair in sys.argv[3:]]
+    main(int(sys.argv[1]), int(sys.argv[2]), {int(rank): int(call) for rank, call in told})

@@ -1,0 +1,136 @@
+"""A world of ranks that goes on when some of them die, with real ranks that are really killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.surviving import NoMembersLeft, _assigned
+from tests.surviving_rank import ITEMS
+
+ROOT = Path(__file__).resolve().parents[1]
+MPIRUN = Path(sys.executable).parent / "mpirun"
+STEPS = 3
+WHOLE = sum(step * 100 + item for step in range(STEPS) for item in range(ITEMS))
+DONE = re.compile(r"done slot (\d+) of (\d+): (\d+) calls (\d+)")
+LIMIT_S = 30  # of a job that takes less than two seconds
+
+needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside the interpreter")
+
+
+def run_ranks(ranks: int, members: int, *deaths: str) -> list[tuple[int, int, int, int]]:
+    """Return slot, slots, sum and calls of every rank that came to its end."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    }
+    start = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), "--bind-to", "none"]
+    mapping = ["--map-by", f"ppr:{ranks}:node:oversubscribe"]
+    rank = [sys.executable, "-m", "tests.surviving_rank", str(members), str(STEPS), *deaths]
+    finished = subprocess.run(
+        [*start, *mapping, *rank],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    found = DONE.findall(finished.stdout)
+    return sorted(
+        (int(slot), int(slots), int(total), int(calls)) for slot, slots, total, calls in found
+    )
+
+
+def test_a_spare_takes_the_lowest_lost_slot() -> None:
+    repair, slots = _assigned([(0, 5), (3, 5), (-1, -1)], (0, 1, 2, 3), fills_slots=True)
+    assert slots == [0, 3, 1]
+    assert repair.lost == (1, 2)
+    assert repair.taken == (1,)
+    assert repair.slots == (0, 1, 3)
+    assert repair.need_state == (1,)
+
+
+def test_without_filling_a_spare_stays_a_spare() -> None:
+    repair, slots = _assigned([(0, 5), (-1, -1)], (0, 1), fills_slots=False)
+    assert slots == [0, -1]
+    assert repair.slots == (0,)
+
+
+def test_the_survivors_behind_need_the_state_of_one_ahead() -> None:
+    repair, _ = _assigned([(0, 4), (1, 5), (2, 5)], (0, 1, 2, 3), fills_slots=False)
+    assert repair.step == 5
+    assert repair.source == 1
+    assert repair.behind == (0,)
+    assert repair.need_state == (0,)
+
+
+def test_spares_alone_have_no_state() -> None:
+    with pytest.raises(NoMembersLeft, match="no survivor has the state"):
+        _assigned([(-1, -1)], (0, 1), fills_slots=True)
+
+
+@needs_mpirun
+def test_nobody_dies() -> None:
+    results = run_ranks(3, 2)
+    assert [(slot, slots, total) for slot, slots, total, _ in results] == [
+        (0, 2, WHOLE),
+        (1, 2, WHOLE),
+    ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.patient
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_may_die_before_any_call(victim: int) -> None:
+    """From the first step on, three survivors of four end with the whole sum."""
+    in_the_steps = 0
+    last_call = max(calls for *_, calls in run_ranks(4, 4))
+    for call in range(1, last_call + 1):
+        results = run_ranks(4, 4, f"{victim}:{call}")
+        totals = {total for _, _, total, _ in results}
+        # A rank that dies before the world is made leaves nobody who could go on, and nobody who
+        # waits: the job ends, and a launcher can start it again.
+        assert totals <= {WHOLE}, call
+        if results:
+            in_the_steps += 1
+            assert {slot for slot, *_ in results} >= {0, 1, 2, 3} - {victim}, call
+    assert in_the_steps >= 2 * STEPS
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.patient
+def test_another_rank_may_die_at_any_call_of_the_repair() -> None:
+    undisturbed = max(calls for *_, calls in run_ranks(4, 4))
+    for call in range(undisturbed - 4, undisturbed + 12):
+        results = run_ranks(4, 4, f"1:{undisturbed - 5}", f"2:{call}")
+        assert {total for _, _, total, _ in results} == {WHOLE}, call
+        assert {slot for slot, *_ in results} >= {0, 3}, call
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_spares_take_the_slots_of_two_that_die_at_once() -> None:
+    results = run_ranks(6, 4, "1:9", "2:9")
+    assert [(slot, slots, total) for slot, slots, total, _ in results] == [
+        (slot, 4, WHOLE) for slot in range(4)
+    ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_a_spare_may_die_while_it_waits() -> None:
+    """Its death is noticed at the next repair, and the other spare takes the slot."""
+    results = run_ranks(4, 2, "2:12", "1:10")
+    assert [(slot, slots, total) for slot, slots, total, _ in results] == [
+        (0, 2, WHOLE),
+        (1, 2, WHOLE),
+    ]
