@@ -55,8 +55,12 @@ class JobRunner:
         mpirun = run.settings.mpirun
         self._mpi = launch.open_mpi(Path(mpirun)) if mpirun else None
 
-    def run(self, job: Job, case: Case, prefix: Sequence[str] = ()) -> process.Ending:
+    def run(
+        self, job: Job, case: Case, prefix: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> process.Ending:
         """Run a job in the environment of a case, behind a command prefix such as a tracer.
+
+        `options` are those of the launcher of several ranks.
 
         Records are stored as they are written, and are safe from a power loss in the end. Returns
         how the job ended.
@@ -78,6 +82,7 @@ class JobRunner:
             world=job.world,
             nodes=nodes,
             mpi=self._mpi,
+            options=tuple(options),
         )
         launcher = job.tasks[0].case.launcher if job.world > 1 else "local"
         ranks_on_one_machine = job.world > 1 and nodes <= 1

@@ -31,7 +31,8 @@ class Launch:
     """The start of a job: the worker's interpreter, the job's file, and its ranks.
 
     The ranks write in `folder`. With `nodes`, they are spread over so many nodes. `mpi` is the Open
-    MPI that the user has named, where it is not that of the interpreter's environment.
+    MPI that the user has named, where it is not that of the interpreter's environment. `options`
+    are those of the launcher that one job alone needs.
     """
 
     interpreter: Path
@@ -40,6 +41,7 @@ class Launch:
     world: int
     nodes: int = 0
     mpi: OpenMpi | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def worker(self) -> list[str]:
@@ -62,7 +64,8 @@ def mpirun(launch: Launch) -> list[str]:
     mapping = f"ppr:{ranks_per_node(launch.world, launch.nodes)}:node:oversubscribe"
     # A framework's threads use all processors, whatever a version of Open MPI binds by default.
     unbound = ["--bind-to", "none"]
-    return [_mpirun(launch), "-n", str(launch.world), "--map-by", mapping, *unbound, *launch.worker]
+    ranks = ["-n", str(launch.world), "--map-by", mapping]
+    return [_mpirun(launch), *launch.options, *ranks, *unbound, *launch.worker]
 
 
 LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}

@@ -241,8 +241,9 @@ class Session:
         tasks: tuple[Task, ...],
         world: int,
         prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
     ) -> process.Ending:
-        """Run one job of a process slot, and return how it ended."""
+        """Run one job of a process slot, with options of the launcher, and return how it ended."""
         case = at.unit.case
         job = Job(
             name=self._runner.name(role, at.slot, case.arm),
@@ -254,7 +255,7 @@ class Session:
             storage=at.storage,
             hash_seed=at.unit.experiment.hash_seed(at.slot),
         )
-        return self._runner.run(job, case, prefix)
+        return self._runner.run(job, case, prefix, options)
 
     def _blame(
         self,
@@ -323,10 +324,18 @@ class _SlotSession:
     def volatile(self) -> str | None:
         return preflight.volatile(self._session.scratch)
 
-    def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
+    def run_job(
+        self,
+        role: str,
+        cases: Sequence[Case],
+        prefix: Sequence[str] = (),
+        ranks: int | None = None,
+        options: Sequence[str] = (),
+    ) -> str:
         tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
-        world = self._at.unit.case.world
-        return self._session.run_job(self._at, role, tasks, world, prefix).reason
+        world = ranks or self._at.unit.case.world
+        ending = self._session.run_job(self._at, role, tasks, world, prefix, options)
+        return ending.reason
 
     def has(self, kind: str, case: Case) -> bool:
         return self._ledger.progress.has(kind, case.id)

@@ -50,8 +50,19 @@ class ExperimentSession(Protocol):
     def volatile(self) -> str | None:
         """Return why a power loss takes every file of the scratch directory; None where not."""
 
-    def run_job(self, role: str, cases: Sequence[Case], prefix: Sequence[str] = ()) -> str:
-        """Run one worker job on cases, behind a command prefix; return why it broke, or nothing."""
+    def run_job(
+        self,
+        role: str,
+        cases: Sequence[Case],
+        prefix: Sequence[str] = (),
+        ranks: int | None = None,
+        options: Sequence[str] = (),
+    ) -> str:
+        """Run one worker job on cases, behind a command prefix; return why it broke, or nothing.
+
+        It has as many ranks as the cases, unless `ranks` says another number. `options` are those
+        of the launcher, such as that it does not end the others when a rank dies.
+        """
 
     def has(self, kind: str, case: Case) -> bool:
         """Return whether the run holds a record of this kind for a case."""

@@ -46,6 +46,8 @@ class Stage:
     by_driver: bool = False  # the experiment's `driver.py` runs its jobs
     # each task has a process and a session of its own, forked after the framework was imported
     forks: bool = False
+    # each rank starts its framework as if it were the only one, because the ranks meet over MPI
+    alone: bool = False
 
     def reporting_ranks(self, case: Case) -> int:
         """Return how many ranks must report before the stage is complete for a case."""

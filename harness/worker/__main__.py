@@ -18,6 +18,7 @@ import workloads
 from adapters.base import DirectIo, Framework, Place
 from harness import experiments
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
+from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
@@ -43,7 +44,7 @@ def main(job_file: str, folder: str) -> None:
     output = Output(Path(folder), world.rank, job.process, on_nodes=on_nodes)
     if job.role == CALIBRATE:
         run_calibration(job, output)
-    elif _forks(job):
+    elif (stage := _stage(job)) is not None and stage.forks:
         run_forked(job, world, output)
     else:
         run_tasks(job, world, output)
@@ -117,15 +118,17 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
     world.require_shared(folders.scratch)
     for folder in (folders.ceilings, folders.temporary, folders.saves):
         folder.mkdir(parents=True, exist_ok=True)
+    stage = _stage(job)
+    is_alone = stage is not None and stage.alone
     place = Place(
         rank=world.rank,
-        world=world.size,
+        world=1 if is_alone else world.size,
         device=case.device,
         temporary=folders.temporary,
         io=_direct_io(job.storage),
-        rendezvous=world.rendezvous(),
+        rendezvous=None if is_alone else world.rendezvous(),
         local_rank=world.local_rank,
-        strategy=case.strategy if world.size > 1 else "",
+        strategy=case.strategy if world.size > 1 and not is_alone else "",
     )
     framework.start(place)
     bench = Bench(
@@ -197,11 +200,11 @@ def _seed_offset(experiment: str, role: str) -> int:
     return 0 if role == TRACE else experiments.experiment(experiment).stage(role).seed_offset
 
 
-def _forks(job: Job) -> bool:
-    """Return whether each task has a process of its own."""
+def _stage(job: Job) -> Stage | None:
+    """Return the stage that a job with tasks does; None for a job that traces saves."""
     if job.role == TRACE:
-        return False
-    return experiments.experiment(job.tasks[0].case.experiment).stage(job.role).forks
+        return None
+    return experiments.experiment(job.tasks[0].case.experiment).stage(job.role)
 
 
 def _by_state(entries: Entries) -> list[Entries]:
