@@ -1,0 +1,129 @@
+"""The checkpoints of a recovery job: the shared state by a method, and each rank's own state.
+
+The holder of slot 0 saves the whole state with the method, as scripts with data parallelism do. The
+others save only the leaves that differ from rank to rank, in a small file each. A marker file says
+that a checkpoint is complete, and it is written last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adapters.base import Method, Pending
+
+_KEPT = 2
+_MARKER = ".complete"
+_LOOK_S = 0.001
+
+Leaves = Mapping[str, bytes]
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints in one folder, the newest last."""
+
+    folder: Path
+    method: Method[Any]
+    _writing: list[threading.Thread] = field(default_factory=list)
+
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints in ascending order."""
+        markers = self.folder.glob(f"*{_MARKER}")
+        return sorted(int(marker.name.removesuffix(_MARKER)) for marker in markers)
+
+    def save_own(self, step: int, slot: int, leaves: Leaves) -> None:
+        """Write what the holder of a slot alone has."""
+        folder = self._of(step)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"slot-{slot}.npz"
+        arrays = {name: np.frombuffer(data, dtype=np.uint8) for name, data in leaves.items()}
+        with path.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+
+    def own(self, step: int, slot: int) -> Leaves:
+        """Return what the holder of a slot alone had at a step."""
+        with np.load(self._of(step) / f"slot-{slot}.npz") as file:
+            return {name: file[name].tobytes() for name in file.files}
+
+    def save_shared(self, step: int, state: Any, on_begin: Callable[[Path], None]) -> None:
+        """Save the whole state, and mark the checkpoint as complete once it is.
+
+        `on_begin` is given the path just before the save. Return when the state may change. An
+        asynchronous method goes on in the background.
+        """
+        path = self._of(step) / "shared" / "checkpoint"
+        # A save that was killed has left a part of itself.
+        shutil.rmtree(path.parent, ignore_errors=True)
+        path.parent.mkdir(parents=True)
+        on_begin(path)
+        pending = self.method.save(state, path)
+        pending.staged()
+        writer = threading.Thread(target=self._finish, args=(step, pending))
+        writer.start()
+        self._writing.append(writer)
+
+    def wait(self) -> None:
+        """Return when no save is in flight."""
+        for writer in self._writing:
+            writer.join()
+        self._writing.clear()
+
+    def load(self, step: int, state: Any) -> None:
+        """Load the whole state of a checkpoint."""
+        self.method.load(state, self._of(step) / "shared" / "checkpoint")
+
+    def remove_old(self) -> None:
+        """Remove all complete checkpoints but the newest few."""
+        for step in self.steps()[:-_KEPT]:
+            self._marker(step).unlink()
+            shutil.rmtree(self._of(step), ignore_errors=True)
+
+    def _finish(self, step: int, pending: Pending) -> None:
+        pending.finished()
+        marker = self._marker(step)
+        draft = marker.with_suffix(".draft")
+        draft.touch()
+        draft.rename(marker)
+
+    def _of(self, step: int) -> Path:
+        return self.folder / str(step)
+
+    def _marker(self, step: int) -> Path:
+        return self.folder / f"{step}{_MARKER}"
+
+
+def when_half_written(path: Path, expected_bytes: int, action: Callable[[], None]) -> None:
+    """Act in a thread as soon as the files at a path hold half of the expected bytes.
+
+    It acts in any case after as many seconds as a slow save takes, so that it is never left out.
+    """
+
+    def watch() -> None:
+        deadline_s = time.monotonic() + 1.0
+        while _bytes_at(path) < expected_bytes // 2 and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+        action()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _bytes_at(path: Path) -> int:
+    """Return the size of the files beside and below a path. One may vanish in the meantime."""
+    total = 0
+    for file in path.parent.rglob("*"):
+        try:
+            total += file.stat().st_size
+        except OSError:
+            continue
+    return total

@@ -1,0 +1,242 @@
+"""Runs the jobs of the experiment: undisturbed ones, and those whose ranks are killed."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from harness.experiments.recovery import plans, timeline
+from harness.experiments.recovery.events import Event, read_events
+from harness.experiments.recovery.records import (
+    KillRecord,
+    RecoveredRecord,
+    SameAs,
+    SteadyRecord,
+)
+from harness.experiments.recovery.script import IN_WORDS, Script, script_path, write_script
+from harness.experiments.recovery.timeline import Digests, Segment, WayBack
+from harness.wire.case import Case
+from harness.wire.driving import ExperimentSession
+from harness.wire.records import FailureRecord
+
+_STAGE = "recover"
+
+
+def after_stages(session: ExperimentSession) -> None:
+    """Measure every case that has not been measured yet."""
+    if session.slot > 0:
+        return
+    references = References(session)
+    for case in session.cases:
+        if session.has("recovered", case):
+            continue
+        obstacle = session.out_of_sight() or _too_small(case)
+        if obstacle:
+            refuse(session, case, obstacle)
+            continue
+        CaseOfKills(session, case, references).measure()
+
+
+@dataclass
+class References:
+    """The bits of undisturbed runs, each of which is run once for all cases that need it."""
+
+    session: ExperimentSession
+    _known: dict[tuple[object, ...], Digests] = field(default_factory=dict)
+
+    def of(self, case: Case, script: Script) -> Digests:
+        """Return the hashes of the states of an undisturbed run."""
+        state = (case.workload, case.preset, case.precision, case.dropout, case.scale)
+        key = (*state, script)
+        if key not in self._known:
+            words = "ranks that take leave" if script.kills else "a run in which nobody dies"
+            self.session.announce(f"{_name(case)}: {words}, for comparison")
+            segment = run_script(self.session, case, script)
+            self._known[key] = timeline.digests(segment.events)
+        return self._known[key]
+
+
+@dataclass
+class CaseOfKills:
+    """The kills of one case."""
+
+    session: ExperimentSession
+    case: Case
+    references: References
+    _number: int = 0
+
+    def measure(self) -> None:
+        """Run every job of the case, and store what came of each kill."""
+        way = self.case.settings["way"]
+        mirror = self.case.settings.get("mirror") == "yes"
+        scripts = plans.scripts(way, self.case.world, mirror)
+        events: list[Event] = []
+        for number, script in enumerate(scripts, start=1):
+            part = f", job {number} of {len(scripts)}" if len(scripts) > 1 else ""
+            self.session.announce(f"{_name(self.case)}: {len(script.kills)} kills{part}")
+            segments = self.restart(script) if way == "restart" else [self.run(script)]
+            if self.has_failed():
+                return
+            self.store_kills(script, segments)
+            for segment in segments:
+                events += segment.events
+        self.store_steady(events)
+        self.session.add(
+            RecoveredRecord(kind="recovered", case=self.case.id, process=self.session.slot, rank=0)
+        )
+
+    def run(self, script: Script) -> Segment:
+        """Run a job whose survivors go on."""
+        self.remove_checkpoints()
+        return run_script(self.session, self.case, script)
+
+    def restart(self, script: Script) -> list[Segment]:
+        """Run a job, and start it again after every kill."""
+        self.remove_checkpoints()
+        segments = []
+        remaining = list(script.kills)
+        while True:
+            segments.append(
+                run_script(self.session, self.case, replace(script, kills=tuple(remaining)))
+            )
+            deaths = segments[-1].deaths
+            if not deaths or self.has_failed():
+                return segments
+            for _, kill in deaths:
+                remaining.remove(kill)
+
+    def remove_checkpoints(self) -> None:
+        """Remove the checkpoints of an earlier job, because this one begins anew."""
+        folder = script_path(self.session.scratch, self.case).parent / "checkpoints"
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def has_failed(self) -> bool:
+        """Return whether a rank has raised an error, so that the case has failed."""
+        return self.case not in self.session.cases
+
+    def store_kills(self, script: Script, segments: Sequence[Segment]) -> None:
+        """Store what came of each kill of a job. A kill that never came is a row with a reason."""
+        ways_back = _ways_back(segments)
+        happened = {way_back.kill for way_back, _ in ways_back}
+        for kill in script.kills:
+            if kill not in happened:
+                reason = segments[-1].reason or "the job ended before"
+                missing = WayBack(kill, script.members, reason=f"nobody was killed: {reason}")
+                ways_back.append((missing, {}))
+        everyone = self.references.of(self.case, plans.undisturbed(script.members))
+        fewer = (
+            self.references.of(self.case, plans.with_leaves_taken(script))
+            if (script.way in ("shrink", "shrink-drop"))
+            else {}
+        )
+        for way_back, states in ways_back:
+            step = way_back.kill.step + 1
+            self.store(script, way_back, timeline.same_as(states, step, everyone, fewer))
+
+    def store(self, script: Script, way_back: WayBack, same_as: SameAs) -> None:
+        """Store what came of one kill."""
+        kill = way_back.kill
+        self.session.add(
+            KillRecord(
+                kind="kill",
+                case=self.case.id,
+                process=self.session.slot,
+                rank=0,
+                number=self._number,
+                slot=kill.slot,
+                step=kill.step,
+                instant=IN_WORDS[kill.instant],
+                ranks_before=way_back.ranks_before,
+                ranks_after=way_back.ranks_after,
+                detect_ns=way_back.detect_ns,
+                reconfigure_ns=way_back.reconfigure_ns,
+                restart_ns=way_back.restart_ns,
+                restore_ns=way_back.restore_ns,
+                recompute_ns=way_back.recompute_ns,
+                back_ns=way_back.back_ns,
+                steps_recomputed=way_back.steps_recomputed,
+                own_state_lost=not (script.saves_files or script.mirror),
+                same_as=same_as if way_back.back_ns is not None else "unknown",
+                reason=way_back.reason,
+            )
+        )
+        self._number += 1
+
+    def store_steady(self, events: Sequence[Event]) -> None:
+        """Store what a step costs without a failure."""
+        shares = [event.values["share"] for event in events if event.name == "waited"]
+        self.session.add(
+            SteadyRecord(
+                kind="steady",
+                case=self.case.id,
+                process=self.session.slot,
+                rank=0,
+                step_ns=timeline.median_of(events, "step_ns"),
+                agreement_ns=timeline.median_of(events, "agreement_ns"),
+                copies_ns=timeline.median_of(events, "copies_ns"),
+                spare_share=max(shares, default=None),
+                loss=timeline.losses(events),
+            )
+        )
+
+
+def run_script(session: ExperimentSession, case: Case, script: Script) -> Segment:
+    """Run one job by a script, and return what its ranks noted."""
+    path = script_path(session.scratch, case)
+    events = path.parent / "events"
+    shutil.rmtree(events, ignore_errors=True)
+    checkpoints = path.parent / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    script = replace(script, events=str(events), checkpoints=str(checkpoints))
+    write_script(path, script)
+    ranks = script.members + script.spares
+    reason = session.run_job(_STAGE, [case], ranks=ranks, options=script.launcher_options)
+    return Segment(script, read_events(events), time.monotonic_ns(), reason)
+
+
+def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str]]]:
+    """Return the way back from every kill, and the hashes of the slots' states just after it."""
+    found = []
+    for number, segment in enumerate(segments):
+        deaths = segment.deaths
+        ranks = segment.script.members
+        for index, (at_ns, kill) in enumerate(deaths):
+            last = index + 1 == len(deaths)
+            until_ns = segment.ended_ns if last else deaths[index + 1][0]
+            if segment.script.survives:
+                way_back = timeline.survived(segment, at_ns, kill, until_ns, ranks)
+                events = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
+            else:
+                following = segments[number + 1] if number + 1 < len(segments) else None
+                way_back = timeline.restarted(segment, at_ns, kill, following, ranks)
+                events = list(following.events) if following else []
+            ranks = way_back.ranks_after
+            found.append((way_back, timeline.digests(events).get(kill.step + 1, {})))
+    return found
+
+
+def _too_small(case: Case) -> str:
+    """Return why the case has too few ranks; empty where it has enough."""
+    return "" if case.world > 1 else "one rank has nobody who could survive it or take over"
+
+
+def _name(case: Case) -> str:
+    method = f" {case.method}" if case.settings["way"] in ("restart", "rollback-file") else ""
+    return f"{case.settings['way']}{method}"
+
+
+def refuse(session: ExperimentSession, case: Case, obstacle: str) -> None:
+    """Store why a case cannot be measured."""
+    session.add(
+        FailureRecord(
+            kind="failure",
+            case=case.id,
+            process=session.slot,
+            rank=0,
+            status="unsupported",
+            phase="plan",
+            reason=obstacle,
+        )
+    )

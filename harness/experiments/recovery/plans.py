@@ -1,0 +1,82 @@
+"""The kills of each way: who dies, in which step, at which instant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.experiments.recovery import SPARE_WAYS
+from harness.experiments.recovery.script import SAVE_EVERY, Instant, Kill, Script
+
+KILLS = 6  # of a row; their range covers the true median 97 times of 100
+_CHAINED = 3  # kills of one job
+# Two steps after each checkpoint. So two steps are lost where ranks go back to one.
+_FIRST_STEP = SAVE_EVERY + 2
+_INSTANTS: tuple[Instant, ...] = ("forward", "before", "exchange", "after", "save", "before")
+_VICTIMS = (1, 2, 0, 1, 0, 2)
+_STEPS_AFTER_LAST = 4
+
+
+def kills(way: str, members: int) -> list[tuple[Kill, ...]]:
+    """Return the kills of each job of a way. A restarted job counts as one that goes on.
+
+    Without spares every kill costs a rank, so a job has as many as leave one rank.
+    """
+    if way == "restart":
+        return [tuple(_kill(number, number, way, members) for number in range(KILLS))]
+    chained = _CHAINED if way in SPARE_WAYS else min(_CHAINED, members - 1)
+    jobs = []
+    for first in range(0, KILLS, chained):
+        numbers = range(first, min(first + chained, KILLS))
+        jobs.append(tuple(_kill(number, number - first, way, members) for number in numbers))
+    return jobs
+
+
+def scripts(way: str, members: int, mirror: bool) -> list[Script]:
+    """Return the script of each job of a way."""
+    written = []
+    for chain in kills(way, members):
+        written.append(
+            Script(
+                way=way,
+                members=members,
+                spares=len(chain) if way in SPARE_WAYS else 0,
+                steps=_last_step(chain),
+                kills=chain,
+                mirror=mirror,
+            )
+        )
+    return written
+
+
+def undisturbed(members: int) -> Script:
+    """Return the script of a run in which nobody dies, as long as the longest one."""
+    steps = max(script.steps for script in scripts("restart", members, mirror=False))
+    return Script(way="shrink", members=members, spares=0, steps=steps, kills=(), planned=True)
+
+
+def with_leaves_taken(script: Script) -> Script:
+    """Return the script in which the ranks that a shrink loses take leave at the same steps."""
+    leaving = tuple(kill for kill in script.kills if kill.instant != "apart")
+    return replace(script, way="shrink", spares=0, kills=leaving, mirror=False, planned=True)
+
+
+def without_paths(script: Script) -> Script:
+    """Return a script without the folders of one job, so that equal scripts are equal."""
+    return replace(script, events="", checkpoints="")
+
+
+def _kill(number: int, place: int, way: str, members: int) -> Kill:
+    """Return kill number `number` of a way, which is the `place`-th of its job."""
+    instant = _INSTANTS[number]
+    victim = _VICTIMS[number] % members
+    step = _FIRST_STEP + place * SAVE_EVERY
+    if instant != "save":
+        return Kill(step, instant, victim)
+    if way in ("shrink", "shrink-drop", "peer-spare"):
+        # There is no checkpoint.
+        return Kill(step, "forward", victim)
+    return Kill(step + SAVE_EVERY - _FIRST_STEP % SAVE_EVERY, instant, victim)
+
+
+def _last_step(chain: tuple[Kill, ...]) -> int:
+    return max(kill.step for kill in chain) + _STEPS_AFTER_LAST

@@ -1,0 +1,81 @@
+"""The records of kills and of the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.wire.records import Record, StageRecord
+
+SameAs = Literal["all ranks", "fewer ranks", "neither", "unknown"]
+
+
+@dataclass(frozen=True)
+class KillRecord(Record):
+    """A rank that was killed while it trained, and what came after, in nanoseconds from the kill.
+
+    The parts follow one another and their sum is `back_ns`, the time until every rank has done the
+    killed step. A part that the way does not have is None. `back_ns` is None where training did not
+    come back, and `reason` says why. `same_as` names the undisturbed run whose bits the state then
+    has: that of as many ranks, or the one from which the dead ranks take leave at the same step.
+    """
+
+    kind: Literal["kill"]
+    case: str
+    process: int
+    rank: int
+    number: int
+    slot: int
+    step: int
+    instant: str
+    ranks_before: int
+    ranks_after: int
+    detect_ns: int | None
+    reconfigure_ns: int | None
+    restart_ns: int | None
+    restore_ns: int | None
+    recompute_ns: int | None
+    back_ns: int | None
+    steps_recomputed: int
+    own_state_lost: bool  # what the dead rank alone had, such as its random generator
+    same_as: SameAs
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class SteadyRecord(Record):
+    """The median cost of a step without a failure, of all ranks, in nanoseconds.
+
+    `agreement_ns` is the agreement at the end of the step, `copies_ns` what a rank copies and
+    mirrors, `step_ns` the whole step. `spare_share` is the part of a processor that a waiting spare
+    took. `loss` are the mean losses of the steps.
+    """
+
+    kind: Literal["steady"]
+    case: str
+    process: int
+    rank: int
+    step_ns: int
+    agreement_ns: int
+    copies_ns: int
+    spare_share: float | None
+    loss: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RecoveredRecord(StageRecord):
+    """The end of all kills of a case."""
+
+    kind: Literal["recovered"]
+    case: str
+    process: int
+    rank: int
+    ranks: int = 1
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "recover"
+
+
+RECORDS = (KillRecord, SteadyRecord, RecoveredRecord)

@@ -1,0 +1,266 @@
+"""The rows of experiment `recovery`: what each way back costs, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from harness.analysis import text
+from harness.analysis.columns import column, column_of_list, identity_column
+from harness.analysis.records import RunRecords
+from harness.analysis.row import Row, Wanted, identity, printable
+from harness.analysis.statistics import Estimate
+from harness.experiments.recovery import FILE_WAYS, SPARE_WAYS, WAYS
+from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
+
+PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
+"""The parts of the way back, in the order of time."""
+
+_NEEDS = {
+    "restart": "a launcher that starts it again, and a checkpoint",
+    "rollback-file": "ULFM, a spare, and a checkpoint",
+    "rollback-memory": "ULFM, a spare, and memory for a copy of the state",
+    "peer-spare": "ULFM and a spare",
+    "shrink": "ULFM",
+    "shrink-drop": "ULFM",
+}
+
+
+def _came_back_text(row: RecoveryRow) -> str:
+    return f"{row.came_back} of {row.kills}" if row.kills else text.NOTHING
+
+
+def _ratio_text(row: RecoveryRow) -> str:
+    return text.NOTHING if row.times_faster is None else f"{row.times_faster:.1f} x"
+
+
+def _milliseconds(name: str) -> Callable[[Any], str]:
+    """Return how a table shows seconds that are mostly far below a thousandth."""
+
+    def shown(row: RecoveryRow) -> str:
+        seconds = getattr(row, name)
+        return text.NOTHING if seconds is None else f"{seconds * 1e3:.2f} ms"
+
+    return shown
+
+
+def _percent(row: RecoveryRow) -> str:
+    return text.NOTHING if row.spare_share is None else f"{row.spare_share:.0%}"
+
+
+@dataclass(kw_only=True)
+class RecoveryRow(Row):
+    """One way back, as the median of its kills with their full range, in seconds.
+
+    Each part ends when the last rank has come to its end, so the parts of a kill add up to `back`.
+    """
+
+    first_heading = "way back"
+
+    covers: str = identity_column("what comes back")
+    way: str = column("how training comes back after a kill", default="")
+    mirror: bool = column(
+        "whether a neighbour keeps a copy of what a rank alone has", default=False
+    )
+    kills: int | None = column("how many ranks were to be killed")
+    came_back: int | None = column(
+        "after how many kills every rank did the killed step",
+        heading="came back",
+        text=_came_back_text,
+    )
+    detect: Estimate | None = column(
+        "the seconds from the kill until every survivor, or the launcher, has noticed it",
+        heading="detect",
+        unit="s",
+    )
+    reconfigure: Estimate | None = column(
+        "the seconds until the survivors have a world again", heading="reconfigure", unit="s"
+    )
+    restart: Estimate | None = column(
+        "the seconds until processes, imports and the state are there again",
+        heading="restart",
+        unit="s",
+    )
+    restore: Estimate | None = column(
+        "the seconds until every rank has its values back", heading="restore", unit="s"
+    )
+    recompute: Estimate | None = column(
+        "the seconds until every rank has done the killed step", heading="recompute", unit="s"
+    )
+    back: Estimate | None = column(
+        "the seconds from the kill until every rank has done the killed step",
+        heading="back",
+        unit="s",
+    )
+    times_faster: float | None = column(
+        "how many times sooner it is back than a restart from the default method's checkpoint",
+        heading="against restart",
+        text=_ratio_text,
+    )
+    steps_recomputed: int | None = column(
+        "how many steps are done again, besides the killed one; the median",
+        heading="steps lost",
+    )
+    ranks_after: list[int] = column_of_list("how many ranks train after each kill", in_csv=False)
+    same_as: str = column(
+        "the undisturbed run whose bits the state has after the killed step: that of as many "
+        "ranks, or the one from which the dead ranks take leave at the same step",
+        heading="same bits as",
+        default="",
+        left_aligned=True,
+    )
+    own_state_lost: bool | None = column(
+        "whether what the dead rank alone had is lost, such as its random generator"
+    )
+    step_s: float | None = column("the median seconds of a step without a failure")
+    agreement_s: float | None = column(
+        "the median seconds of the agreement at the end of each step, without a failure",
+        heading="agreement",
+        text=_milliseconds("agreement_s"),
+    )
+    copies_s: float | None = column(
+        "the median seconds in which a rank copies and mirrors what it alone has, in each step",
+        heading="copies",
+        text=_milliseconds("copies_s"),
+    )
+    spare_share: float | None = column(
+        "the part of one processor that a waiting spare takes",
+        heading="waiting spare",
+        text=_percent,
+    )
+    first_loss: float | None = column("the loss of the first step")
+    last_loss: float | None = column("the loss of the last step")
+    needs: str = column("what this way needs", default="")
+    not_back: str = column("why training did not come back; empty where it did", default="")
+    each_kill: list[dict[str, Any]] = column_of_list(
+        "every kill: whom it struck, when, and the way back. Only JSON has it", in_csv=False
+    )
+
+    @property
+    def verdict(self) -> str:
+        """The row in one word."""
+        if self.status != "ok":
+            return self.status
+        return "back" if self.came_back == self.kills else "not back"
+
+    def title(self, several_frameworks: bool) -> str:
+        """Return the way, and the method where it loads a checkpoint."""
+        framework = f"{self.framework} " if several_frameworks else ""
+        mark = " (marked)" if self.marks else ""
+        return f"{framework}{self.way_in_words}{mark}"
+
+    @property
+    def way_in_words(self) -> str:
+        """The way, with its method and its mirror."""
+        method = f" from {self.method}" if self.way in FILE_WAYS else ""
+        mirror = ", mirrored" if self.mirror else ""
+        return f"{WAYS[self.way]}{method}{mirror}"
+
+    def part(self, name: str) -> Estimate | None:
+        """Return the seconds of one of the `PARTS`."""
+        return cast("Estimate | None", getattr(self, name))
+
+
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[RecoveryRow]:
+    """Derive the row of every case."""
+    derived = [_row(item, records) for item in items]
+    for row in derived:
+        row.times_faster = _times_faster(row, derived)
+    return derived
+
+
+def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
+    row = RecoveryRow(**identity(item))
+    row.way = item.case.settings["way"]
+    row.mirror = item.case.settings.get("mirror") == "yes"
+    row.needs = _NEEDS[row.way]
+    if row.fail(records.failures(item.case.id)):
+        return row
+    if records.last(RecoveredRecord, item.case.id) is None:
+        row.interrupt()
+        return row
+    # An interrupted run kills again. The last answer counts.
+    by_number = {record.number: record for record in records.of(KillRecord, item.case.id)}
+    kills = [by_number[number] for number in sorted(by_number)]
+    _add_kills(row, kills)
+    steady = records.last(SteadyRecord, item.case.id)
+    if steady is not None:
+        _add_steady(row, steady)
+    return row
+
+
+def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
+    came_back = [kill for kill in kills if kill.back_ns is not None]
+    row.kills = len(kills)
+    row.came_back = len(came_back)
+    for part in (*PARTS, "back"):
+        setattr(row, part, _range([getattr(kill, f"{part}_ns") for kill in came_back]))
+    row.ranks_after = [kill.ranks_after for kill in came_back]
+    row.same_as = _common([kill.same_as for kill in came_back])
+    row.each_kill = [_described(kill) for kill in kills]
+    row.not_back = printable(next((kill.reason for kill in kills if kill.reason), ""))
+    if came_back:
+        row.steps_recomputed = int(np.median([kill.steps_recomputed for kill in came_back]))
+        row.own_state_lost = any(kill.own_state_lost for kill in came_back)
+
+
+def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
+    row.step_s = steady.step_ns / 1e9
+    survives = row.way != "restart"
+    row.agreement_s = steady.agreement_ns / 1e9 if survives else None
+    row.copies_s = steady.copies_ns / 1e9 if survives else None
+    row.spare_share = steady.spare_share if row.way in SPARE_WAYS else None
+    if steady.loss:
+        row.first_loss, row.last_loss = steady.loss[0], steady.loss[-1]
+
+
+def _range(durations_ns: Sequence[int | None]) -> Estimate | None:
+    """Return the median with the full range; None where a kill lacks the part.
+
+    The range of six values covers the median of their distribution 97 times of 100, because that
+    fails only where all of them are on one side of it: 1 - 2 / 2^6.
+    """
+    known = [duration / 1e9 for duration in durations_ns if duration is not None]
+    if not known or len(known) < len(durations_ns):
+        return None
+    single = len(known) == 1
+    return Estimate(float(np.median(known)), min(known), max(known), single=single)
+
+
+def _common(values: Sequence[str]) -> str:
+    """Return the value that all kills share, else how often each of them came."""
+    different = list(dict.fromkeys(values))
+    if len(different) <= 1:
+        return different[0] if different else ""
+    return ", ".join(f"{value} {values.count(value)} times" for value in different)
+
+
+def _times_faster(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> float | None:
+    """Return the ratio to the restart from the default method's checkpoint of the same training."""
+    if row.back is None:
+        return None
+    for other in rows:
+        if other.way == "restart" and other.default and _training(other) == _training(row):
+            return other.back.value / row.back.value if other.back else None
+    return None
+
+
+def _training(row: RecoveryRow) -> tuple[object, ...]:
+    return (row.framework, row.workload, row.preset, row.precision, row.device, row.world, row.arm)
+
+
+def _described(kill: KillRecord) -> dict[str, Any]:
+    return {
+        "number": kill.number,
+        "slot": kill.slot,
+        "step": kill.step,
+        "instant": kill.instant,
+        "ranks_after": kill.ranks_after,
+        "back_s": None if kill.back_ns is None else kill.back_ns / 1e9,
+        "steps_recomputed": kill.steps_recomputed,
+        "same_as": kill.same_as,
+        "reason": printable(kill.reason),
+    }

@@ -1,0 +1,139 @@
+"""The script of one recovery job: who is killed when, and what the survivors do.
+
+The driver writes it and every rank reads it, so this module needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.experiments.recovery import FILE_WAYS, SPARE_WAYS
+from harness.wire.case import Case
+
+Instant = Literal["forward", "before", "exchange", "after", "save", "repair", "stopped", "apart"]
+
+IN_WORDS: dict[Instant, str] = {
+    "forward": "in the forward pass",
+    "before": "before the gradient exchange",
+    "exchange": "in the middle of the gradient exchange",
+    "after": "after the gradient exchange",
+    "save": "while it saved a checkpoint",
+    "repair": "while the others were repaired",
+    "stopped": "by a SIGSTOP, before the gradient exchange",
+    "apart": "by giving up a step that the others had done",
+}
+TOLERANT = ("--with-ft", "ulfm")
+"""Options with which mpirun does not end the others when a rank dies. They are off by default."""
+
+# Heartbeats alone find a rank that hangs, but lives. A thread sends them, because imports and
+# compilation keep a rank away from MPI for longer than the limit. Times are in seconds.
+_DETECTOR = {
+    "mpi_ft_detector": "true",
+    "mpi_ft_detector_thread": "true",
+    "mpi_ft_detector_period": "0.5",
+    "mpi_ft_detector_timeout": "3",
+}
+MICRO_BATCHES = 12
+MICRO_BATCH_EXAMPLES = 2
+SAVE_EVERY = 4  # steps
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A failure that the holder of a slot causes, once it has done `step` steps.
+
+    Mostly it gives itself a SIGKILL; see `IN_WORDS`.
+    """
+
+    step: int
+    instant: Instant
+    slot: int
+
+
+@dataclass(frozen=True)
+class Script:
+    """What the ranks of one job do.
+
+    `members` train and `spares` wait, up to step `steps`. With `planned`, the holders of the slots
+    in `kills` leave without dying, which gives the bits that the survivors of a shrink must have.
+    """
+
+    way: str
+    members: int
+    spares: int
+    steps: int
+    kills: tuple[Kill, ...]
+    mirror: bool = False
+    planned: bool = False
+    # of a waiting spare, between two looks for a failure
+    pause_s: float = 0.02
+    # where the ranks of this job write their events
+    events: str = ""
+    # where their checkpoints are
+    checkpoints: str = ""
+
+    @property
+    def survives(self) -> bool:
+        """Return whether the survivors of a kill go on in their processes."""
+        return self.way != "restart" and not self.planned
+
+    @property
+    def launcher_options(self) -> tuple[str, ...]:
+        """The options of mpirun that the script needs."""
+        if not self.survives:
+            return ()
+        if all(kill.instant != "stopped" for kill in self.kills):
+            return TOLERANT
+        settings = [("--mca", name, value) for name, value in _DETECTOR.items()]
+        return (*TOLERANT, *itertools.chain.from_iterable(settings))
+
+    @property
+    def fills_slots(self) -> bool:
+        """Return whether spares take the slots of the dead."""
+        return self.way in SPARE_WAYS
+
+    @property
+    def saves_files(self) -> bool:
+        """Return whether the ranks write checkpoints with a method."""
+        return self.way in FILE_WAYS and not self.planned
+
+    @property
+    def rolls_back(self) -> bool:
+        """Return whether all ranks go back to a checkpoint after a kill."""
+        return self.saves_files or self.way == "rollback-memory"
+
+
+def script_path(scratch: Path, case: Case) -> Path:
+    """Return the file in which the ranks of a case find their script."""
+    return scratch / "recovery" / case.id / "script.json"
+
+
+def write_script(path: Path, script: Script) -> None:
+    """Write a script for the ranks of the next job."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(script)))
+
+
+def read_script(path: Path) -> Script:
+    """Return the script that the driver wrote."""
+    values: dict[str, Any] = json.loads(path.read_text())
+    kills = tuple(Kill(**kill) for kill in values.pop("kills"))
+    return Script(kills=kills, **values)
+
+
+def shares(slots: tuple[int, ...], members: int, drop: bool) -> dict[int, range]:
+    """Return which of the micro-batches each slot computes. Each takes a contiguous run of them.
+
+    With `drop`, the slots keep the runs that they had among `members`, and those of the lost slots
+    are left out. Otherwise the survivors divide all micro-batches.
+    """
+    total = members if drop else len(slots)
+    divided = {}
+    for index, slot in enumerate(slots):
+        place = slot if drop else index
+        divided[slot] = range(MICRO_BATCHES * place // total, MICRO_BATCHES * (place + 1) // total)
+    return divided

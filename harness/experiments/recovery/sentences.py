@@ -1,0 +1,46 @@
+"""Experiment `recovery` in words: which way back is the shortest, and what it does to the bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.row import Naming
+from harness.experiments.recovery.rows import RecoveryRow
+
+
+def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
+    """Return the shortest way back, how it compares with a restart, and which keep every bit."""
+    back = [row for row in rows if row.status == "ok" and row.back is not None]
+    if not back:
+        return "Training did not come back after any kill."
+    fastest = min(back, key=lambda row: row.back.value if row.back else float("inf"))
+    assert fastest.back is not None
+    said = [
+        f"The shortest way back is to {fastest.way_in_words}: {fastest.back.value:.2g} s after "
+        f"a kill, {_against_restart(fastest)}."
+        if fastest.way.startswith("shrink")
+        else f"The shortest way back is '{fastest.way_in_words}': {fastest.back.value:.2g} s after "
+        f"a kill, {_against_restart(fastest)}."
+    ]
+    failed = [row for row in rows if row.status == "ok" and row.came_back != row.kills]
+    for row in failed:
+        said.append(f"'{row.way_in_words}' did not come back after every kill: {row.not_back}.")
+    return " ".join(said)
+
+
+def claims(runs: Runs) -> Claims:
+    """Return after how many kills training came back."""
+    rows = [row for members in rows_of_kind(runs, RecoveryRow) for row in members]
+    measured = [row for row in rows if row.status == "ok" and row.kills]
+    if not measured:
+        return Claims()
+    came_back = sum(row.came_back or 0 for row in measured)
+    kills = sum(row.kills or 0 for row in measured)
+    return Claims(trust=[f"training came back after {came_back} of {kills} kills of a rank"])
+
+
+def _against_restart(row: RecoveryRow) -> str:
+    if row.times_faster is None:
+        return "without a restart to compare with"
+    return f"{row.times_faster:.1f} times sooner than by a restart"

@@ -1,0 +1,195 @@
+"""The parts of the way back after each kill, from the events of the ranks.
+
+A part ends when the last rank has come to its end. So the parts follow one another, and their sum
+is the time from the kill until every rank has done the killed step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.experiments.recovery.events import Event
+from harness.experiments.recovery.records import SameAs
+from harness.experiments.recovery.script import Kill, Script
+
+Digests = Mapping[int, Mapping[int, str]]
+"""The hash of each slot's state after each number of steps."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One job of a case: the events of its ranks, and when the driver saw it end."""
+
+    script: Script
+    events: Sequence[Event]
+    ended_ns: int
+    reason: str  # why the job broke; empty where it did not
+
+    @property
+    def deaths(self) -> list[tuple[int, Kill]]:
+        """The kills in the order of time, each with its instant."""
+        return [
+            (event.at_ns, Kill(event.values["step"], event.values["instant"], event.values["slot"]))
+            for event in self.events
+            if event.name == "kill"
+        ]
+
+
+@dataclass
+class WayBack:
+    """The way back from one kill; see `KillRecord`."""
+
+    kill: Kill
+    ranks_before: int
+    ranks_after: int = 0
+    detect_ns: int | None = None
+    reconfigure_ns: int | None = None
+    restart_ns: int | None = None
+    restore_ns: int | None = None
+    recompute_ns: int | None = None
+    back_ns: int | None = None
+    steps_recomputed: int = 0
+    reason: str = ""
+
+
+def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: int) -> WayBack:
+    """Return the way back in a job that went on, from events before the next kill."""
+    back = WayBack(kill, before)
+    later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
+    repaired = _last_by_rank(later, "repaired")
+    if not repaired:
+        back.reason = segment.reason or "the survivors did not repair their world"
+        return back
+    back.ranks_after = len(next(iter(repaired.values())).values["slots"])
+    detected_ns = max(event.at_ns for event in _first_by_rank(later, "detected").values())
+    repaired_ns = max(event.at_ns for event in repaired.values())
+    back.detect_ns = detected_ns - at_ns
+    back.reconfigure_ns = repaired_ns - detected_ns
+    restored = _last_by_rank(later, "restored")
+    if len(restored) < back.ranks_after:
+        back.reason = segment.reason or "not every rank had its state back"
+        return back
+    restored_ns = max(event.at_ns for event in restored.values())
+    back.restore_ns = restored_ns - repaired_ns
+    _complete(back, later, at_ns, restored_ns, segment.reason)
+    return back
+
+
+def restarted(
+    segment: Segment, at_ns: int, kill: Kill, following: Segment | None, before: int
+) -> WayBack:
+    """Return the way back by another start of the job, which is the following segment."""
+    back = WayBack(kill, before)
+    back.detect_ns = segment.ended_ns - at_ns
+    if following is None:
+        back.reason = "the job was not started again"
+        return back
+    ready = _first_by_rank(following.events, "ready")
+    restored = _first_by_rank(following.events, "restored")
+    back.ranks_after = len(restored)
+    if len(restored) < following.script.members:
+        back.reason = following.reason or "not every rank had its state back"
+        return back
+    ready_ns = max(event.at_ns for event in ready.values())
+    restored_ns = max(event.at_ns for event in restored.values())
+    back.restart_ns = ready_ns - segment.ended_ns
+    back.restore_ns = restored_ns - ready_ns
+    _complete(back, following.events, at_ns, restored_ns, following.reason)
+    return back
+
+
+def digests(events: Sequence[Event]) -> dict[int, dict[int, str]]:
+    """Return the last hash of each slot's state after each number of steps."""
+    by_step: dict[int, dict[int, str]] = {}
+    for event in events:
+        if event.name == "state":
+            slots = by_step.setdefault(event.values["step"], {})
+            slots[event.values["slot"]] = event.values["digest"]
+    return by_step
+
+
+def same_as(after: Mapping[int, str], step: int, everyone: Digests, fewer: Digests) -> SameAs:
+    """Return the undisturbed run that has the same bits after a number of steps.
+
+    `after` has the hashes by slot. `everyone` are those of the run in which nobody dies, `fewer`
+    those of the run in which ranks take leave.
+    """
+    if not after:
+        return "unknown"
+    if _agrees(after, everyone.get(step, {})):
+        return "all ranks"
+    if _agrees(after, fewer.get(step, {})):
+        return "fewer ranks"
+    return "neither"
+
+
+def holders(segment: Segment) -> tuple[int, ...]:
+    """Return the slots that somebody held at the end of a job."""
+    repairs = [event for event in segment.events if event.name == "repaired"]
+    if not repairs:
+        return tuple(range(segment.script.members))
+    return tuple(repairs[-1].values["slots"])
+
+
+def back_after_first(segment: Segment) -> int | None:
+    """Return the time from the first strike until every holder at the end had done that step.
+
+    None where one of them never did.
+    """
+    if not segment.deaths:
+        return None
+    at_ns, kill = segment.deaths[0]
+    done_ns: dict[int, int] = {}
+    for event in segment.events:
+        is_step = event.name == "state" and event.values["step"] > kill.step
+        if is_step and event.at_ns > at_ns:
+            done_ns.setdefault(event.values["slot"], event.at_ns)
+    ends_ns = [done_ns.get(slot) for slot in holders(segment)]
+    known_ns = [end_ns for end_ns in ends_ns if end_ns is not None]
+    return max(known_ns) - at_ns if len(known_ns) == len(ends_ns) else None
+
+
+def median_of(events: Sequence[Event], value: str) -> int:
+    """Return the median of a value of all steps that were done; 0 where there is none."""
+    values = [event.values[value] for event in events if event.name == "done"]
+    return round(statistics.median(values)) if values else 0
+
+
+def losses(events: Sequence[Event]) -> tuple[float, ...]:
+    """Return the loss of each step, the last one where a step was done again."""
+    by_step = {
+        event.values["step"]: event.values["loss"] for event in events if event.name == "done"
+    }
+    return tuple(by_step[step] for step in sorted(by_step))
+
+
+def _complete(
+    back: WayBack, events: Sequence[Event], at_ns: int, restored_ns: int, reason: str
+) -> None:
+    """Add when all ranks had done the killed step, and what they did again before."""
+    done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
+    killed_step = _first_by_rank([e for e in done if e.values["step"] == back.kill.step], "done")
+    if len(killed_step) < back.ranks_after:
+        back.reason = reason or "not every rank did the killed step"
+        return
+    back_ns = max(event.at_ns for event in killed_step.values())
+    back.back_ns = back_ns - at_ns
+    back.recompute_ns = back_ns - restored_ns
+    again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
+    back.steps_recomputed = len(again)
+
+
+def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
+    return all(reference.get(slot) == digest for slot, digest in after.items())
+
+
+def _first_by_rank(events: Sequence[Event], name: str) -> dict[int, Event]:
+    """Return the first event of a name of each rank."""
+    return {event.rank: event for event in reversed(events) if event.name == name}
+
+
+def _last_by_rank(events: Sequence[Event], name: str) -> dict[int, Event]:
+    """Return the last event of a name of each rank."""
+    return {event.rank: event for event in events if event.name == name}

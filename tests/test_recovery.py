@@ -1,0 +1,207 @@
+"""The experiment `recovery`: who computes what, and the way back in the ranks' events."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.experiments.recovery import SPARE_WAYS, WAYS, plans, timeline
+from harness.experiments.recovery.events import Event, EventLog, read_events
+from harness.experiments.recovery.script import (
+    MICRO_BATCHES,
+    SAVE_EVERY,
+    Kill,
+    Script,
+    read_script,
+    shares,
+    write_script,
+)
+from harness.experiments.recovery.timeline import Segment
+
+MS = 1_000_000
+
+
+def script(way: str = "shrink", kills: Sequence[Kill] = ()) -> Script:
+    return Script(way=way, members=3, spares=0, steps=10, kills=tuple(kills))
+
+
+# The batch
+
+
+@pytest.mark.parametrize("slots", [(0,), (0, 1), (1, 3), (0, 2, 3), (0, 1, 2, 3), tuple(range(5))])
+def test_every_micro_batch_is_computed_once(slots: tuple[int, ...]) -> None:
+    divided = shares(slots, members=5, drop=False)
+    computed = [number for slot in slots for number in divided[slot]]
+    assert computed == list(range(MICRO_BATCHES))
+
+
+def test_dropped_batches_are_those_of_the_lost_slot() -> None:
+    divided = shares((0, 2, 3), members=4, drop=True)
+    computed = {number for share in divided.values() for number in share}
+    assert computed == set(range(MICRO_BATCHES)) - {3, 4, 5}
+
+
+# The plans
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("members", [2, 3, 4])
+def test_every_way_has_six_kills_of_ranks_that_live(way: str, members: int) -> None:
+    scripts = plans.scripts(way, members, mirror=False)
+    assert sum(len(each.kills) for each in scripts) == plans.KILLS
+    for each in scripts:
+        living = set(range(members))
+        for kill in each.kills:
+            assert kill.slot in living
+            if way not in SPARE_WAYS and way != "restart":
+                living.remove(kill.slot)
+        assert living
+        assert each.steps > max(kill.step for kill in each.kills)
+
+
+def test_steps_are_lost_in_every_kill_of_a_rollback() -> None:
+    for kill in itertools.chain.from_iterable(plans.kills("rollback-file", 4)):
+        assert kill.instant == "save" or kill.step % SAVE_EVERY > 0
+
+
+def test_the_undisturbed_run_is_as_long_as_the_longest_one() -> None:
+    longest = max(each.steps for way in WAYS for each in plans.scripts(way, 4, mirror=False))
+    assert plans.undisturbed(4).steps >= longest
+
+
+def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    written = script("peer-spare", [Kill(6, "exchange", 1)])
+    write_script(tmp_path / "case" / "script.json", written)
+    assert read_script(tmp_path / "case" / "script.json") == written
+
+
+# The events
+
+
+def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
+    EventLog(tmp_path, 2).write("step", step=4)
+    with (tmp_path / "rank-2.jsonl").open("a") as file:
+        file.write('{"name": "do')
+    (event,) = read_events(tmp_path)
+    assert (event.rank, event.name, event.values) == (2, "step", {"step": 4})
+
+
+def events(*lines: tuple[int, int, str, dict[str, object]]) -> list[Event]:
+    return [Event(rank, name, at_ms * MS, values) for at_ms, rank, name, values in lines]
+
+
+KILL = Kill(6, "exchange", 1)
+STRUCK = (100, 1, "kill", {"step": 6, "instant": "exchange", "slot": 1})
+SHRUNK = events(
+    STRUCK,
+    (110, 0, "detected", {}),
+    (130, 2, "detected", {}),
+    (131, 0, "repaired", {"slots": [0, 2], "lost": [1], "taken": [], "step": 6}),
+    (135, 2, "repaired", {"slots": [0, 2], "lost": [1], "taken": [], "step": 6}),
+    (136, 0, "restored", {"step": 6}),
+    (140, 2, "restored", {"step": 6}),
+    (150, 0, "done", {"step": 6}),
+    (160, 2, "done", {"step": 6}),
+)
+
+
+def test_the_parts_of_a_shrink_add_up_to_the_way_back() -> None:
+    segment = Segment(script(), SHRUNK, 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.detect_ns == 30 * MS
+    assert back.reconfigure_ns == 5 * MS
+    assert back.restore_ns == 5 * MS
+    assert back.recompute_ns == 20 * MS
+    assert back.back_ns == 60 * MS
+    assert (back.ranks_before, back.ranks_after, back.steps_recomputed) == (3, 2, 0)
+
+
+def test_a_survivor_that_never_does_the_step_is_told() -> None:
+    segment = Segment(script(), SHRUNK[:-1], 500 * MS, "no progress for 120 s")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.back_ns is None
+    assert back.reason == "no progress for 120 s"
+
+
+def test_survivors_that_do_not_repair_are_told() -> None:
+    segment = Segment(script(), SHRUNK[:3], 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.back_ns is None
+    assert back.reason == "the survivors did not repair their world"
+
+
+def test_steps_before_the_killed_one_are_counted_once() -> None:
+    again = events(
+        *[(141 + rank, rank, "done", {"step": step}) for step in (4, 5) for rank in (0, 2)]
+    )
+    segment = Segment(script(), sorted([*SHRUNK, *again], key=lambda e: e.at_ns), 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.steps_recomputed == 2
+
+
+def restart_events(*ranks: int) -> list[Event]:
+    lines: list[tuple[int, int, str, dict[str, object]]] = []
+    for rank in ranks:
+        lines += [
+            (1000 + rank, rank, "ready", {}),
+            (1100 + rank, rank, "restored", {"step": 4}),
+            (1200 + rank, rank, "done", {"step": 4}),
+            (1300 + rank, rank, "done", {"step": 5}),
+            (1400 + rank, rank, "done", {"step": 6}),
+        ]
+    return sorted(events(*lines), key=lambda event: event.at_ns)
+
+
+def test_a_restart_counts_the_launcher_and_the_start_of_all_ranks() -> None:
+    first = Segment(script("restart"), events(STRUCK), 400 * MS, "")
+    second = Segment(script("restart"), restart_events(0, 1, 2), 2000 * MS, "")
+    back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
+    assert back.detect_ns == 300 * MS
+    assert back.reconfigure_ns is None
+    assert back.restart_ns == 602 * MS
+    assert back.restore_ns == 100 * MS
+    assert back.recompute_ns == 300 * MS
+    assert back.back_ns == 1302 * MS
+    assert back.steps_recomputed == 2
+
+
+def test_a_rank_that_does_not_come_back_from_a_restart_is_told() -> None:
+    first = Segment(script("restart"), events(STRUCK), 400 * MS, "")
+    second = Segment(script("restart"), restart_events(0, 1), 2000 * MS, "exit status 1")
+    back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
+    assert (back.back_ns, back.reason) == (None, "exit status 1")
+
+
+# The bits
+
+
+EVERYONE = {7: {0: "a", 1: "b", 2: "c"}}
+FEWER = {7: {0: "x", 2: "y"}}
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ({0: "a", 1: "b", 2: "c"}, "all ranks"),
+        ({0: "x", 2: "y"}, "fewer ranks"),
+        ({0: "x", 2: "c"}, "neither"),
+        ({}, "unknown"),
+    ],
+)
+def test_the_bits_are_those_of_one_undisturbed_run(after: dict[int, str], expected: str) -> None:
+    assert timeline.same_as(after, 7, EVERYONE, FEWER) == expected
+
+
+def test_a_run_of_which_nothing_is_known_has_nobodys_bits() -> None:
+    assert timeline.same_as({0: "a"}, 7, {}, {}) == "neither"
+
+
+def test_the_ranks_that_take_leave_are_those_that_a_shrink_loses() -> None:
+    killed = script("shrink-drop", [KILL])
+    planned = plans.with_leaves_taken(killed)
+    assert planned == replace(killed, way="shrink", planned=True)
+    assert not planned.survives
