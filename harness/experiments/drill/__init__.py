@@ -1,0 +1,31 @@
+"""Failures that are harder than one killed rank, and whether training survives each of them."""
+
+from harness.experiments.recovery import WAYS, states_at_work
+from harness.wire.experiment import Experiment, Stage, SuiteKey
+
+DRILLS = {
+    "rank-0": "rank 0 is killed",
+    "in-a-row": "two are killed in two steps",
+    "at-once": "two are killed at once",
+    "down-to-one": "all but one are killed",
+    "in-repair": "another is killed in the repair",
+    "stopped": "a rank hangs",
+    "apart": "a rank is a step behind",
+    "in-save": "a rank is killed in a save",
+}
+"""The failures, and their names in words."""
+
+EXPERIMENT = Experiment(
+    name="drill",
+    question="Does training survive harder failures?",
+    place=37,
+    stages=(Stage("recover", "a harder failure", reports="rank 0", by_driver=True, alone=True),),
+    suite_keys={
+        "way": SuiteKey(
+            "how training comes back after a failure",
+            choices=tuple(way for way in WAYS if way != "restart"),
+        ),
+        "failure": SuiteKey("what fails", choices=tuple(DRILLS)),
+    },
+    states_at_work=states_at_work,
+)

@@ -1,0 +1,64 @@
+"""Runs one job for each failure, and compares what the survivors have with undisturbed runs."""
+
+from __future__ import annotations
+
+from harness.experiments.drill import DRILLS
+from harness.experiments.drill.failures import expected_bits, script_of, why_not
+from harness.experiments.drill.records import DrillRecord
+from harness.experiments.recovery import plans, timeline
+from harness.experiments.recovery.driver import References, refuse, run_script
+from harness.experiments.recovery.script import Script
+from harness.experiments.recovery.timeline import Segment
+from harness.wire.case import Case
+from harness.wire.driving import ExperimentSession
+
+
+def after_stages(session: ExperimentSession) -> None:
+    """Run the failure of every case that has not been run yet."""
+    if session.slot > 0:
+        return
+    references = References(session)
+    for case in session.cases:
+        if session.has("drill", case):
+            continue
+        way, failure = case.settings["way"], case.settings["failure"]
+        obstacle = session.out_of_sight() or why_not(failure, way, case.world)
+        if obstacle:
+            refuse(session, case, obstacle)
+            continue
+        session.announce(f"{way}: {DRILLS[failure]}")
+        script = script_of(failure, way, case.world)
+        segment = run_script(session, case, script)
+        if case in session.cases:
+            session.add(_record(session, case, segment, references))
+
+
+def _record(
+    session: ExperimentSession, case: Case, segment: Segment, references: References
+) -> DrillRecord:
+    """Return what came of the failure of one job."""
+    script = segment.script
+    holders = timeline.holders(segment)
+    states = timeline.digests(segment.events).get(script.steps, {})
+    finished = {slot: states[slot] for slot in holders if slot in states}
+    ended = bool(holders) and len(finished) == len(holders)
+    everyone = references.of(case, plans.undisturbed(script.members))
+    fewer = {} if script.fills_slots else references.of(case, _leaving(script))
+    return DrillRecord(
+        kind="drill",
+        case=case.id,
+        process=session.slot,
+        rank=0,
+        back_ns=timeline.back_after_first(segment),
+        ended=ended,
+        ranks_after=len(holders),
+        same_as=timeline.same_as(finished, script.steps, everyone, fewer),
+        expected=expected_bits(case.settings["failure"], script.way),
+        reason="" if ended else segment.reason or "not every rank came to the last step",
+    )
+
+
+def _leaving(script: Script) -> Script:
+    """Return the script in which those take leave whom the failure kills."""
+    plain = plans.with_leaves_taken(script)
+    return plans.without_paths(plain)

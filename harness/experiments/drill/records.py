@@ -1,0 +1,44 @@
+"""The record of one harder failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.experiments.recovery.records import SameAs
+from harness.wire.records import StageRecord
+
+
+@dataclass(frozen=True)
+class DrillRecord(StageRecord):
+    """What came of a failure.
+
+    `back_ns` is the time from the first strike until every rank had done the struck step; None
+    where that never was. `ended` says whether every rank came to the last step. `same_as` is the
+    undisturbed run whose bits the state has then, and `expected` the one whose bits it must have.
+    """
+
+    kind: Literal["drill"]
+    case: str
+    process: int
+    rank: int
+    back_ns: int | None
+    ended: bool
+    ranks_after: int
+    same_as: SameAs
+    expected: SameAs
+    reason: str
+    ranks: int = 1
+
+    @property
+    def stage(self) -> str:
+        """Return the name of the stage that the record completes."""
+        return "recover"
+
+    @property
+    def passed(self) -> bool:
+        """Return whether training came back with the bits that it must have."""
+        return self.ended and self.back_ns is not None and self.same_as == self.expected
+
+
+RECORDS = (DrillRecord,)
