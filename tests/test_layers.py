@@ -80,6 +80,8 @@ def rule(first_party: str = "", libraries: str | None = "") -> Rule:
 WIRE = "harness.wire"
 RULES = {  # file or folder -> rule; the nearest one holds
     "harness/__init__.py": rule(),
+    # One file that a training script of somebody else may import.
+    "harness/surviving.py": rule("", "mpi4py"),
     "harness/wire": rule("harness.wire"),
     "harness/run": rule("harness.wire harness.run harness.experiments", "pydantic"),
     "harness/experiments/__init__.py": rule("harness.wire harness.experiments"),
@@ -131,11 +133,12 @@ RULES = {  # file or folder -> rule; the nearest one holds
 }
 EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
     "__init__.py": rule(f"{WIRE} harness.experiments"),
-    "records.py": rule(WIRE),
+    # An experiment may share words with the records of another one.
+    "records.py": rule(f"{WIRE} harness.experiments"),
     "worker.py": rule(
-        "harness.wire harness.worker harness.durability harness.experiments workloads "
-        "adapters.base",
-        "numpy",
+        "harness.wire harness.worker harness.durability harness.experiments harness.surviving "
+        "workloads adapters.base",
+        "numpy mpi4py",
     ),
     "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),
     "struck.py": rule("harness.wire harness.run harness.durability harness.experiments"),

@@ -191,6 +191,8 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "gate": {"cost", "train"},
         "train-ranks": {"cost", "train"},
         "faults-disks": {"faults"},
+        "recovery-full": {"recovery"},
+        "drills": {"drill"},
     }
     assert experiments == several.get(name, {name} if name in known.names() else {"cost"})
     if name in ("smoke", "bench", "full"):

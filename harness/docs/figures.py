@@ -40,6 +40,9 @@ FIGURES = {
     "training": PageFigure("train", "training-resnet50-full-float32-cpu-every-4"),
     "durability": PageFigure("bench", "durability"),
     "determinism": PageFigure("resume", "determinism-resnet50-small-float32-cpu"),
+    "recovery": PageFigure(
+        "recovery", "recovery-pytorch-resnet50-small-float32-cpu-4-ranks", ("pytorch",)
+    ),
     "scaling": PageFigure("scaling", "scale-strong-resnet50-full-float32-cpu"),
 }
 

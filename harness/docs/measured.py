@@ -22,6 +22,7 @@ from harness.docs.reference import (
 )
 from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.drill import DRILLS
 
 # An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
 # short table one method of each kind. No trait of a method says which these are.
@@ -48,6 +49,11 @@ SIZED_METHODS = {
     "tensorflow": ("tf-checkpoint", "keras", "weights-h5", "saved-model"),
     "chainer": ("npz", "npz-raw", "hdf5", "hdf5-raw"),
 }
+WAYS_BACK_COLUMNS = (
+    *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
+    *("against restart", "steps lost", "same bits as"),
+)
+STEADY_COLUMNS = ("way back", "agreement", "copies", "waiting spare")
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
 
@@ -179,6 +185,34 @@ def struck() -> str:
     return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
 
 
+def ways_back() -> str:
+    """Return what each way back from a killed rank costs, by framework."""
+    runs = full_runs("recovery")
+    measured = {_framework(run): _rows(run, _has_result) for run in runs}
+    survived = {_framework(run): _rows(run, _survives) for run in runs}
+    parts = _by_framework(measured, WAYS_BACK_COLUMNS)
+    steady = _by_framework(survived, STEADY_COLUMNS)
+    shown = folded("What a step costs without a failure", steady)
+    return f"{parts}\n\n{shown}\n\n{_sources(runs)}"
+
+
+def drills() -> str:
+    """Return whether each way back survived each harder failure, by framework."""
+    runs = full_runs("drills")
+    lines = []
+    for run in runs:
+        cells: dict[str, dict[str, str]] = {}
+        for row in _rows(run, _has_result):
+            back = text.duration(row.back) if row.back else ""
+            verdicts = cells.setdefault(row.title(several_frameworks=False), {})
+            verdicts[row.failure] = f"{row.verdict} {back}".strip()
+        for way, verdicts in cells.items():
+            results = [verdicts.get(failure, "–") for failure in DRILLS]
+            lines.append([_framework(run), way, *results])
+    headings = ["framework", "way back", *DRILLS.values()]
+    return f"{table(headings, lines)}\n\n{_sources(runs)}"
+
+
 def not_bitwise() -> str:
     """Return every killed or repeated training that did not go on bit by bit."""
     runs = full_runs("resume")
@@ -244,6 +278,14 @@ def deepfreeze_against_ceilings() -> str:
 
 def _rows(run: ReadRun, is_chosen: Choice) -> list[Any]:
     return [row for row in run.rows if is_chosen(row)]
+
+
+def _framework(run: ReadRun) -> str:
+    return str(run.rows[0].framework)
+
+
+def _survives(row: Any) -> bool:
+    return _has_result(row) and row.way != "restart"
 
 
 def _has_result(row: Row) -> bool:

@@ -29,6 +29,8 @@ REGIONS: dict[str, Callable[..., str]] = {
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
     "struck": measured.struck,
+    "ways-back": measured.ways_back,
+    "drills": measured.drills,
     "training": measured.training,
     "training-ranks": measured.training_ranks,
     "workloads": declared.workload_sizes,
