@@ -1,0 +1,10 @@
+"""How often to checkpoint: costs, failures, policies, and what share of the time trains.
+
+It needs numpy and scipy alone, so that a training script can use it.
+
+- `costs`: what a checkpoint and a failure cost, in seconds;
+- `policies`: when to take a checkpoint;
+- `expected`: the effective training time under failures at random instants;
+- `failures`: failures of nodes, drawn or from real traces;
+- `replay`: the effective training time under given failures.
+"""

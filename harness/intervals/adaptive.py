@@ -1,0 +1,100 @@
+"""A policy that measures while a script trains, and keeps the cost of checkpoints to a budget.
+
+Three lines in a training loop:
+
+    pacer = Adaptive(mtbf_s=8 * 3600, budget=0.035)
+    for batch in data:
+        train(batch)
+        if pacer.checkpoint_now():
+            with pacer.saving():
+                save(state)
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from harness.intervals.policies import oracle_s
+
+_INTERVALS = 20  # over any so many intervals, the cost keeps to the budget
+_STEPS = 64  # of which an undisturbed one is the median
+
+
+class Adaptive:
+    """Decides after each step whether to save.
+
+    A save costs its stall, and what the steps after it are longer than the median step. The
+    interval is the best one for the costs of late, and never shorter than the budget allows for the
+    last 20 intervals together, so costs that rise lengthen the next interval at once.
+    """
+
+    def __init__(
+        self,
+        mtbf_s: float,
+        budget: float = 0.035,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Take the mean seconds between failures of the job, and the share that saves may cost.
+
+        Raises ValueError unless the time is above 0, and the budget a share between 0 and 1.
+        """
+        if not mtbf_s > 0:
+            raise ValueError(f"an MTBF of {mtbf_s} s is not above 0")
+        if not 0 < budget < 1:
+            raise ValueError(f"a budget of {budget} is not a share between 0 and 1")
+        self._mtbf_s = mtbf_s
+        self._budget = budget
+        self._clock = clock
+        self._last_s = clock()
+        self._steps_s: deque[float] = deque(maxlen=_STEPS)
+        # work and cost of each of the last intervals but the present one
+        self._intervals: deque[tuple[float, float]] = deque(maxlen=_INTERVALS - 1)
+        self._work_s = 0.0  # of the present interval
+        self._steps = 0
+        self._stall_s = 0.0  # of the save with which it began
+        self.interval_s = 0.0  # the first save tells the costs
+
+    def checkpoint_now(self) -> bool:
+        """Return whether to save. Call it once after each step, which it measures."""
+        now_s = self._clock()
+        step_s = now_s - self._last_s
+        self._last_s = now_s
+        self._steps_s.append(step_s)
+        self._work_s += step_s
+        self._steps += 1
+        return self._work_s >= self.interval_s
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        """Measure how long the save in the block stops the training, and choose the interval."""
+        begin_s = self._clock()
+        yield
+        end_s = self._clock()
+        self._close_interval()
+        self._stall_s = end_s - begin_s
+        self.interval_s = self._chosen_s()
+        self._last_s = end_s
+
+    def _close_interval(self) -> None:
+        """Note what the interval that ends now cost: its stall, and the slowdown of its steps."""
+        undisturbed_s = self._steps * statistics.median(self._steps_s) if self._steps else 0.0
+        slowdown_s = max(0.0, self._work_s - undisturbed_s) if self._stall_s else 0.0
+        cost_s = self._stall_s + slowdown_s
+        self._intervals.append((self._work_s - slowdown_s, cost_s))
+        self._work_s = 0.0
+        self._steps = 0
+
+    def _chosen_s(self) -> float:
+        """Return the work until the next save."""
+        latest_slowdown_s = self._intervals[-1][1] if len(self._intervals) > 1 else 0.0
+        expected_s = max(self._stall_s, latest_slowdown_s)
+        best_s = oracle_s(expected_s, self._mtbf_s)
+        # The next save costs as much as this one, and the interval before it pays for both.
+        spent_s = sum(cost_s for _, cost_s in self._intervals) + expected_s
+        trained_s = sum(work_s for work_s, _ in self._intervals)
+        allowed_s = spent_s / self._budget - trained_s
+        return max(best_s, allowed_s, expected_s / self._budget)

@@ -1,0 +1,101 @@
+"""The effective training time under failures at random instants: exponential, and exact.
+
+A life of the job ends with a failure. Failures have no memory, so lives last 1 / rate on average,
+whatever happened before. In a life of w seconds, floor((w - lag) / (interval + cost)) checkpoints
+become durable. Its mean over w is exp(-rate lag) / (exp(rate (interval + cost)) - 1). A recovery of
+R seconds that begins again after a failure takes (exp(rate R) - 1) / rate. Without a lag this is
+Daly's formula (2006, equation 20).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from harness.intervals.costs import Costs
+
+PARTS = ("checkpoints", "recompute", "detect", "restart", "restore")
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The time of a job as shares of the whole, which add up to 1."""
+
+    effective: float
+    checkpoints: float
+    recompute: float
+    detect: float
+    restart: float
+    restore: float
+
+    @property
+    def lost(self) -> float:
+        """The share that is lost."""
+        return 1.0 - self.effective
+
+    @property
+    def largest_loss(self) -> str:
+        """The name of the largest part of what is lost."""
+        return max(PARTS, key=lambda part: getattr(self, part))
+
+
+def effective_share(costs: Costs, interval_s: float, mtbf_s: float) -> float:
+    """Return the share of the time that trains, with a checkpoint after each interval of work."""
+    rate = 1.0 / mtbf_s
+    exponent = rate * (interval_s + costs.training_s)
+    if exponent > _ENDLESS:
+        return 0.0
+    durable = math.exp(-rate * (costs.recovery_s + costs.lag_s))
+    return rate * interval_s * durable / math.expm1(exponent)
+
+
+def shares(costs: Costs, interval_s: float, mtbf_s: float) -> Shares:
+    """Return how the time divides into training that is kept, and each part of the loss."""
+    rate = 1.0 / mtbf_s
+    effective = effective_share(costs, interval_s, mtbf_s)
+    # Everything is a share of a life and the recovery after it: exp(rate R) / rate seconds.
+    alive = math.exp(-rate * costs.recovery_s)
+    recovering = 1.0 - alive
+    segment_s = interval_s + costs.training_s
+    in_checkpoints = math.exp(-rate * interval_s) * -math.expm1(-rate * costs.training_s)
+    checkpoints = alive * in_checkpoints / -math.expm1(-rate * segment_s)
+    by_part = {
+        part: recovering * getattr(costs, f"{part}_s") / (costs.recovery_s or 1.0)
+        for part in ("detect", "restart", "restore")
+    }
+    recompute = max(0.0, alive - effective - checkpoints)
+    return Shares(effective, checkpoints, recompute, **by_part)
+
+
+def flat_from_to(
+    costs: Costs, best_s: float, mtbf_s: float, within: float = 0.005
+) -> tuple[float, float]:
+    """Return the shortest and longest interval whose effective share is nearly that of the best.
+
+    `within` is the difference that is allowed, as a share.
+    """
+    enough = effective_share(costs, best_s, mtbf_s) - within
+
+    def is_enough(interval_s: float) -> bool:
+        return effective_share(costs, interval_s, mtbf_s) >= enough
+
+    low_s = _boundary(is_enough, best_s, best_s * 1e-6)
+    return max(low_s, costs.lag_s), _boundary(is_enough, best_s, best_s * 1e6)
+
+
+_ENDLESS = 700.0  # exp of more does not fit into a float
+_HALVINGS = 60
+
+
+def _boundary(is_enough: object, good_s: float, bad_s: float) -> float:
+    """Return the interval between a good and a bad one at which it changes, by bisection."""
+    assert callable(is_enough)
+    if is_enough(bad_s):
+        return bad_s
+    for _ in range(_HALVINGS):
+        middle_s = math.sqrt(good_s * bad_s)
+        if is_enough(middle_s):
+            good_s = middle_s
+        else:
+            bad_s = middle_s
+    return good_s

@@ -1,0 +1,185 @@
+"""Failures of nodes: drawn from distributions, or real ones from traces.
+
+The traces lie in `workloads/failures/`. Their first lines say their sources. Their node numbers
+follow the first failure of each node, and nodes that never failed have none. So a job draws its
+nodes at random from the whole system, and begins at a random instant.
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+_FOLDER = Path(__file__).resolve().parents[2] / "workloads" / "failures"
+S_AN_HOUR = 3600.0
+S_A_DAY = 86_400.0
+NODE_FAILURES_PER_S = 4.0 / 1000.0 / S_A_DAY
+"""A default: 4 failures in 1,000 node-days. The traces have 3.2 to 4.2, and Llama 3 reports 3.8."""
+
+# Such rows take a node away, but interrupt no job.
+_QUIET_CLASSES = frozenset({"stress test failure", "training task troubleshooting"})
+
+
+@dataclass(frozen=True)
+class NodeFailures:
+    """Failures of `nodes` nodes over `length_s` seconds, in the order of time.
+
+    The arrays have one element for each failure: its instant, its node, the seconds of its repair,
+    and whether it interrupts a job that runs there.
+    """
+
+    nodes: int
+    length_s: float
+    at_s: NDArray[np.float64]
+    node: NDArray[np.int64]
+    repair_s: NDArray[np.float64]
+    interrupts: NDArray[np.bool_]
+
+    @property
+    def rate_per_node_s(self) -> float:
+        """The failures that interrupt a job, for each node and second."""
+        return float(self.interrupts.sum()) / (self.nodes * self.length_s)
+
+
+TRACES = {
+    "gpu-400": ("gpu-400-servers-2024.csv", 400, 348 * 24.0),
+    "lanl-18": ("lanl-system-18.csv", 1024, 29_328.0),
+    "lanl-20": ("lanl-system-20.csv", 512, 32_640.0),
+}
+"""The file of each trace, the nodes of its system, and the hours that it lasts."""
+
+
+def trace(name: str) -> NodeFailures:
+    """Return a real trace by its name in `TRACES`. Raises KeyError for an unknown name."""
+    file, nodes, hours = TRACES[name]
+    with (_FOLDER / file).open(newline="") as lines:
+        rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    classes = [(row.get("class") or row.get("cause") or "").lower() for row in rows]
+    return NodeFailures(
+        nodes=nodes,
+        length_s=hours * S_AN_HOUR,
+        at_s=np.array([float(row["start_h"]) for row in rows]) * S_AN_HOUR,
+        node=np.array([int(row["node"]) for row in rows]),
+        repair_s=np.array([float(row["repair_h"]) for row in rows]) * S_AN_HOUR,
+        interrupts=np.array([words not in _QUIET_CLASSES for words in classes]),
+    )
+
+
+def halves(failures: NodeFailures) -> tuple[NodeFailures, NodeFailures]:
+    """Return the first and the second half of the time, so that one can judge the other."""
+    middle_s = 0.5 * failures.length_s
+    first = failures.at_s < middle_s
+    return _part(failures, first, 0.0, middle_s), _part(failures, ~first, middle_s, middle_s)
+
+
+def _part(
+    failures: NodeFailures, inside: NDArray[np.bool_], start_s: float, length_s: float
+) -> NodeFailures:
+    return NodeFailures(
+        failures.nodes,
+        length_s,
+        failures.at_s[inside] - start_s,
+        failures.node[inside],
+        failures.repair_s[inside],
+        failures.interrupts[inside],
+    )
+
+
+def drawn(
+    nodes: int,
+    length_s: float,
+    rng: np.random.Generator,
+    rate_per_node_s: float = NODE_FAILURES_PER_S,
+    shape: float = 1.0,
+    repair_median_s: float = 20.4 * S_AN_HOUR,
+    repair_deviation: float = 1.9,
+) -> NodeFailures:
+    """Return failures drawn from a distribution: Weibull gaps of each node, lognormal repairs.
+
+    A shape of 1 is exponential. The default repairs have the median and nearly the mean of the 400
+    GPU servers' trace, 20 and 133 hours. A node's first gap begins at a random instant of its life,
+    for which its failures are drawn from some mean gaps before.
+    """
+    mean_s = 1.0 / rate_per_node_s
+    scale_s = mean_s / float(np.exp(_log_gamma(1.0 + 1.0 / shape)))
+    if shape == 1.0:
+        count = rng.poisson(nodes * length_s * rate_per_node_s)
+        at_s = np.sort(rng.uniform(0.0, length_s, count))
+        node = rng.integers(nodes, size=count)
+    else:
+        at_s, node = _renewals(nodes, length_s, rng, shape, scale_s, mean_s)
+    repair_s = repair_median_s * rng.lognormal(0.0, repair_deviation, len(at_s))
+    return NodeFailures(nodes, length_s, at_s, node, repair_s, np.ones(len(at_s), dtype=bool))
+
+
+def chosen(
+    failures: NodeFailures, nodes: int, rng: np.random.Generator, length_s: float | None = None
+) -> NodeFailures:
+    """Return the failures of a random choice of nodes, from a random instant on.
+
+    The trace is a ring, so that every instant has as much after it. Nodes beyond those of the trace
+    are superposed copies of it at other instants, which lose its bursts. Such a result is
+    extrapolated.
+    """
+    copies = -(-nodes // failures.nodes)
+    parts = []
+    for copy in range(copies):
+        wanted = min(failures.nodes, nodes - copy * failures.nodes)
+        parts.append(_one_copy(failures, wanted, copy * failures.nodes, rng))
+    at_s, node, repair_s, interrupts = (
+        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
+    )
+    order = np.argsort(at_s, kind="stable")
+    end_s = failures.length_s if length_s is None else min(length_s, failures.length_s)
+    order = order[at_s[order] < end_s]
+    return NodeFailures(nodes, end_s, at_s[order], node[order], repair_s[order], interrupts[order])
+
+
+def _one_copy(
+    failures: NodeFailures, wanted: int, first_node: int, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+    renamed = rng.permutation(failures.nodes)[failures.node]
+    inside = renamed < wanted
+    start_s = rng.uniform(0.0, failures.length_s)
+    at_s = (failures.at_s[inside] - start_s) % failures.length_s
+    return (
+        at_s,
+        renamed[inside] + first_node,
+        failures.repair_s[inside],
+        failures.interrupts[inside],
+    )
+
+
+def _renewals(
+    nodes: int,
+    length_s: float,
+    rng: np.random.Generator,
+    shape: float,
+    scale_s: float,
+    mean_s: float,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the instants and nodes of failures with Weibull gaps."""
+    warm_up_s = 5.0 * mean_s
+    ends_s = np.zeros(nodes)
+    found_s: list[NDArray[np.float64]] = []
+    found_nodes: list[NDArray[np.int64]] = []
+    living = np.arange(nodes)
+    while len(living):
+        ends_s[living] += scale_s * rng.weibull(shape, len(living))
+        living = living[ends_s[living] < warm_up_s + length_s]
+        counted = living[ends_s[living] >= warm_up_s]
+        found_s.append(ends_s[counted] - warm_up_s)
+        found_nodes.append(counted)
+    at_s = np.concatenate(found_s)
+    order = np.argsort(at_s)
+    return at_s[order], np.concatenate(found_nodes)[order]
+
+
+def _log_gamma(value: float) -> float:
+    from math import lgamma
+
+    return lgamma(value)

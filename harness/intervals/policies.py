@@ -1,0 +1,118 @@
+"""Policies: each answers whether to take a checkpoint now, and says where its answer comes from.
+
+Times are in seconds. `mtbf_s` is the mean time between two failures of the whole job, and
+`training_s` what one checkpoint adds to the training. The interval is work between two checkpoints,
+without the time that they take themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from scipy.special import lambertw
+
+from harness.intervals.costs import Costs
+
+
+class Policy(ABC):
+    """A policy, which answers one question alone."""
+
+    @abstractmethod
+    def checkpoint_now(self, work_s: float) -> bool:
+        """Return whether to save, when `work_s` seconds were trained since the last checkpoint."""
+
+
+class Never(Policy):
+    """No checkpoint at all."""
+
+    def checkpoint_now(self, work_s: float) -> bool:
+        return False
+
+
+class Every(Policy):
+    """A checkpoint after each interval of work."""
+
+    def __init__(self, interval_s: float) -> None:
+        if not interval_s > 0:
+            raise ValueError(f"an interval of {interval_s} s is not above 0")
+        self.interval_s = interval_s
+
+    def checkpoint_now(self, work_s: float) -> bool:
+        return work_s >= self.interval_s
+
+
+def young_s(training_s: float, mtbf_s: float) -> float:
+    """Return Young's interval, a first-order approximation: the root of 2 x cost x MTBF.
+
+    Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM
+    17(9), 1974.
+    """
+    return math.sqrt(2.0 * training_s * mtbf_s)
+
+
+def daly_s(training_s: float, mtbf_s: float) -> float:
+    """Return Daly's interval, a higher-order approximation.
+
+    Source: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart
+    dumps", FGCS 22(3), 2006, equation 37.
+    """
+    if training_s >= 2.0 * mtbf_s:
+        return mtbf_s
+    ratio = training_s / (2.0 * mtbf_s)
+    series = 1.0 + math.sqrt(ratio) / 3.0 + ratio / 9.0
+    return young_s(training_s, mtbf_s) * series - training_s
+
+
+def oracle_s(training_s: float, mtbf_s: float) -> float:
+    """Return the best interval under exponential failures, by Lambert's W.
+
+    It is where the derivative of Daly's exact run time is zero: the effective time is proportional
+    to tau / (exp((tau + cost) / MTBF) - 1), so exp(x) (1 - x) = exp(-cost / MTBF) for x = tau /
+    MTBF. The restart and the lag are factors that do not move the optimum.
+    """
+    if training_s == 0.0:
+        return 0.0
+    branch = lambertw(-math.exp(-1.0 - training_s / mtbf_s))
+    return mtbf_s * (1.0 + float(branch.real))
+
+
+def bounded_s(costs: Costs, mtbf_s: float, budget: float | None = None) -> float:
+    """Return the best interval that an asynchronous checkpoint and a budget allow.
+
+    A checkpoint must be durable before the next one begins, so the interval is at least the lag.
+    With a budget, the overhead without failures must not exceed that share of the training time,
+    so the interval is at least the cost over the budget.
+    """
+    interval_s = max(oracle_s(costs.training_s, mtbf_s), costs.lag_s)
+    if budget is not None:
+        interval_s = max(interval_s, costs.training_s / budget)
+    return interval_s
+
+
+def levels_s(training_s: Sequence[float], rates_per_s: Sequence[float]) -> list[float]:
+    """Return the interval of each level of checkpoints: the root of 2 x cost / rate.
+
+    `rates_per_s` are the rates of failures whose cheapest surviving level is this one. Source: the
+    first-order optimum of Young for each level by itself, as in Di et al., "Optimization of
+    multi-level checkpoint model for large scale HPC applications", IPDPS 2014.
+    """
+    pairs = zip(training_s, rates_per_s, strict=True)
+    return [math.sqrt(2.0 * cost_s / rate) for cost_s, rate in pairs]
+
+
+class CheckFreq(Policy):
+    """An interval from measured costs alone: the shortest one that keeps to a budget.
+
+    It profiles steps and saves, and knows no failure rate. Source: Mohan, Phanishayee, Chidambaram,
+    "CheckFreq: frequent, fine-grained DNN checkpointing", FAST 2021. The paper reports 3.5 %.
+    """
+
+    def __init__(self, costs: Costs, budget: float = 0.035) -> None:
+        if not 0 < budget < 1:
+            raise ValueError(f"a budget of {budget} is not a share between 0 and 1")
+        self.interval_s = max(costs.lag_s, costs.training_s / budget)
+
+    def checkpoint_now(self, work_s: float) -> bool:
+        return work_s >= self.interval_s

@@ -1,0 +1,108 @@
+"""The effective training time under given failures of nodes, with spares and repairs.
+
+Two steps. First come the interruptions of a job: which failures hit a node that it uses, and how
+long it then waits for another node. They do not depend on checkpoints. Then all intervals and all
+methods go through the same interruptions at once, so that their differences are paired.
+
+An asynchronous checkpoint counts once it is durable. A failure before that falls back to the
+checkpoint before. A failure during a recovery begins the recovery again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.intervals.costs import Costs
+from harness.intervals.failures import NodeFailures
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interruptions:
+    """The interruptions of a job: their instants, and the seconds that it waits for a node."""
+
+    at_s: Floats
+    wait_s: Floats
+    length_s: float
+
+
+def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
+    """Return when a job that needs so many of the nodes is interrupted, and how long it waits.
+
+    The nodes beyond the needed ones are spares. A spare that fails interrupts nothing. Failures of
+    one instant are one interruption. A repaired node becomes a spare.
+    """
+    used = set(range(needed))
+    spares = set(range(needed, failures.nodes))
+    broken: list[tuple[float, int]] = []
+    at_s: list[float] = []
+    wait_s: list[float] = []
+    events = zip(
+        failures.at_s.tolist(),
+        failures.node.tolist(),
+        failures.repair_s.tolist(),
+        failures.interrupts.tolist(),
+        strict=True,
+    )
+    ready_s = 0.0
+    for now_s, node, repair_s, interrupts in events:
+        while broken and broken[0][0] <= now_s:
+            spares.add(heapq.heappop(broken)[1])
+        if node in spares:
+            spares.remove(node)
+            heapq.heappush(broken, (now_s + repair_s, node))
+            continue
+        if node not in used or not interrupts:
+            continue
+        used.remove(node)
+        heapq.heappush(broken, (now_s + repair_s, node))
+        if spares:
+            used.add(spares.pop())
+            missing_until_s = now_s
+        else:
+            # The job stands still until the first broken node has come back.
+            missing_until_s, repaired = heapq.heappop(broken)
+            used.add(repaired)
+        ready_s = max(ready_s, missing_until_s)
+        if at_s and now_s == at_s[-1]:
+            wait_s[-1] = ready_s - now_s
+        else:
+            at_s.append(now_s)
+            wait_s.append(max(0.0, ready_s - now_s))
+    return Interruptions(np.array(at_s), np.array(wait_s), failures.length_s)
+
+
+def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: Floats) -> Floats:
+    """Return the effective share of each method (rows) at each interval (columns).
+
+    `intervals_s` has one row for each method, or one row for all.
+    """
+    training_s = _column(costs, "training_s")
+    lag_s = _column(costs, "lag_s")
+    recovery_s = _column(costs, "recovery_s")
+    segment_s = intervals_s + training_s
+    kept_s = np.zeros(segment_s.shape)
+    # The instant at which the present life of the job begins: it has recovered until then.
+    begin_s = np.zeros(segment_s.shape)
+    for now_s, wait_s in zip(found.at_s.tolist(), found.wait_s.tolist(), strict=True):
+        alive_s = now_s - begin_s
+        durable = np.floor((alive_s - lag_s) / segment_s)
+        kept_s += np.maximum(durable, 0.0) * intervals_s
+        begin_s = np.broadcast_to(now_s + wait_s + recovery_s, begin_s.shape)
+    alive_s = np.maximum(found.length_s - begin_s, 0.0)
+    whole = np.floor(alive_s / segment_s)
+    rest_s = np.minimum(alive_s - whole * segment_s, intervals_s)
+    # Nothing that was trained until the end is lost.
+    kept_s += whole * intervals_s + rest_s
+    result: Floats = kept_s / found.length_s
+    return result
+
+
+def _column(costs: Sequence[Costs], name: str) -> Floats:
+    return np.array([[getattr(each, name)] for each in costs])

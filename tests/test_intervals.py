@@ -1,0 +1,287 @@
+"""Policies, the expected and the replayed effective time, against answers that are known."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from harness.intervals import expected, failures, policies, replay
+from harness.intervals.adaptive import Adaptive
+from harness.intervals.costs import Costs
+from harness.intervals.failures import NodeFailures
+
+HOUR = 3600.0
+COSTS = Costs(training_s=20, lag_s=60, restore_s=30, restart_s=100, detect_s=10)
+
+
+def at(*instants_s: float, length_s: float = 1000.0, repair_s: float = 0.0) -> NodeFailures:
+    """Failures of the only node."""
+    count = len(instants_s)
+    return NodeFailures(
+        1,
+        length_s,
+        np.array(instants_s),
+        np.zeros(count, dtype=int),
+        np.full(count, repair_s),
+        np.ones(count, dtype=bool),
+    )
+
+
+def replayed(found: NodeFailures, costs: Costs, interval_s: float, needed: int = 1) -> float:
+    interruptions = replay.interruptions(found, needed)
+    return float(replay.effective_shares(interruptions, [costs], np.array([[interval_s]]))[0, 0])
+
+
+# Formulas
+
+
+@pytest.mark.parametrize("ratio", [0.001, 0.05, 0.15, 0.5, 2.0])
+def test_no_interval_is_better_than_the_oracle(ratio: float) -> None:
+    costs = Costs(training_s=ratio * HOUR, lag_s=30, restart_s=60)
+    best_s = policies.oracle_s(costs.training_s, HOUR)
+    best = expected.effective_share(costs, best_s, HOUR)
+    for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
+        assert expected.effective_share(costs, factor * best_s, HOUR) < best
+
+
+@pytest.mark.parametrize(("ratio", "points"), [(0.05, 0.5), (0.15, 0.5), (0.5, 1.5)])
+def test_young_loses_little_against_the_oracle(ratio: float, points: float) -> None:
+    costs = Costs(training_s=ratio * HOUR)
+    best = expected.effective_share(costs, policies.oracle_s(ratio * HOUR, HOUR), HOUR)
+    young = expected.effective_share(costs, policies.young_s(ratio * HOUR, HOUR), HOUR)
+    assert 0 < 100 * (best - young) < points
+    daly = expected.effective_share(costs, policies.daly_s(ratio * HOUR, HOUR), HOUR)
+    assert daly > young
+
+
+def test_daly_takes_the_mtbf_where_a_checkpoint_takes_twice_as_long() -> None:
+    assert policies.daly_s(2 * HOUR, HOUR) == HOUR
+
+
+def test_the_lag_and_the_budget_bound_the_interval() -> None:
+    costs = Costs(training_s=1, lag_s=500)
+    assert policies.bounded_s(costs, HOUR) == 500
+    assert policies.bounded_s(costs, HOUR, budget=0.001) == 1000
+
+
+def test_two_levels_have_intervals_of_their_own() -> None:
+    fast_s, slow_s = policies.levels_s([1.0, 50.0], [1 / HOUR, 1 / (100 * HOUR)])
+    assert fast_s == pytest.approx(math.sqrt(2 * HOUR))
+    assert slow_s == pytest.approx(math.sqrt(100 * 100 * HOUR))
+
+
+def test_checkfreq_keeps_to_its_budget_and_to_the_lag() -> None:
+    assert policies.CheckFreq(Costs(training_s=7, lag_s=10), 0.035).interval_s == pytest.approx(200)
+    assert policies.CheckFreq(Costs(training_s=0.1, lag_s=10), 0.035).interval_s == 10
+    assert not policies.CheckFreq(Costs(training_s=7), 0.035).checkpoint_now(199.9)
+
+
+def test_every_and_never_answer_for_the_work_since_the_last_checkpoint() -> None:
+    assert policies.Every(10).checkpoint_now(10)
+    assert not policies.Every(10).checkpoint_now(9.9)
+    assert not policies.Never().checkpoint_now(1e9)
+
+
+@pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
+def test_a_cost_is_a_number_of_seconds(value: float) -> None:
+    with pytest.raises(ValueError, match=r"lag_s is .*; a cost is a number of seconds from 0"):
+        Costs(training_s=1, lag_s=value)
+
+
+# Shares
+
+
+@pytest.mark.parametrize("interval_s", [10.0, 300.0, 3 * HOUR])
+def test_the_shares_add_up(interval_s: float) -> None:
+    shares = expected.shares(COSTS, interval_s, HOUR)
+    parts = sum(getattr(shares, part) for part in expected.PARTS)
+    assert shares.effective + parts == pytest.approx(1.0)
+    assert shares.lost == pytest.approx(parts)
+    assert shares.restart / shares.detect == pytest.approx(10)
+
+
+def test_without_costs_and_failures_nothing_is_lost() -> None:
+    shares = expected.shares(Costs(training_s=0), 1.0, 1e15)
+    assert shares.effective == pytest.approx(1.0)
+    assert replayed(at(), Costs(training_s=0), 1.0) == pytest.approx(1.0)
+
+
+def test_an_interval_far_beyond_the_mtbf_trains_nothing() -> None:
+    assert expected.effective_share(COSTS, 1e6 * HOUR, HOUR) == 0.0
+
+
+def test_the_flat_part_ends_where_half_a_point_is_lost() -> None:
+    best_s = policies.oracle_s(COSTS.training_s, HOUR)
+    low_s, high_s = expected.flat_from_to(COSTS, best_s, HOUR)
+    best = expected.effective_share(COSTS, best_s, HOUR)
+    assert low_s < best_s < high_s
+    assert best - expected.effective_share(COSTS, high_s, HOUR) == pytest.approx(0.005)
+
+
+# Replay
+
+
+def test_what_is_durable_at_a_failure_is_kept() -> None:
+    """Two checkpoints are durable at 250 s; the recovery ends at 300 s; 7 segments fit in 700 s."""
+    costs = Costs(training_s=10, restart_s=50)
+    kept_s = 2 * 90 + 7 * 90
+    assert replayed(at(250), costs, 90) == pytest.approx(kept_s / 1000)
+
+
+def test_a_checkpoint_that_is_not_durable_yet_does_not_count() -> None:
+    without = Costs(training_s=10, restart_s=50)
+    late = Costs(training_s=10, restart_s=50, lag_s=51)
+    lost_s = 1000 * (replayed(at(250), without, 90) - replayed(at(250), late, 90))
+    assert lost_s == pytest.approx(90)
+
+
+def test_a_failure_in_a_recovery_begins_it_again() -> None:
+    costs = Costs(training_s=10, restart_s=50)
+    kept_s = 2 * 90 + 6 * 90 + 70
+    assert replayed(at(250, 280), costs, 90) == pytest.approx(kept_s / 1000)
+
+
+def test_failures_of_one_instant_are_one_interruption() -> None:
+    found = replay.interruptions(at(100, 100), needed=1)
+    assert found.at_s.tolist() == [100]
+
+
+def test_a_job_without_spares_waits_for_the_repair() -> None:
+    found = replay.interruptions(at(100, repair_s=40), needed=1)
+    assert found.wait_s.tolist() == [40]
+
+
+def test_a_spare_takes_over_at_once_and_interrupts_nothing_when_it_fails() -> None:
+    nodes = NodeFailures(
+        2,
+        1000.0,
+        np.array([50.0, 100.0, 300.0]),
+        np.array([1, 0, 0]),
+        np.array([10.0, 500.0, 1.0]),
+        np.ones(3, dtype=bool),
+    )
+    found = replay.interruptions(nodes, needed=1)
+    assert (found.at_s.tolist(), found.wait_s.tolist()) == ([100], [0])
+
+
+def test_a_quiet_failure_interrupts_nothing() -> None:
+    quiet = at(100)
+    quiet.interrupts[:] = False
+    assert replay.interruptions(quiet, needed=1).at_s.tolist() == []
+
+
+@pytest.mark.parametrize("interval_s", [60.0, 250.0, 1500.0])
+def test_the_replay_of_random_failures_is_what_is_expected(interval_s: float) -> None:
+    rng = np.random.default_rng(1)
+    found = failures.drawn(1, 20_000 * HOUR, rng, rate_per_node_s=1 / HOUR)
+    found.repair_s[:] = 0.0
+    simulated = replayed(found, COSTS, interval_s)
+    assert simulated == pytest.approx(expected.effective_share(COSTS, interval_s, HOUR), abs=0.005)
+
+
+# Failures
+
+
+@pytest.mark.parametrize(("name", "rows"), [("gpu-400", 584), ("lanl-18", 3997), ("lanl-20", 2478)])
+def test_a_trace_has_its_failures_in_order(name: str, rows: int) -> None:
+    trace = failures.trace(name)
+    assert len(trace.at_s) == rows
+    assert all(first <= second for first, second in pairwise(trace.at_s.tolist()))
+    assert trace.at_s[-1] < trace.length_s
+    assert trace.node.max() < trace.nodes
+    per_1000_node_days = trace.rate_per_node_s * 86_400 * 1000
+    assert 3.0 < per_1000_node_days < 4.3
+
+
+def test_stress_tests_interrupt_no_job() -> None:
+    trace = failures.trace("gpu-400")
+    assert int((~trace.interrupts).sum()) == 97 + 14
+
+
+def test_a_choice_of_nodes_has_its_part_of_the_failures() -> None:
+    trace = failures.trace("lanl-20")
+    rng = np.random.default_rng(3)
+    counts = [len(failures.chosen(trace, 128, rng).at_s) for _ in range(200)]
+    assert np.mean(counts) == pytest.approx(len(trace.at_s) / 4, rel=0.1)
+
+
+def test_more_nodes_than_a_trace_has_are_copies_at_other_instants() -> None:
+    trace = failures.trace("lanl-20")
+    found = failures.chosen(trace, 1024, np.random.default_rng(3))
+    assert len(found.at_s) == 2 * len(trace.at_s)
+    assert found.node.max() >= 512
+
+
+def test_the_halves_of_a_trace_have_all_of_it() -> None:
+    trace = failures.trace("lanl-18")
+    first, second = failures.halves(trace)
+    assert len(first.at_s) + len(second.at_s) == len(trace.at_s)
+    assert second.at_s[0] >= 0
+    assert second.at_s[-1] < second.length_s
+
+
+@pytest.mark.parametrize("shape", [0.6, 1.0])
+def test_drawn_failures_have_their_rate(shape: float) -> None:
+    rng = np.random.default_rng(5)
+    found = failures.drawn(500, 2000 * 86_400.0, rng, shape=shape)
+    assert found.rate_per_node_s == pytest.approx(failures.NODE_FAILURES_PER_S, rel=0.1)
+
+
+# The adaptive policy, on a clock that is turned by hand
+
+
+class Loop:
+    """A training loop with steps of 0.1 s, whose saves take as long as they are told to."""
+
+    def __init__(self, budget: float) -> None:
+        self.now_s = 0.0
+        self.pacer = Adaptive(mtbf_s=10 * HOUR, budget=budget, clock=lambda: self.now_s)
+        self.intervals: list[tuple[float, float]] = []
+
+    def train(self, saves: int, stall_s: float) -> None:
+        for _ in range(saves):
+            begin_s = self.now_s
+            self.now_s += 0.1
+            while not self.pacer.checkpoint_now():
+                self.now_s += 0.1
+            trained_s = self.now_s - begin_s
+            with self.pacer.saving():
+                self.now_s += stall_s
+            self.intervals.append((trained_s, stall_s))
+
+
+@pytest.mark.parametrize("after_s", [0.1, 1.0, 5.0])
+def test_the_cost_keeps_to_the_budget_after_a_change(after_s: float) -> None:
+    """The disk becomes five times slower, or faster, and any 20 later intervals keep to it."""
+    loop = Loop(budget=0.035)
+    loop.train(30, stall_s=1.0)
+    loop.train(60, stall_s=after_s)
+    # The save at the change was in flight before anybody could know.
+    later = loop.intervals[31:]
+    for first in range(len(later) - 20):
+        window = later[first : first + 20]
+        # An interval pays for the save with which it began.
+        trained_s = sum(trained for trained, _ in window[1:])
+        spent_s = sum(stall for _, stall in window[:-1])
+        assert spent_s / trained_s <= 0.035 * 1.001
+
+
+def test_the_interval_follows_the_costs() -> None:
+    loop = Loop(budget=0.5)
+    loop.train(30, stall_s=1.0)
+    before_s = loop.pacer.interval_s
+    loop.train(30, stall_s=9.0)
+    assert loop.pacer.interval_s == pytest.approx(3 * before_s, rel=0.05)
+    assert before_s == pytest.approx(policies.oracle_s(1.0, 10 * HOUR))
+
+
+@pytest.mark.parametrize(
+    ("mtbf_s", "budget", "message"),
+    [(0.0, 0.1, "an MTBF of 0.0 s is not above 0"), (1.0, 1.5, "not a share between 0 and 1")],
+)
+def test_wrong_values_are_refused(mtbf_s: float, budget: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Adaptive(mtbf_s=mtbf_s, budget=budget)
