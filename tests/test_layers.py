@@ -88,7 +88,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
     "harness/cli": rule(
         # The command of one experiment asks for that experiment's part by name.
         "harness.cli harness.driver harness.analysis harness.run harness.wire "
-        "harness.experiments.part workloads",
+        "harness.experiments.part harness.intervals workloads",
         "typer rich",
     ),
     "harness/durability": rule("harness.wire harness.durability"),
@@ -108,11 +108,13 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "numpy mpi4py",
     ),
     # It compares by what columns declare, so that a new experiment needs no change here.
+    # A training script may import it, so it needs nothing else of the project.
+    "harness/intervals": rule("harness.intervals", "numpy scipy"),
     "harness/analysis/comparison": rule(
         "harness.wire harness.run harness.analysis", "pandas numpy"
     ),
     "harness/analysis": rule(
-        "harness.wire harness.run harness.analysis harness.experiments",
+        "harness.wire harness.run harness.analysis harness.experiments harness.intervals",
         "pandas numpy scipy matplotlib PIL jinja2",
     ),
     "harness/docs": rule(

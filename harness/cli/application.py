@@ -12,13 +12,24 @@ from pathlib import Path
 from rich.markup import escape
 
 # The commands join the application when they are imported.
-from harness.cli import ab, compare, faults, figures, listing, report, show
+from harness.cli import ab, advise, compare, faults, figures, listing, report, show
 from harness.cli import run as run_commands
 from harness.cli.app import ReaderGone, app, err
 from harness.driver import slurm_jobs
 from harness.run.errors import UsageError
 
-__all__ = ["ab", "compare", "faults", "figures", "listing", "report", "run", "run_commands", "show"]
+__all__ = [
+    "ab",
+    "advise",
+    "compare",
+    "faults",
+    "figures",
+    "listing",
+    "report",
+    "run",
+    "run_commands",
+    "show",
+]
 
 _OWN_FAULT = 4
 

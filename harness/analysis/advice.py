@@ -1,0 +1,258 @@
+"""How often to checkpoint with each method of a run, and what share of the time then trains.
+
+The costs are those that the run measured. What it did not measure is assumed, and the advice says
+so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.analysis.row import Row
+from harness.analysis.statistics import Estimate
+from harness.analysis.text import ranks_in_words
+from harness.intervals import expected, failures, policies, replay
+from harness.intervals.costs import Costs
+from harness.intervals.expected import Shares
+
+DRAWS = 100
+_SEED = 2026
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The costs of a method as a run measured them: the middle, and the ends of their intervals.
+
+    `notes` say what was not measured.
+    """
+
+    name: str
+    costs: Costs
+    cheapest: Costs
+    dearest: Costs
+    step_s: float | None
+    state_bytes: int | None
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a run does not measure: the failures of the job, and the restart after one."""
+
+    mtbf_s: float
+    restart_s: float
+    detect_s: float
+    budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The best interval of a method, and what becomes of the time there."""
+
+    measured: Measured
+    interval_s: float
+    shares: Shares
+    low: float  # the effective share where the costs are at the far ends of their intervals
+    high: float
+    flat_from_s: float
+    flat_to_s: float
+
+    @property
+    def steps(self) -> int | None:
+        """The interval in steps; None where no step was measured."""
+        step_s = self.measured.step_s
+        return max(1, round(self.interval_s / step_s)) if step_s else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the advice as flat JSON values."""
+        return {
+            "method": self.measured.name,
+            "interval_s": self.interval_s,
+            "interval_steps": self.steps,
+            "effective": self.shares.effective,
+            "effective_low": self.low,
+            "effective_high": self.high,
+            **{f"lost_{part}": getattr(self.shares, part) for part in expected.PARTS},
+            "largest_loss": self.shares.largest_loss,
+            "flat_from_s": self.flat_from_s,
+            "flat_to_s": self.flat_to_s,
+            **{f"cost_{name}": value for name, value in asdict(self.measured.costs).items()},
+            "notes": list(self.measured.notes),
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The effective share of a method over random draws of a job from a trace."""
+
+    mean: float
+    low: float  # the 5th and 95th percentile of the draws
+    high: float
+
+
+def measured(rows: Iterable[Row], assumed: Assumed) -> list[Measured]:
+    """Return the costs of every method whose rows of one state and world are complete."""
+    by_case: dict[tuple[str, str, str, str, str, int, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.status != "ok" or not row.method:
+            continue
+        if row.experiment in ("cost", "train"):
+            state = (row.workload, row.preset, row.precision, row.world, row.strategy)
+            key = (row.framework, row.method, *state)
+            by_case.setdefault(key, {}).setdefault(row.experiment, row)
+    several = len({key[0] for key in by_case}) > 1
+    states = {key[2:] for key in by_case}
+    found = []
+    for key, experiments in by_case.items():
+        framework, method, workload, preset, precision, world, _ = key
+        name = f"{framework} {method}" if several else method
+        if len(states) > 1:
+            name += f", {workload} {preset} {precision}, {ranks_in_words([world])}"
+        one = _measured(name, experiments.get("cost"), experiments.get("train"), assumed)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def scaled(
+    one: Measured, factor: float, node_bytes_per_s: float, storage_bytes_per_s: float, nodes: int
+) -> Measured:
+    """Return the costs for a state that is `factor` times as large, divided over nodes.
+
+    The stall grows with the bytes of a rank. The lag is that of the slower of the node's and the
+    whole storage's bandwidth, where they are given (0 where not), and the restore likewise.
+    """
+
+    def of(costs: Costs) -> Costs:
+        stored_bytes = factor * (one.state_bytes or 0)
+        lags_s = [factor * costs.lag_s]
+        if node_bytes_per_s:
+            lags_s = [stored_bytes / nodes / node_bytes_per_s]
+        if storage_bytes_per_s:
+            lags_s.append(stored_bytes / storage_bytes_per_s)
+        by_bandwidth = bool(node_bytes_per_s or storage_bytes_per_s)
+        return replace(
+            costs,
+            training_s=factor * costs.training_s,
+            lag_s=max(lags_s),
+            restore_s=max(lags_s) if by_bandwidth else factor * costs.restore_s,
+        )
+
+    note = f"extrapolated from the measured state to {factor:.3g} times its bytes"
+    return replace(
+        one,
+        costs=of(one.costs),
+        cheapest=of(one.cheapest),
+        dearest=of(one.dearest),
+        notes=(*one.notes, note),
+    )
+
+
+def advise(one: Measured, assumed: Assumed) -> Advice:
+    """Return the best interval of a method under failures at random instants."""
+    best_s = policies.bounded_s(one.costs, assumed.mtbf_s, assumed.budget)
+    # Nobody saves within a step.
+    best_s = max(best_s, one.step_s or 0.0, _LEAST_S)
+    low_s, high_s = expected.flat_from_to(one.costs, best_s, assumed.mtbf_s)
+    return Advice(
+        measured=one,
+        interval_s=best_s,
+        shares=expected.shares(one.costs, best_s, assumed.mtbf_s),
+        low=expected.effective_share(one.dearest, best_s, assumed.mtbf_s),
+        high=expected.effective_share(one.cheapest, best_s, assumed.mtbf_s),
+        flat_from_s=max(low_s, one.step_s or 0.0),
+        flat_to_s=high_s,
+    )
+
+
+def job_mtbf_s(nodes: int, rate_per_node_s: float, rate_of_job_s: float = 0.0) -> float:
+    """Return the mean time between two failures of a job: the rates of all its parts add up."""
+    rate = nodes * rate_per_node_s + rate_of_job_s
+    return math.inf if rate == 0.0 else 1.0 / rate
+
+
+def judged(
+    advice: Sequence[Advice], trace: failures.NodeFailures, needed: int, spares: int
+) -> list[Judged]:
+    """Return what share of the time each method trains, over random draws of a job from a trace.
+
+    All methods go through the same draws, so their differences are paired.
+    """
+    rng = np.random.default_rng(_SEED)
+    costs = [each.measured.costs for each in advice]
+    intervals_s = np.array([[each.interval_s] for each in advice])
+    drawn = []
+    for _ in range(DRAWS):
+        nodes = failures.chosen(trace, needed + spares, rng)
+        found = replay.interruptions(nodes, needed)
+        drawn.append(replay.effective_shares(found, costs, intervals_s)[:, 0])
+    by_method = np.array(drawn).T
+    low, high = np.percentile(by_method, (5, 95), axis=1)
+    means = by_method.mean(axis=1)
+    triples = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
+    return [Judged(mean, least, most) for mean, least, most in triples]
+
+
+def curve(one: Measured, assumed: Assumed, intervals_s: Sequence[float]) -> list[float]:
+    """Return the effective share of a method at each interval."""
+    return [
+        expected.effective_share(one.costs, interval_s, assumed.mtbf_s)
+        for interval_s in intervals_s
+    ]
+
+
+_LEAST_S = 1e-3  # a checkpoint that costs nothing is taken as often as anything is
+
+
+def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) -> Measured | None:
+    """Return a method's costs from its rows; None where neither says what a checkpoint costs."""
+    notes = []
+    overhead = _estimate(train, "overhead_s")
+    stall = _estimate(cost, "stall_s")
+    training = overhead or stall
+    if training is None:
+        return None
+    if overhead is None:
+        notes.append("the slowdown of training was not measured, so a checkpoint costs its stall")
+    durable = _estimate(cost, "durable_s")
+    load = _estimate(cost, "load_s")
+    if durable is None or stall is None:
+        notes.append("the lag until durable was not measured, and counts as 0")
+    if load is None:
+        notes.append("the restore was not measured, and counts as 0")
+
+    def costs(end: str) -> Costs:
+        lag_s = _end(durable, end) - _end(stall, end) if durable and stall else 0.0
+        return Costs(
+            training_s=max(0.0, _end(training, end)),
+            lag_s=max(0.0, lag_s),
+            restore_s=max(0.0, _end(load, end)) if load else 0.0,
+            restart_s=assumed.restart_s,
+            detect_s=assumed.detect_s,
+        )
+
+    step = _estimate(train, "step_s")
+    size = getattr(train or cost, "state_bytes", None)
+    return Measured(
+        name,
+        costs("value"),
+        costs("low"),
+        costs("high"),
+        step.value if step else None,
+        size,
+        tuple(notes),
+    )
+
+
+def _estimate(row: Row | None, name: str) -> Estimate | None:
+    value = getattr(row, name, None)
+    return value if isinstance(value, Estimate) else None
+
+
+def _end(estimate: Estimate, end: str) -> float:
+    return float(getattr(estimate, end))

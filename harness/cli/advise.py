@@ -1,0 +1,285 @@
+"""The command `advise`: how often to checkpoint with each method of a stored run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from harness.analysis import advice
+from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.runs import read_run
+from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
+from harness.cli.printing import print_table
+from harness.intervals import failures
+from harness.run import store
+from harness.run.errors import UsageError, nearest
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_NODES = 128  # of the job where nobody says how large it is
+_GIGA = 1e9
+_MOSTLY = 0.6  # a part of the loss beside which no other matters much
+
+
+class Format(StrEnum):
+    """What the command prints."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+@app.command("advise")
+def advise_command(
+    name: Annotated[str, typer.Argument(metavar="RUN")],
+    job_mtbf: Annotated[
+        str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
+    ] = "",
+    node_mtbf: Annotated[
+        str,
+        typer.Option("--node-mtbf", help="The same of one node, such as 250d, which is assumed."),
+    ] = "250d",
+    ranks: Annotated[int, typer.Option(help="Ranks of the job.", min=1)] = 8 * _NODES,
+    ranks_per_node: Annotated[int, typer.Option(help="Ranks on each node.", min=1)] = 8,
+    trace: Annotated[
+        str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
+    ] = "",
+    spares: Annotated[
+        int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0)
+    ] = 0,
+    restart: Annotated[
+        str, typer.Option(help="From a failure's detection to the beginning of the restore.")
+    ] = "2m",
+    detect: Annotated[str, typer.Option(help="From a failure to its detection.")] = "10s",
+    budget: Annotated[
+        str, typer.Option(help="What checkpoints may cost without failures, such as 3.5%.")
+    ] = "",
+    state_bytes: Annotated[
+        float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
+    ] = 0,
+    node_bandwidth: Annotated[
+        float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
+    ] = 0,
+    storage_bandwidth: Annotated[
+        float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
+    ] = 0,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="Print as.")] = Format.TABLE,
+    results: ResultsOption = RESULTS,
+) -> None:
+    """Say how often to checkpoint with each method of a run, and what it is worth.
+
+    The costs of a checkpoint are those of the run. Failures are assumed to come at random, with the
+    rate of the job or of its nodes, or they are those of a real trace.
+    """
+    if trace and trace not in failures.TRACES:
+        raise nearest("trace", trace, failures.TRACES)
+    if spares and not trace:
+        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
+    run = read_run(store.Run(store.find(results, name)))
+    warn_of_damages(run.stored)
+    nodes = -(-ranks // ranks_per_node)
+    rate_per_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
+    learnt, judging = failures.halves(failures.trace(trace)) if trace else (None, None)
+    if learnt is not None:
+        rate_per_node_s = learnt.rate_per_node_s
+    mtbf_s = advice.job_mtbf_s(nodes, rate_per_node_s)
+    if job_mtbf:
+        mtbf_s = _seconds("--job-mtbf", job_mtbf)
+    assumed = Assumed(
+        mtbf_s,
+        _seconds("--restart", restart),
+        _seconds("--detect", detect),
+        _share("--budget", budget) if budget else None,
+    )
+    found = advice.measured(run.rows, assumed)
+    if not found:
+        raise UsageError(
+            f"run {run.name} has no costs of checkpoints; take a run of the suite train-ranks, "
+            "train or bench"
+        )
+    if state_bytes:
+        found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
+    _require_sensible(found, assumed)
+    advised = [advice.advise(one, assumed) for one in found]
+    advised.sort(key=lambda each: -each.shares.effective)
+    judged = advice.judged(advised, judging, nodes, 0) if judging is not None else None
+    if folder is not None:
+        _draw(advised, assumed, folder, run.name)
+    if format_ is Format.JSON:
+        put(_as_json(advised, judged, assumed))
+        return
+    print_table(out, _table(f"run {run.name}", advised, judged))
+    _explain(advised, assumed, nodes, trace)
+    if judging is not None and spares:
+        _try_spares(advised[0], judging, nodes, spares)
+
+
+def _seconds(option: str, text: str) -> float:
+    """Return a duration such as 8h in seconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or float(match[1]) <= 0:
+        raise UsageError(
+            f"{option} is {text!r}, and must be a time above 0 with its unit: 30s, 10m, 8h or 250d"
+        )
+    return float(match[1]) * _UNITS_S[match[2]]
+
+
+def _share(option: str, text: str) -> float:
+    match = _SHARE.fullmatch(text.strip())
+    if match is None or not 0 < float(match[1]) < 100:
+        raise UsageError(f"{option} is {text!r}, and must be a percentage such as 3.5%")
+    return float(match[1]) / 100
+
+
+def _scaled(
+    found: Sequence[Measured], state_bytes: float, node: float, storage: float, nodes: int
+) -> list[Measured]:
+    unknown = [one.name for one in found if not one.state_bytes]
+    if unknown:
+        raise UsageError(f"--state-bytes needs the measured size, which {unknown[0]} lacks")
+    return [
+        advice.scaled(
+            one, state_bytes / (one.state_bytes or 1), node * _GIGA, storage * _GIGA, nodes
+        )
+        for one in found
+    ]
+
+
+def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
+    """Raise UsageError where the job fails more often than it can come back."""
+    slowest = max(found, key=lambda one: one.costs.recovery_s)
+    if assumed.mtbf_s <= slowest.costs.recovery_s:
+        raise UsageError(
+            f"the job fails every {_time(assumed.mtbf_s)}, and takes "
+            f"{_time(slowest.costs.recovery_s)} to come back, so it would hardly ever train; "
+            "give a larger MTBF, fewer ranks or a shorter --restart"
+        )
+
+
+def _table(title: str, advised: Sequence[Advice], judged: Sequence[advice.Judged] | None) -> Table:
+    table = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for heading in ("method", "every", "steps", "trains", "checkpoints", "recompute"):
+        table.add_column(heading, justify="left" if heading == "method" else "right")
+    for heading in ("detect", "restart", "restore", "as good from", "to"):
+        table.add_column(heading, justify="right")
+    if judged is not None:
+        table.add_column("in the trace", justify="right")
+    for number, each in enumerate(advised):
+        shares = each.shares
+        cells = [
+            escape(each.measured.name),
+            _time(each.interval_s),
+            str(each.steps or "–"),
+            f"{shares.effective:.2%} [{each.low:.2%}–{each.high:.2%}]",
+            *(f"{getattr(shares, part):.2%}" for part in ("checkpoints", "recompute")),
+            *(f"{getattr(shares, part):.2%}" for part in ("detect", "restart", "restore")),
+            _time(each.flat_from_s),
+            _time(each.flat_to_s),
+        ]
+        if judged is not None:
+            one = judged[number]
+            cells.append(f"{one.mean:.2%} [{one.low:.2%}–{one.high:.2%}]")
+        table.add_row(*cells)
+    return table
+
+
+def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str) -> None:
+    """Say in words what the best method's loss is, and what was assumed."""
+    best = advised[0]
+    lost = best.shares.lost
+    part = best.shares.largest_loss
+    share = getattr(best.shares, part) / lost if lost else 0.0
+    words = f"With {best.measured.name}, the largest part of the lost time is {part}: {share:.0%}."
+    if share > _MOSTLY and part in ("detect", "restart"):
+        words += " A better checkpoint cannot help with that."
+    _say(words)
+    _say(
+        f"The interval is flat: between {_time(best.flat_from_s)} and {_time(best.flat_to_s)} the "
+        "share stays within half a point."
+    )
+    _say(
+        f"Assumed: a failure every {_time(assumed.mtbf_s)} ({nodes} nodes), "
+        f"{_time(assumed.restart_s)} to restart, {_time(assumed.detect_s)} to detect it. Measured: "
+        "what a checkpoint costs. In brackets is what follows from the intervals of the costs."
+    )
+    if trace:
+        known = failures.TRACES[trace][1]
+        _say(
+            f"In the trace: the mean and the 5th to 95th percentile of {advice.DRAWS} jobs drawn "
+            f"from the second half of {trace}, whose first half gave the failure rate."
+        )
+        if nodes > known:
+            _say(
+                f"Extrapolated: {trace} has {known} nodes, so {nodes} are copies of it at other "
+                "instants, which lose its bursts."
+            )
+    for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
+        names = [each.measured.name for each in advised if note in each.measured.notes]
+        whose = "all methods" if len(names) == len(advised) else ", ".join(names)
+        _say(f"{whose}: {note}.")
+
+
+def _try_spares(best: Advice, judging: failures.NodeFailures, nodes: int, spares: int) -> None:
+    """Print what spare nodes are worth, for each node that is paid for."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("spares", "trains", "per node, spares included"):
+        table.add_column(heading, justify="right")
+    shares = {}
+    for count in range(spares + 1):
+        (one,) = advice.judged([best], judging, nodes, count)
+        shares[count] = one.mean * nodes / (nodes + count)
+        table.add_row(str(count), f"{one.mean:.2%}", f"{shares[count]:.2%}")
+    print_table(out, table)
+    most = max(shares, key=lambda count: shares[count])
+    _say(f"Per node, {most} spare nodes are best with {best.measured.name}.")
+
+
+def _as_json(
+    advised: Sequence[Advice], judged: Sequence[advice.Judged] | None, assumed: Assumed
+) -> str:
+    lines = []
+    for number, each in enumerate(advised):
+        line = each.to_json() | {"job_mtbf_s": assumed.mtbf_s}
+        if judged is not None:
+            one = judged[number]
+            line |= {"in_trace": one.mean, "in_trace_p5": one.low, "in_trace_p95": one.high}
+        lines.append(line)
+    return json.dumps(lines, indent=1) + "\n"
+
+
+def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> None:
+    """Draw the share of the time that trains over the interval, a curve for each method."""
+    # Matplotlib takes long to import, and the table does not need it.
+    from harness.analysis import advice_figure
+
+    for file in advice_figure.write(advised, assumed, folder, run):
+        _say(f"{file}")
+
+
+def _time(seconds: float) -> str:
+    """Return a duration in the largest unit that it has one of."""
+    if math.isinf(seconds):
+        return "never"
+    for unit in ("d", "h", "m"):
+        if seconds >= _UNITS_S[unit]:
+            return f"{seconds / _UNITS_S[unit]:.3g} {'min' if unit == 'm' else unit}"
+    return f"{seconds:.3g} s"
+
+
+def _say(text: str) -> None:
+    out.print(escape(text), highlight=False, soft_wrap=True)

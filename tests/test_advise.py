@@ -1,0 +1,128 @@
+"""The command `advise` on stored runs: its numbers, its words, and wrong input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from stubs import Ended, command
+
+from harness.analysis.advice import Assumed, advise, measured
+from harness.analysis.runs import reference_runs
+
+RUN = next(
+    run.stored.folder for run in reference_runs() if run.name.endswith("train-ranks-pytorch")
+)
+FAULTS = next(run.stored.folder for run in reference_runs() if "-faults-" in run.name)
+
+
+def advised(*options: str) -> Ended:
+    return command("advise", str(RUN), *options)
+
+
+def test_every_method_gets_an_interval_and_the_split_of_its_loss() -> None:
+    lines = json.loads(advised("--format", "json").output)
+    assert len(lines) == 12
+    for line in lines:
+        lost = sum(value for name, value in line.items() if name.startswith("lost_"))
+        assert line["effective"] + lost == pytest.approx(1.0)
+        assert line["effective_low"] <= line["effective"] <= line["effective_high"]
+        assert line["flat_from_s"] <= line["interval_s"] <= line["flat_to_s"]
+        assert line["interval_steps"] >= 1
+        assert line["notes"] == []
+    shares = [line["effective"] for line in lines]
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_a_run_without_training_says_that_the_slowdown_is_missing() -> None:
+    bench = next(run for run in reference_runs() if run.name.endswith("-bench-jax"))
+    assumed = Assumed(mtbf_s=36_000, restart_s=60, detect_s=10)
+    for one in measured(bench.rows, assumed):
+        assert any("slowdown of training was not measured" in note for note in one.notes)
+        assert advise(one, assumed).steps is None
+
+
+def test_more_ranks_fail_more_often() -> None:
+    few, many = (
+        json.loads(advised("--format", "json", "--ranks", ranks).output)[0]["job_mtbf_s"]
+        for ranks in ("8", "80")
+    )
+    assert few == pytest.approx(10 * many)
+
+
+def test_a_larger_state_is_extrapolated() -> None:
+    small, large = (
+        json.loads(advised("--format", "json", *options).output)[0]
+        for options in ((), ("--state-bytes", "1e12", "--node-bandwidth", "2"))
+    )
+    assert large["cost_lag_s"] == pytest.approx(1e12 / 128 / 2e9)
+    assert large["cost_training_s"] > 1000 * small["cost_training_s"]
+    assert any("extrapolated" in note for note in large["notes"])
+
+
+def test_a_budget_lengthens_the_interval() -> None:
+    free, bound = (
+        json.loads(advised("--format", "json", *options).output)[0]
+        for options in ((), ("--budget", "0.001%"))
+    )
+    assert bound["interval_s"] > free["interval_s"]
+    assert bound["cost_training_s"] / bound["interval_s"] <= 1e-5
+
+
+def test_the_words_name_the_largest_loss_and_what_was_assumed() -> None:
+    output = advised("--restart", "1h", "--job-mtbf", "1d").output
+    assert "the largest part of the lost time is restart" in output
+    assert "A better checkpoint cannot help with that." in output
+    assert "Assumed: a failure every 1 d" in output
+
+
+def test_a_trace_judges_by_its_second_half() -> None:
+    lines = json.loads(advised("--format", "json", "--trace", "lanl-20", "--ranks", "512").output)
+    for line in lines:
+        assert 0 < line["in_trace_p5"] <= line["in_trace"] <= line["in_trace_p95"] <= 1
+    # A job without spares waits for repairs, which the formula leaves out.
+    assert lines[0]["in_trace"] < lines[0]["effective"]
+
+
+def test_spares_are_tried_and_the_best_count_is_named() -> None:
+    output = advised("--trace", "lanl-20", "--ranks", "512", "--spares", "2").output
+    assert "spare nodes are best with deepfreeze" in output
+
+
+def test_more_nodes_than_the_trace_has_are_called_extrapolated() -> None:
+    assert (
+        "Extrapolated: gpu-400 has 400 nodes"
+        in advised("--trace", "gpu-400", "--ranks", "16384").output
+    )
+
+
+def test_a_figure_is_written(tmp_path: Path) -> None:
+    advised("--out", str(tmp_path))
+    assert sorted(file.suffix for file in tmp_path.iterdir()) == [".png", ".svg"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--job-mtbf", "8"), "--job-mtbf is '8', and must be a time above 0 with its unit"),
+        (("--job-mtbf", "-8h"), "must be a time above 0 with its unit"),
+        (("--restart", "0s"), "must be a time above 0 with its unit"),
+        (("--budget", "3.5"), "--budget is '3.5', and must be a percentage such as 3.5%"),
+        (("--budget", "120%"), "must be a percentage such as 3.5%"),
+        (("--trace", "gpu-40"), "gpu-400"),
+        (("--spares", "2"), "--spares needs --trace"),
+        (("--job-mtbf", "1m"), "the job fails every 1 min, and takes 2.17 min to come back"),
+        (("--ranks", "0"), "should be greater than or equal to 1"),
+    ],
+)
+def test_wrong_input_gets_one_sentence(options: tuple[str, ...], message: str) -> None:
+    ended = advised(*options)
+    assert (ended.status, ended.escaped) == (2, "")
+    assert message in " ".join((ended.errors + ended.output).split())
+
+
+def test_a_run_without_costs_is_refused() -> None:
+    ended = command("advise", str(FAULTS))
+    assert ended.status == 2
+    assert "has no costs of checkpoints; take a run of the suite" in " ".join(ended.errors.split())
