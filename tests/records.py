@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from harness.experiments.cost.records import OpenedRecord, SaveRecord, UpdatesRecord
+from harness.experiments.drill.records import DrillRecord
 from harness.experiments.faults.records import (
     DisksRecord,
     ErrorsRecord,
@@ -17,6 +18,7 @@ from harness.experiments.faults.records import (
     TriedRecord,
 )
 from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
+from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 from harness.experiments.reshard.records import ReshardRecord
 from harness.experiments.resume.records import (
     Divergence,
@@ -333,6 +335,37 @@ def one_of_each() -> list[Record]:
         IsolatedRecord("isolated", CASE, 0, 0, "save", ("ba9876543210",)),
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
+        *killed_rank(),
+    ]
+
+
+def killed_rank() -> list[Record]:
+    """A record of every type that experiments `recovery` and `drill` write."""
+    return [
+        KillRecord(
+            "kill",
+            CASE,
+            0,
+            0,
+            number=0,
+            slot=1,
+            step=6,
+            instant="before the gradient exchange",
+            ranks_before=4,
+            ranks_after=3,
+            detect_ns=30_000_000,
+            reconfigure_ns=500_000,
+            restart_ns=None,
+            restore_ns=2_000_000,
+            recompute_ns=40_000_000,
+            back_ns=72_500_000,
+            steps_recomputed=0,
+            own_state_lost=True,
+            same_as="fewer ranks",
+        ),
+        SteadyRecord("steady", CASE, 0, 0, 50_000_000, 60_000, 900_000, 0.02, (2.3, 2.2)),
+        RecoveredRecord("recovered", CASE, 0, 0),
+        DrillRecord("drill", CASE, 0, 0, 90_000_000, True, 3, "fewer ranks", "fewer ranks", ""),
     ]
 
 

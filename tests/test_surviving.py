@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from surviving_rank import ITEMS
 
 from harness.surviving import NoMembersLeft, _assigned
-from tests.surviving_rank import ITEMS
 
 ROOT = Path(__file__).resolve().parents[1]
 MPIRUN = Path(sys.executable).parent / "mpirun"
