@@ -119,7 +119,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
     ),
     "harness/docs": rule(
         "harness.docs harness.cli harness.driver harness.analysis harness.experiments harness.run "
-        "harness.wire workloads",
+        "harness.wire harness.intervals workloads",
         "typer pandas matplotlib PIL",
     ),
     "notebooks": rule("harness.analysis", "pandas"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.docs import commands, declared, layers, measured, reference, source
+from harness.docs import commands, declared, layers, measured, reference, source, worth
 
 REGIONS: dict[str, Callable[..., str]] = {
     "columns": declared.columns,
@@ -34,6 +34,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "training": measured.training,
     "training-ranks": measured.training_ranks,
     "workloads": declared.workload_sizes,
+    "worth": worth.worths,
 }
 
 

@@ -1,0 +1,149 @@
+"""What each method is worth under real failures, from the costs of stored runs.
+
+Jobs are drawn from the second half of a trace, and the first half gives the failure rate and so the
+interval. All methods go through the same draws. So their differences are paired, and a difference
+whose interval holds 0 is a tie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.analysis import advice
+from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.statistics import Estimate
+from harness.intervals import failures, replay
+from harness.intervals.failures import NodeFailures
+
+STATE_BYTES = 112_742_891_520
+"""105 GiB: weights, master weights and Adam's slots of 8 billion parameters (MLPerf Storage)."""
+
+GPUS = (8, 128, 1024, 16_384)
+GPUS_A_NODE = 8
+RESTART_S = 120.0
+DETECT_S = 10.0
+_SEED = 2026
+_SPARES_PER_NODES = 32  # one spare for so many nodes, and at least one
+_RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A job of a number of GPUs in a trace, with or without spare nodes."""
+
+    trace: str
+    gpus: int
+    has_spares: bool
+
+    @property
+    def nodes(self) -> int:
+        """The nodes that the job needs."""
+        return -(-self.gpus // GPUS_A_NODE)
+
+    @property
+    def spares(self) -> int:
+        """The spare nodes beside them."""
+        return max(1, self.nodes // _SPARES_PER_NODES) if self.has_spares else 0
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Return whether the trace's system has too few nodes for the job."""
+        return self.nodes + self.spares > failures.TRACES[self.trace][1]
+
+
+@dataclass(frozen=True)
+class Worth:
+    """The effective share of a method in a setting, per node, spares included.
+
+    `gain` is the difference to the first method, with the 95 % interval of its mean over the draws.
+    """
+
+    method: str
+    share: float
+    gain: Estimate
+
+    @property
+    def is_tie(self) -> bool:
+        """Return whether the interval of the difference holds 0."""
+        return self.gain.low <= 0.0 <= self.gain.high
+
+
+def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Worth]:
+    """Return what each method is worth in a setting, against the first of them."""
+    learnt, judging = failures.halves(failures.trace(setting.trace))
+    advised = _advised(found, setting, learnt.rate_per_node_s)
+    rng = np.random.default_rng(_SEED)
+    by_draw = np.array([_shares(advised, judging, setting, rng) for _ in range(draws)])
+    by_draw *= setting.nodes / (setting.nodes + setting.spares)
+    made = []
+    for index, each in enumerate(advised):
+        share = float(by_draw[:, index].mean())
+        gain = mean_with_interval(by_draw[:, index] - by_draw[:, 0])
+        made.append(Worth(each.measured.name, share, gain))
+    return made
+
+
+def effect_of_bursts(one: Measured, setting: Setting, draws: int) -> Estimate:
+    """Return by how much the share differs from that under the same failures without bursts.
+
+    There, each failure comes at a random instant to a random node, and takes its repair with it.
+    Below 0, bursts hurt.
+    """
+    learnt, judging = failures.halves(failures.trace(setting.trace))
+    advised = _advised([one], setting, learnt.rate_per_node_s)
+    rng = np.random.default_rng(_SEED)
+    differences = []
+    for _ in range(draws):
+        real = _shares(advised, judging, setting, rng)
+        scattered = _shares(advised, _scattered(judging, rng), setting, rng)
+        differences.append(real[0] - scattered[0])
+    return mean_with_interval(np.array(differences))
+
+
+def mean_with_interval(values: NDArray[np.float64]) -> Estimate:
+    """Return the mean over draws, with its 95 % interval from resampled draws (bootstrap)."""
+    rng = np.random.default_rng(_SEED)
+    means = rng.choice(values, (_RESAMPLES, len(values))).mean(axis=1)
+    low, high = np.percentile(means, (2.5, 97.5))
+    return Estimate(float(values.mean()), float(low), float(high))
+
+
+def _advised(found: Sequence[Measured], setting: Setting, rate_per_node_s: float) -> list[Advice]:
+    """Return the advice for a state that is divided over the job's nodes."""
+    mtbf_s = advice.job_mtbf_s(setting.nodes, rate_per_node_s)
+    assumed = Assumed(mtbf_s, RESTART_S, DETECT_S)
+    advised = []
+    for one in found:
+        factor = STATE_BYTES / (one.state_bytes or 1) / setting.nodes
+        share_of_node = advice.scaled(one, factor, 0.0, 0.0, setting.nodes)
+        advised.append(advice.advise(share_of_node, assumed))
+    return advised
+
+
+def _shares(
+    advised: Sequence[Advice], judging: NodeFailures, setting: Setting, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the effective share of each method in one draw of a job."""
+    nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
+    found = replay.interruptions(nodes, setting.nodes)
+    costs = [each.measured.costs for each in advised]
+    intervals_s = np.array([[each.interval_s] for each in advised])
+    return replay.effective_shares(found, costs, intervals_s)[:, 0]
+
+
+def _scattered(found: NodeFailures, rng: np.random.Generator) -> NodeFailures:
+    """Return the same failures at random instants and nodes, each with its repair."""
+    count = len(found.at_s)
+    order = rng.permutation(count)
+    return NodeFailures(
+        found.nodes,
+        found.length_s,
+        np.sort(rng.uniform(0.0, found.length_s, count)),
+        rng.integers(found.nodes, size=count),
+        found.repair_s[order],
+        found.interrupts[order],
+    )
