@@ -10,9 +10,13 @@ Daly's formula (2006, equation 20).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.intervals.costs import Costs
+
+_ENDLESS = 700.0  # exp of more does not fit into a float
+_HALVINGS = 60
 
 PARTS = ("checkpoints", "recompute", "detect", "restart", "restore")
 
@@ -83,13 +87,8 @@ def flat_from_to(
     return max(low_s, costs.lag_s), _boundary(is_enough, best_s, best_s * 1e6)
 
 
-_ENDLESS = 700.0  # exp of more does not fit into a float
-_HALVINGS = 60
-
-
-def _boundary(is_enough: object, good_s: float, bad_s: float) -> float:
+def _boundary(is_enough: Callable[[float], bool], good_s: float, bad_s: float) -> float:
     """Return the interval between a good and a bad one at which it changes, by bisection."""
-    assert callable(is_enough)
     if is_enough(bad_s):
         return bad_s
     for _ in range(_HALVINGS):

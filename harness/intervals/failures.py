@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import gamma
 
 _FOLDER = Path(__file__).resolve().parents[2] / "workloads" / "failures"
 S_AN_HOUR = 3600.0
@@ -105,7 +106,7 @@ def drawn(
     for which its failures are drawn from some mean gaps before.
     """
     mean_s = 1.0 / rate_per_node_s
-    scale_s = mean_s / float(np.exp(_log_gamma(1.0 + 1.0 / shape)))
+    scale_s = mean_s / float(gamma(1.0 + 1.0 / shape))
     if shape == 1.0:
         count = rng.poisson(nodes * length_s * rate_per_node_s)
         at_s = np.sort(rng.uniform(0.0, length_s, count))
@@ -177,9 +178,3 @@ def _renewals(
     at_s = np.concatenate(found_s)
     order = np.argsort(at_s)
     return at_s[order], np.concatenate(found_nodes)[order]
-
-
-def _log_gamma(value: float) -> float:
-    from math import lgamma
-
-    return lgamma(value)
