@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from surviving_rank import ITEMS
 
@@ -19,12 +22,13 @@ STEPS = 3
 WHOLE = sum(step * 100 + item for step in range(STEPS) for item in range(ITEMS))
 DONE = re.compile(r"done slot (\d+) of (\d+): (\d+) calls (\d+)")
 LIMIT_S = 30  # of a job that takes less than two seconds
+END_S = 10  # for ranks whose launcher is gone
 
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside the interpreter")
 
 
-def run_ranks(ranks: int, members: int, *deaths: str) -> list[tuple[int, int, int, int]]:
-    """Return slot, slots, sum and calls of every rank that came to its end."""
+def started(ranks: int, members: int, *deaths: str, steps: int = STEPS) -> subprocess.Popen[str]:
+    """Start a job of ranks under mpirun."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -32,17 +36,25 @@ def run_ranks(ranks: int, members: int, *deaths: str) -> list[tuple[int, int, in
     }
     start = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), "--bind-to", "none"]
     mapping = ["--map-by", f"ppr:{ranks}:node:oversubscribe"]
-    rank = [sys.executable, "-m", "tests.surviving_rank", str(members), str(STEPS), *deaths]
-    finished = subprocess.run(
+    rank = [sys.executable, "-m", "tests.surviving_rank", str(members), str(steps), *deaths]
+    return subprocess.Popen(
         [*start, *mapping, *rank],
         cwd=ROOT,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
-        timeout=LIMIT_S,
-        check=False,
     )
-    found = DONE.findall(finished.stdout)
+
+
+def run_ranks(ranks: int, members: int, *deaths: str) -> list[tuple[int, int, int, int]]:
+    """Return slot, slots, sum and calls of every rank that came to its end."""
+    job = started(ranks, members, *deaths)
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    finally:
+        job.kill()
+    found = DONE.findall(output)
     return sorted(
         (int(slot), int(slots), int(total), int(calls)) for slot, slots, total, calls in found
     )
@@ -134,3 +146,39 @@ def test_a_spare_may_die_while_it_waits() -> None:
         (0, 2, WHOLE),
         (1, 2, WHOLE),
     ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_all_ranks_end_when_the_launcher_is_killed() -> None:
+    """None of them needs to be ended, and none goes on."""
+    job = started(3, 3, steps=1_000_000)
+    ranks = []
+    try:
+        ranks = ranks_of(job)
+        job.kill()
+        job.wait()
+        _, living = psutil.wait_procs(ranks, timeout=END_S)
+        assert living == []
+    finally:
+        job.kill()
+        for rank in ranks:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rank.kill()
+
+
+def ranks_of(job: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes of the ranks, once all of them are there."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s:
+        ranks = [
+            child
+            for child in psutil.Process(job.pid).children(recursive=True)
+            if "tests.surviving_rank" in child.cmdline()
+        ]
+        if len(ranks) == 3 and all(rank.num_threads() > 1 for rank in ranks):
+            # They are in MPI, which starts threads.
+            time.sleep(0.5)
+            return ranks
+        time.sleep(0.1)
+    raise AssertionError("the ranks did not start")
