@@ -12,7 +12,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 MOST_BYTES = 1 << 20
-NAMES = ["formats-and-sizes", "reproduce-the-studies", "resume-bitwise", "scale", "which-method"]
+NAMES = [
+    *("formats-and-sizes", "how-often", "reproduce-the-studies", "resume-bitwise", "scale"),
+    "which-method",
+]
 
 
 def executed(notebook: nbformat.NotebookNode) -> nbformat.NotebookNode:

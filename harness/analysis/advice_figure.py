@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
@@ -12,8 +11,10 @@ from matplotlib.ticker import PercentFormatter
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed
+from harness.analysis.figures.drawn import Drawn
 from harness.analysis.figures.style import STYLE, frame, logarithmic_seconds, series
 
+_TITLE = "What share of the time trains, by the interval between two checkpoints"
 _GUIDE = (
     "Higher is better. A curve is a method, and its mark the advised interval. Where a curve is "
     "flat, the interval matters little."
@@ -24,24 +25,19 @@ _POINTS = 200
 _AROUND = 30.0  # the axis reaches so many times below and above the advised intervals
 
 
-def write(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> tuple[Path, Path]:
-    """Write the figure as SVG and PNG, and return the files."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        figure = _figure(advised, assumed, run)
-        files = folder / f"advice-{run}.svg", folder / f"advice-{run}.png"
-        for file in files:
-            figure.savefig(file)
-    return files
-
-
-def _figure(advised: Sequence[Advice], assumed: Assumed, run: str) -> Figure:
-    title = "What share of the time trains, by the interval between two checkpoints"
+def draw(advised: Sequence[Advice], assumed: Assumed, run: str) -> Drawn:
+    """Draw a curve for each method of a run."""
     words = (
         f"Run {run}. Failures at random instants, every {assumed.mtbf_s / 3600:.3g} h on average; "
         f"{assumed.restart_s:.3g} s to restart, {assumed.detect_s:.3g} s to detect."
     )
-    figure, body = frame(title, _GUIDE, words, _WIDTH_INCHES, _HEIGHT_INCHES)
+    with mpl.rc_context(STYLE):
+        figure = _figure(advised, assumed, words)
+    return Drawn(f"advice-{run}", _TITLE, f"{_GUIDE} {words}", (), figure)
+
+
+def _figure(advised: Sequence[Advice], assumed: Assumed, words: str) -> Figure:
+    figure, body = frame(_TITLE, _GUIDE, words, _WIDTH_INCHES, _HEIGHT_INCHES)
     axes = body.subplots()
     best_s = [each.interval_s for each in advised]
     low_s, high_s = min(best_s) / _AROUND, max(best_s) * _AROUND

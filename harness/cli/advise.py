@@ -266,9 +266,10 @@ def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -
     """Draw the share of the time that trains over the interval, a curve for each method."""
     # Matplotlib takes long to import, and the table does not need it.
     from harness.analysis import advice_figure
+    from harness.analysis.figures import drawn
 
-    for file in advice_figure.write(advised, assumed, folder, run):
-        _say(f"{file}")
+    saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
+    _say(f"{saved.svg}, {saved.png.name}: {saved.title}")
 
 
 def _time(seconds: float) -> str:
