@@ -91,7 +91,8 @@ def test_the_memory_before_is_what_is_resident_at_the_start() -> None:
     """So its growth over the samples of a process is what the process keeps."""
     touch(64 * MIB)
     first = usage.since(usage.begin())
-    kept = np.ones(32 * MIB, dtype=np.uint8)
+    # The C library may take up to 32 MiB from what an earlier test has freed.
+    kept = np.ones(48 * MIB, dtype=np.uint8)
     second = usage.since(usage.begin())
     resident_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
     assert second.rss_before_bytes == pytest.approx(resident_bytes, abs=4 * MIB)
