@@ -93,6 +93,19 @@ def test_an_estimate_grows_with_samples_processes_and_bytes() -> None:
     assert judge.estimated_s([]) == 0
 
 
+def test_an_estimate_counts_the_jobs_of_each_case() -> None:
+    """A restart after each of six kills takes longer than two jobs."""
+    restart, shrink = (
+        judge.estimated_s([replaced(planned(), experiment="recovery", settings={"way": way})])
+        for way in ("restart", "shrink")
+    )
+    assert restart > shrink + 4
+
+
+def replaced(item: PlannedCase, **changes: object) -> PlannedCase:
+    return replace(item, case=replace(item.case, **changes))
+
+
 def test_an_estimate_counts_the_steps_of_training() -> None:
     def training(every: int) -> PlannedCase:
         item = planned(preset="full")

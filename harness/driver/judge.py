@@ -19,6 +19,7 @@ _FLOOR_JOB_S = 1.2
 _SAMPLE_S = 0.4
 _FLOOR_SAMPLE_S = 0.1
 _BYTES_PER_S = 250e6
+_CORES = 2
 _TRAINED_BYTES_PER_S = 600e6  # bytes of state whose training step takes a second
 
 
@@ -71,7 +72,10 @@ def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Return roughly how many seconds a plan will take."""
     floors = catalog.floors()
     jobs_s = sum(_jobs_s(unit, unit.case.framework in floors) for unit in group(plan))
-    return jobs_s + sum(_samples_s(item, item.case.framework in floors) for item in plan)
+    for item in plan:
+        is_floor = item.case.framework in floors
+        jobs_s += _samples_s(item, is_floor) + _own_jobs_s(item, is_floor)
+    return jobs_s
 
 
 def _named(item: PlannedCase, outcome: Outcome) -> str:
@@ -85,6 +89,13 @@ def _jobs_s(unit: Unit, is_floor: bool) -> float:
     stages = len(experiments.experiment(unit.case.experiment).stages)
     job_s = _FLOOR_JOB_S if is_floor else _JOB_S
     return (stages * unit.processes + 1) * job_s
+
+
+def _own_jobs_s(item: PlannedCase, is_floor: bool) -> float:
+    """Return the seconds of the jobs that are a case's own. Its ranks share the processors."""
+    jobs = experiments.experiment(item.case.experiment).jobs_a_case(item.case)
+    job_s = _FLOOR_JOB_S if is_floor else _JOB_S
+    return jobs * job_s * max(1.0, item.case.world / _CORES)
 
 
 def _samples_s(item: PlannedCase, is_floor: bool) -> float:

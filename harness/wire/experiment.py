@@ -24,6 +24,11 @@ def no_steps(case: Case) -> int:
     return 0
 
 
+def no_jobs(case: Case) -> int:
+    """Return 0: all jobs are those of the stages, which cases share."""
+    return 0
+
+
 @dataclass(frozen=True)
 class Stage:
     """One job of a process slot. The function of this name in the experiment's `worker.py` does it.
@@ -95,7 +100,8 @@ class Experiment:
     `reads_in_another_world` says that other ranks load what these saved, so a method must allow
     that. `compares_frameworks` says that a row means something only beside rows of other
     frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside
-    the checkpoints that are kept. `steps_a_sample` counts the training steps of one sample. With
+    the checkpoints that are kept. `steps_a_sample` counts the training steps of one sample, and
+    `jobs_a_case` the jobs that the experiment's `driver.py` starts for one case alone. With
     `checks_timed_saves`, timed saves are loaded too.
     """
 
@@ -112,6 +118,7 @@ class Experiment:
     compares_frameworks: bool = False
     states_at_work: Callable[[Case], int] = three_states
     steps_a_sample: Callable[[Case], int] = no_steps
+    jobs_a_case: Callable[[Case], int] = no_jobs
     checks_timed_saves: bool = False
 
     @property

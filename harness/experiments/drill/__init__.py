@@ -1,6 +1,7 @@
 """Failures that are harder than one killed rank, and whether training survives each of them."""
 
 from harness.experiments.recovery import WAYS, states_at_work
+from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 DRILLS = {
@@ -15,6 +16,12 @@ DRILLS = {
 }
 """The failures, and their names in words."""
 
+
+def jobs_a_case(case: Case) -> int:
+    """Return 1: the job in which ranks fail."""
+    return 1
+
+
 EXPERIMENT = Experiment(
     name="drill",
     question="Does training survive harder failures?",
@@ -28,4 +35,5 @@ EXPERIMENT = Experiment(
         "failure": SuiteKey("what fails", choices=tuple(DRILLS)),
     },
     states_at_work=states_at_work,
+    jobs_a_case=jobs_a_case,
 )

@@ -25,6 +25,11 @@ def states_at_work(case: Case) -> int:
     return 4
 
 
+def jobs_a_case(case: Case) -> int:
+    """Return about how many jobs a case has: a restart after each of six kills, or two jobs."""
+    return 7 if case.settings.get("way") == "restart" else 2
+
+
 EXPERIMENT = Experiment(
     name="recovery",
     question="What does a killed rank cost?",
@@ -48,4 +53,5 @@ EXPERIMENT = Experiment(
         ),
     },
     states_at_work=states_at_work,
+    jobs_a_case=jobs_a_case,
 )
