@@ -1,0 +1,198 @@
+"""A rank that trains: its steps, its checkpoints, and the worlds that it trains in."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.experiments.recovery.checkpoints import Checkpoints, when_half_written
+from harness.experiments.recovery.events import EventLog
+from harness.experiments.recovery.script import SAVE_EVERY
+from harness.experiments.recovery.training import Leaves, Striker, Training, add_up
+from harness.worker.verify import sha256
+
+
+class TrainingWorld(Protocol):
+    """The ranks that train, whether or not they can survive a failure."""
+
+    slot: int
+    slots: tuple[int, ...]
+    team: Any
+    agreement_s: float
+
+    def protected(self) -> AbstractContextManager[None]:
+        """Exchange something in a block that ends in an agreement, if there is one."""
+
+    def rank_of(self, slot: int) -> int:
+        """Return the rank in `team` of the member that holds a slot."""
+
+
+class PlainWorld:
+    """Ranks without protection: the launcher ends all of them when one dies."""
+
+    agreement_s = 0.0
+
+    def __init__(self, comm: Any) -> None:
+        self.team = comm.Dup()
+        self.slot = self.team.rank
+        self.slots = tuple(range(self.team.size))
+
+    @contextlib.contextmanager
+    def protected(self) -> Iterator[None]:
+        """Run the block."""
+        yield
+
+    def rank_of(self, slot: int) -> int:
+        """Return the rank that holds a slot."""
+        return self.slots.index(slot)
+
+
+class Member:
+    """One rank that trains, or a spare that has taken a slot."""
+
+    def __init__(
+        self, world: TrainingWorld, training: Training, checkpoints: Checkpoints, log: EventLog
+    ) -> None:
+        self.world = world
+        self.training = training
+        self.script = training.script
+        self.checkpoints = checkpoints
+        self.log = log
+        self.striker = Striker(self.script.kills, log)
+        # what this rank alone has, as it was when the present step began
+        self.own: Leaves = {}
+        # what its neighbour alone has, as it was then, and the neighbour's slot
+        self.mirrored: tuple[int, Leaves] = (-1, {})
+        # what it will be once all ranks agree that the step is done
+        self.own_after: Leaves = {}
+        # the last checkpoint in memory: the step, and the leaves of all roles
+        self.in_memory: tuple[int, Leaves, Leaves] = (0, {}, {})
+        self.mirrored_in_memory: tuple[int, Leaves] = (-1, {})
+
+    @property
+    def step(self) -> int:
+        """The number of steps that this rank has done."""
+        return self.training.step
+
+    def begin(self) -> None:
+        """Note the state at the beginning, and show it to the neighbour."""
+        self.own = self.training.own_leaves()
+        if self.script.mirror:
+            with self.world.protected():
+                mirrored = self.exchange(self.own)
+            self.mirrored = mirrored
+        if self.script.way == "rollback-memory":
+            self.save_in_memory()
+
+    def take_step(self) -> None:
+        """Take one step together, and save a checkpoint when it is time for one."""
+        step, slot = self.step, self.world.slot
+        begin_ns = time.monotonic_ns()
+        self.log.write("step", step=step)
+        with self.world.protected():
+            total = self.training.gradients(
+                slot, self.world.slots, lambda: self.striker.strike(step, "forward", slot)
+            )
+            copies_ns = self.copy_own()
+            self.striker.strike(step, "before", slot)
+            self.striker.strike(step, "stopped", slot)
+            add_up(self.world.team, total, lambda: self.striker.strike(step, "exchange", slot))
+            self.striker.strike(step, "after", slot)
+        if self.striker.is_due(step, "apart", slot):
+            self.give_up_step(step, slot)
+        self.own, self.mirrored = self.own_after, self.mirrored_after
+        loss = self.training.take_step(total, self.world.slots)
+        self.log.write(
+            "done",
+            step=step,
+            loss=loss,
+            step_ns=time.monotonic_ns() - begin_ns,
+            agreement_ns=round(self.world.agreement_s * 1e9),
+            copies_ns=copies_ns,
+        )
+        self.log_digest()
+        if self.step % SAVE_EVERY == 0:
+            self.save()
+
+    def give_up_step(self, step: int, slot: int) -> None:
+        """Behave as if the exchange had failed on this rank alone, so that it falls behind."""
+        raise NotImplementedError("only ranks that survive failures can fall behind")
+
+    def copy_own(self) -> int:
+        """Note what this rank alone has after the forward passes; return the nanoseconds taken."""
+        begin_ns = time.monotonic_ns()
+        self.mirrored_after = self.mirrored
+        if self.script.survives:
+            self.own_after = self.training.own_leaves()
+        if self.script.mirror:
+            self.mirrored_after = self.exchange(self.own_after)
+        return time.monotonic_ns() - begin_ns
+
+    def exchange(self, own: Leaves) -> tuple[int, Leaves]:
+        """Give this rank's own leaves to the next slot, and return those of the one before."""
+        team, slots = self.world.team, self.world.slots
+        index = slots.index(self.world.slot)
+        before = (index - 1) % len(slots)
+        received = team.sendrecv(own, dest=(index + 1) % len(slots), source=before)
+        return slots[before], received
+
+    def log_digest(self) -> None:
+        """Log a hash of every leaf, so that runs can be compared bit by bit."""
+        hashes = {
+            leaf.name: sha256(leaf.data)
+            for leaf in self.training.framework.leaves(self.training.state)
+        }
+        text = "\n".join(f"{name} {hashes[name]}" for name in sorted(hashes))
+        digest = sha256(memoryview(text.encode()))
+        self.log.write("state", step=self.step, slot=self.world.slot, digest=digest)
+
+    # Checkpoints
+
+    def save(self) -> None:
+        """Save a checkpoint as the way wants it, in files or in memory, or none."""
+        if self.script.way == "rollback-memory" and self.script.survives:
+            self.save_in_memory()
+        elif self.script.saves_files:
+            self.save_in_files()
+
+    def save_in_memory(self) -> None:
+        """Keep a copy of the whole state, once all ranks have one."""
+        shared = self.training.shared_leaves()
+        self.striker.strike(self.step, "save", self.world.slot)
+        own = self.training.own_leaves()
+        mirrored = self.mirrored
+        with self.world.protected():
+            self.world.team.Barrier()
+        self.in_memory = (self.step, shared, own)
+        self.mirrored_in_memory = mirrored
+
+    def save_in_files(self) -> None:
+        """Write the checkpoint of this step: the first slot the state, each slot its own part."""
+        step, slot = self.step, self.world.slot
+        self.checkpoints.wait()
+        self.checkpoints.save_own(step, slot, self.training.own_leaves())
+        with self.world.protected():
+            self.world.team.Barrier()
+        if self.world.rank_of(slot) == 0:
+            self.checkpoints.remove_old()
+            self.checkpoints.save_shared(step, self.training.state, self.strike_when_half)
+            if self.striker.is_due(step, "save", slot):
+                time.sleep(60)  # the strike comes from a thread that watches the files
+
+    def strike_when_half(self, path: Path) -> None:
+        """Have this process killed in the middle of the save that begins now, if it is its turn."""
+        step, slot = self.step, self.world.slot
+        if self.striker.is_due(step, "save", slot):
+            size_bytes = self.training.workload.state_bytes
+            when_half_written(path, size_bytes, lambda: self.striker.kill(step, "save", slot))
+
+    def load_files(self, step: int) -> None:
+        """Load a checkpoint, the state and what the holder of this slot alone had."""
+        self.checkpoints.load(step, self.training.state)
+        self.training.assign(dict(self.checkpoints.own(step, self.world.slot)))
+        self.training.framework.synchronize(self.training.state)
+        self.training.step = step

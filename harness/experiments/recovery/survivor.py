@@ -1,0 +1,162 @@
+"""A rank that goes on after the failure of another one, and how it gets its state back.
+
+This module imports mpi4py, so the worker imports it only when its ranks are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from harness.experiments.recovery.member import Member
+from harness.experiments.recovery.training import Leaves
+from harness.surviving import RankLost, Repair, SurvivingWorld
+
+
+class Survivor(Member):
+    """A member that goes on after a failure of another one."""
+
+    world: SurvivingWorld
+    # the processes that may have to be ended, because they hang: their numbers by slot
+    processes: dict[int, int]
+
+    def give_up_step(self, step: int, slot: int) -> None:
+        """Behave as if the exchange had failed on this rank alone, so that it falls behind."""
+        self.striker.note(step, "apart", slot)
+        self.mirrored = self.mirrored_after
+        self.world.give_up()
+
+    def recover(self, repair: Repair) -> None:
+        """Come back after a repair, and begin again where another rank dies meanwhile."""
+        while True:
+            self.note(repair)
+            try:
+                self.restore(repair)
+                break
+            except RankLost:
+                self.log.write("detected")
+                repair = self.repair()
+        self.log.write("restored", step=self.step)
+
+    def repair(self) -> Repair:
+        """Repair the world."""
+        step, slot = self.step, self.world.slot
+        return self.world.repair(step, lambda: self.striker.strike(step, "repair", slot))
+
+    def note(self, repair: Repair) -> None:
+        """Log the repaired world, and forget the kills that led to it."""
+        self.striker.forget(repair.lost, repair.step)
+        self.end_lost(repair)
+        self.log.write(
+            "repaired", slots=repair.slots, lost=repair.lost, taken=repair.taken, step=repair.step
+        )
+
+    def end_lost(self, repair: Repair) -> None:
+        """End the processes that held the lost slots, because one that hung must not come back."""
+        for slot in repair.lost:
+            process = self.processes.pop(slot, None)
+            if process is not None and self.world.slot == repair.source:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def restore(self, repair: Repair) -> None:
+        """Bring every member to the same step. Raises RankLost if another one dies meanwhile."""
+        if self.script.way == "rollback-file":
+            self.roll_back_to_file()
+        elif self.script.way == "rollback-memory":
+            self.roll_back_in_memory(repair)
+        else:
+            self.take_from_peers(repair)
+        if self.script.mirror:
+            with self.world.protected():
+                mirrored = self.exchange(self.own)
+            self.mirrored = mirrored
+
+    def roll_back_to_file(self) -> None:
+        """Load the newest complete checkpoint, on which all members agree."""
+        self.checkpoints.wait()
+        with self.world.protected():
+            newest = max(self.checkpoints.steps(), default=0)
+            step = self.world.team.bcast(newest)
+        if step == 0:
+            raise NothingSaved("a rank died before the first checkpoint was complete")
+        self.load_files(step)
+        self.own = self.training.own_leaves()
+        with self.world.protected():
+            self.world.team.Barrier()
+
+    def roll_back_in_memory(self, repair: Repair) -> None:
+        """Go back to the last checkpoint in memory. Those who have none get it from a member."""
+        step, shared, own = self.in_memory
+        with self.world.protected():
+            step = self.world.team.bcast(step, self.world.rank_of(repair.source))
+            shared = self.handed_over(repair, shared)
+            own = self.own_of_lost(repair, self.mirrored_in_memory, own)
+        self.training.assign(shared)
+        self.training.assign(own)
+        self.training.framework.synchronize(self.training.state)
+        self.training.step = step
+        self.own = own or self.training.own_leaves()
+        self.in_memory = (step, shared or self.training.shared_leaves(), self.own)
+        if self.script.mirror:
+            with self.world.protected():
+                self.mirrored_in_memory = self.exchange(self.own)
+
+    def take_from_peers(self, repair: Repair) -> None:
+        """Get the state of a member that has it. The others go back to where the step began."""
+        slot = self.world.slot
+        needs_state = slot in repair.need_state
+        shared: Leaves = {}
+        with self.world.protected():
+            if repair.need_state:
+                is_source = slot == repair.source
+                shared = self.handed_over(
+                    repair, self.training.shared_leaves() if is_source else {}
+                )
+            own = self.own_of_lost(repair, self.mirrored, self.own)
+        if slot in repair.behind:
+            # It had done everything of the step but the update.
+            own = self.own_after
+        if needs_state:
+            self.training.assign(shared)
+        self.training.assign(own)
+        self.training.framework.synchronize(self.training.state)
+        self.training.step = repair.step
+        self.own = own or self.training.own_leaves()
+
+    def handed_over(self, repair: Repair, shared: Leaves) -> Leaves:
+        """Return the source's shared leaves on the members that need them; elsewhere `shared`."""
+        team, slot = self.world.team, self.world.slot
+        if slot == repair.source:
+            for receiver in repair.need_state:
+                for name, data in shared.items():
+                    team.send(name, dest=self.world.rank_of(receiver))
+                    team.Send(data, dest=self.world.rank_of(receiver))
+                team.send("", dest=self.world.rank_of(receiver))
+        if slot not in repair.need_state:
+            return shared
+        received: Leaves = {}
+        sender = self.world.rank_of(repair.source)
+        sizes = self.training.leaf_bytes()
+        while name := team.recv(source=sender):
+            buffer = bytearray(sizes[name])
+            team.Recv(buffer, source=sender)
+            received[name] = bytes(buffer)
+        return received
+
+    def own_of_lost(self, repair: Repair, mirrored: tuple[int, Leaves], own: Leaves) -> Leaves:
+        """Return what the dead holder of this slot alone had, from its mirror; elsewhere `own`.
+
+        It is empty where nobody has a copy.
+        """
+        if not self.script.mirror:
+            return own
+        copies: dict[int, Leaves] = dict(
+            copy for copy in self.world.team.allgather(mirrored) if copy[0] in repair.taken
+        )
+        return copies.get(self.world.slot, {}) if self.world.slot in repair.taken else own
+
+
+class NothingSaved(Exception):
+    """There is no complete checkpoint to go back to."""
