@@ -27,6 +27,7 @@ FAMILIES = {
     "determinism",
     "durability",
     "faults",
+    "recovery",
     "scale",
     "size",
     "traces",
