@@ -10,8 +10,18 @@ import typer
 from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
+from harness.cli.choices import (
+    BudgetOption,
+    DeviceOption,
+    MethodOption,
+    MpirunOption,
+    PrecisionOption,
+    SuiteArgument,
+    TimeoutOption,
+    WorkloadOption,
+    WorldOption,
+)
 from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
 from harness.driver import arms, catalog, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
@@ -25,21 +35,17 @@ _HELP = (
 
 @app.command("ab")
 def ab_command(
-    suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "gate",
+    suite_name: SuiteArgument = "gate",
     a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("base"))] = None,
     b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("head"))] = None,
     framework: Annotated[
         list[str] | None,
         typer.Option(help="A framework; by default the one that requires what is pinned."),
     ] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload; may be given several times.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only this method; may be given several times.")
-    ] = None,
-    world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workload: WorkloadOption = None,
+    method: MethodOption = None,
+    world: WorldOption = None,
+    device: DeviceOption = "cpu",
     directory: DirOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,

@@ -8,9 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from harness.analysis import precision
@@ -30,45 +28,6 @@ from harness.run.manifest import comparable
 from harness.run.plan import PlannedCase, Selection, Settings
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_PRECISION_HELP = (
-    "Add processes after the suite's own until every metric's interval is at most this share wide "
-    "on each side, or the budget is over."
-)
-
-
-def _above_zero(value: float | None) -> float | None:
-    """Refuse a number of seconds that is no duration."""
-    if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"--timeout must be a number of seconds above 0, not {value:g}")
-    return value
-
-
-def _share(value: float | None) -> float | None:
-    """Refuse a precision that nothing can be compared with."""
-    if value is not None and not 0.001 <= value <= 1.0:
-        raise UsageError(f"--precision must be a share from 0.001 to 1, not {value:g}")
-    return value
-
-
-PrecisionOption = Annotated[
-    float | None, typer.Option(callback=_share, metavar="0.05", help=_PRECISION_HELP)
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        callback=_above_zero, help="Seconds without progress after which a worker is ended."
-    ),
-]
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="10m",
-        help="With --precision: add no process that would outlast this time [default: 10m].",
-    ),
-]
-MpirunOption = Annotated[
-    Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")
-]
 
 
 def new_run(
