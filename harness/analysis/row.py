@@ -241,7 +241,8 @@ def settings_in_words(case: Case) -> list[str]:
 
 def group_title(row: Row) -> str:
     """Return what the rows of one table have in common."""
-    precision = "" if row.precision == "float32" else f", {row.precision}"
+    # A model of the user's own has no precision that would be told here.
+    precision = "" if row.precision in ("", "float32") else f", {row.precision}"
     ranks = "" if row.world == 1 or row.worlds_share_a_table else f", {row.world} ranks"
     times = " x ranks" if row.scale else ""
     arm = f", arm {row.arm}" if row.arm else ""

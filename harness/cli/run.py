@@ -25,7 +25,13 @@ from harness.cli.app import (
     put,
     scratch_directory,
 )
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
+from harness.cli.measuring import (
+    BudgetOption,
+    ModelOption,
+    MpirunOption,
+    PrecisionOption,
+    TimeoutOption,
+)
 from harness.cli.show import show
 from harness.driver import (
     catalog,
@@ -55,6 +61,7 @@ def run_command(
     workload: Annotated[
         list[str] | None, typer.Option(help="Only this workload; may be given several times.")
     ] = None,
+    model: ModelOption = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this method; may be given several times.")
     ] = None,
@@ -109,6 +116,7 @@ def run_command(
         new_only = {
             "--framework": framework,
             "--workload": workload,
+            "--model": model,
             "--method": method,
             "--world": world,
             "--strategy": strategy,
@@ -136,7 +144,7 @@ def run_command(
             "options": options.parse_options(option or ()),
         }
         chosen = _suite_of(suite_name, states)
-        run = _newly_measured(asked, chosen, framework, wishes, goal, settings)
+        run = _newly_measured(asked, chosen, framework, model, wishes, goal, settings)
     rows = show(run, "table")
     raise typer.Exit(measuring.exit_code(run, rows))
 
@@ -170,6 +178,7 @@ def _newly_measured(
     asked: _Asked,
     chosen: suite.Suite,
     framework: list[str] | None,
+    model: str | None,
     wishes: Mapping[str, Any],
     goal: Mapping[str, float],
     settings: Settings,
@@ -179,7 +188,11 @@ def _newly_measured(
     environments = environments_of(asked.python)
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
-    planned = planning.plan(chosen, catalog.select(known, names), **wishes)
+    frameworks = catalog.select(known, names)
+    own_model = measuring.own_model(
+        model, wishes["workloads"], frameworks, environments, wishes["device"]
+    )
+    planned = planning.plan(chosen, frameworks, model=own_model, **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)
     _refuse_stray_options(asked, plan)
     request = _request(asked, plan, asked.site, asked.timeout_s)
@@ -197,7 +210,7 @@ def _newly_measured(
         plan,
         chosen.name,
         asked.results,
-        Selection.of(names, nodes=asked.nodes, **wishes),
+        Selection.of(names, nodes=asked.nodes, model=own_model, **wishes),
         asked.directory,
         asked.python or (),
         goal=goal,
