@@ -13,7 +13,7 @@ from harness.analysis.compared import Flag, Rank
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
-from harness.wire.case import Case
+from harness.wire.case import Case, OwnModel
 from harness.wire.records import SCHEMA, FailureRecord, FindingRecord, StageRecord
 
 __all__ = [
@@ -98,6 +98,8 @@ class Row:
     ablated: str
     scale: int
     arm: str = ""  # the side of a comparison, where a run has two
+    # where the user's own model is; `workload` and `preset` then hold its name and digest
+    model: OwnModel | None = field(default=None, repr=False)
     experiment: str
     default: bool
     asynchronous: bool = False

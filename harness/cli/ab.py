@@ -11,7 +11,13 @@ from harness.analysis.runs import read_run
 from harness.cli import measuring
 from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
 from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
+from harness.cli.measuring import (
+    BudgetOption,
+    ModelOption,
+    MpirunOption,
+    PrecisionOption,
+    TimeoutOption,
+)
 from harness.driver import arms, catalog, launch, pins, slurm, suite
 from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
@@ -35,6 +41,7 @@ def ab_command(
     workload: Annotated[
         list[str] | None, typer.Option(help="Only this workload; may be given several times.")
     ] = None,
+    model: ModelOption = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Only this method; may be given several times.")
     ] = None,
@@ -71,15 +78,22 @@ def ab_command(
         "worlds": measuring.worlds(world),
         "device": device,
     }
-    plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
-    measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
+    own_model = measuring.own_model(
+        model,
+        workload,
+        catalog.select(catalog.frameworks(), frameworks),
+        sides[arms.ARMS[0]].environments,
+        device,
+    )
+    plan = arms.plan(described, frameworks, suite.load(suite_name), model=own_model, **wishes)
+    measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     run = measuring.new_run(
         plan,
         f"{AB}{suite_name}",
         results,
-        Selection.of(frameworks, **wishes),
+        Selection.of(frameworks, model=own_model, **wishes),
         directory,
         described=described,
         goal=goal,
