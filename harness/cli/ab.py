@@ -14,6 +14,7 @@ from harness.cli.choices import (
     BudgetOption,
     DeviceOption,
     MethodOption,
+    ModelOption,
     MpirunOption,
     PrecisionOption,
     SuiteArgument,
@@ -43,6 +44,7 @@ def ab_command(
         typer.Option(help="A framework; by default the one that requires what is pinned."),
     ] = None,
     workload: WorkloadOption = None,
+    model: ModelOption = None,
     method: MethodOption = None,
     world: WorldOption = None,
     device: DeviceOption = "cpu",
@@ -77,15 +79,22 @@ def ab_command(
         "worlds": measuring.worlds(world),
         "device": device,
     }
-    plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
-    measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
+    own_model = measuring.own_model(
+        model,
+        workload,
+        catalog.select(catalog.frameworks(), frameworks),
+        sides[arms.ARMS[0]].environments,
+        device,
+    )
+    plan = arms.plan(described, frameworks, suite.load(suite_name), model=own_model, **wishes)
+    measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     run = measuring.new_run(
         plan,
         f"{AB}{suite_name}",
         results,
-        Selection.of(frameworks, **wishes),
+        Selection.of(frameworks, model=own_model, **wishes),
         directory,
         described=described,
         goal=goal,

@@ -43,6 +43,13 @@ FrameworkOption = Annotated[
 WorkloadOption = Annotated[
     list[str] | None, typer.Option(help="Only this workload; may be given several times.")
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE.py:FUNCTION",
+        help="Measure a model of your own, which the function returns with its optimizer.",
+    ),
+]
 MethodOption = Annotated[
     list[str] | None, typer.Option(help="Only this method; may be given several times.")
 ]

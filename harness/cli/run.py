@@ -33,6 +33,7 @@ from harness.cli.choices import (
     LauncherOption,
     MethodOption,
     MethodOptionOption,
+    ModelOption,
     MpirunOption,
     NodesOption,
     PrecisionOption,
@@ -71,6 +72,7 @@ def run_command(
     suite_name: SuiteArgument = "bench",
     framework: FrameworkOption = None,
     workload: WorkloadOption = None,
+    model: ModelOption = None,
     method: MethodOption = None,
     option: MethodOptionOption = None,
     world: WorldOption = None,
@@ -97,6 +99,7 @@ def run_command(
         new_only = {
             "--framework": framework,
             "--workload": workload,
+            "--model": model,
             "--method": method,
             "--world": world,
             "--strategy": strategy,
@@ -124,7 +127,7 @@ def run_command(
             "options": options.parse_options(option or ()),
         }
         chosen = _suite_of(suite_name, states)
-        run = _newly_measured(asked, chosen, framework, wishes, goal, settings)
+        run = _newly_measured(asked, chosen, framework, model, wishes, goal, settings)
     rows = show(run, "table")
     raise typer.Exit(measuring.exit_code(run, rows))
 
@@ -158,6 +161,7 @@ def _newly_measured(
     asked: _Asked,
     chosen: suite.Suite,
     framework: list[str] | None,
+    model: str | None,
     wishes: Mapping[str, Any],
     goal: Mapping[str, float],
     settings: Settings,
@@ -167,7 +171,11 @@ def _newly_measured(
     environments = environments_of(asked.python)
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
-    planned = planning.plan(chosen, catalog.select(known, names), **wishes)
+    frameworks = catalog.select(known, names)
+    own_model = measuring.own_model(
+        model, wishes["workloads"], frameworks, environments, wishes["device"]
+    )
+    planned = planning.plan(chosen, frameworks, model=own_model, **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)
     _refuse_stray_options(asked, plan)
     request = _request(asked, plan, asked.site, asked.timeout_s)
@@ -185,7 +193,7 @@ def _newly_measured(
         plan,
         chosen.name,
         asked.results,
-        Selection.of(names, nodes=asked.nodes, **wishes),
+        Selection.of(names, nodes=asked.nodes, model=own_model, **wishes),
         asked.directory,
         asked.python or (),
         goal=goal,
