@@ -36,7 +36,7 @@ class MustBeAlone(BaseException):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all methods of a process share, and none may change."""
+    """The conditions that all methods of a process share, and none may change."""
 
     processors: frozenset[int]
     folder: str
