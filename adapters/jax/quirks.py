@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapters.jax.state import State
+from adapters.jax.state import State, WorkloadState
 from adapters.shared import quirks
 from adapters.shared.quirks import Obstacle
 
@@ -44,6 +44,7 @@ class Quirks(quirks.Quirks[State]):
         return 1e-5 if steps == 1 else 1e-4
 
     def compiled_programs(self, state: State) -> tuple[int, ...]:
+        assert isinstance(state, WorkloadState)
         training = state.training
         return training.gradients._cache_size(), training.update._cache_size()
 
