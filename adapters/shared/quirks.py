@@ -146,7 +146,8 @@ class Quirks(Generic[StateT]):
 
     # --- models of the user's own ---
 
-    # The text of a script whose `make` returns a model. Empty where the framework takes none.
+    # The text of a script whose `make` returns a model. Empty where the framework takes none. Its
+    # `make_without_step` returns a model without a step function, where the framework takes that.
     own_model = ""
     # Scripts that are refused, by what is wrong with them, each with a regular expression of the
     # sentence.

@@ -134,6 +134,24 @@ def test_every_store_restores_a_users_model(
     assert covered(name, lasting_framework, target) <= restored
 
 
+@pytest.mark.skipif(
+    "make_without_step" not in QUIRKS.own_model, reason="the framework needs a step function"
+)
+def test_random_gradients_train_a_model_without_a_step(
+    lasting_framework: Any, tmp_path: Path
+) -> None:
+    make = own_models.load(script(tmp_path, QUIRKS.own_model), "make_without_step")
+    state = lasting_framework.adopt(make, 1)
+    again = lasting_framework.adopt(make, 1)
+    first = digests(lasting_framework, state)
+    train(lasting_framework, state, 1)
+    train(lasting_framework, again, 1)
+    second = digests(lasting_framework, state)
+    roles = {leaf.name: leaf.role for leaf in lasting_framework.leaves(state)}
+    assert [name for name in same(first, second) if roles[name] is Role.WEIGHT] == []
+    assert digests(lasting_framework, again) == second
+
+
 def answer(file: Path, folder: Path) -> dict[str, Any]:
     """Return what the harness finds out about a user's model before it measures anything."""
     request = {
