@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from declarations import has_a_race
+from rank_cases import methods_for, rank_workload
 from subject import (
     SUBJECT,
     copied_leaves,
@@ -23,9 +25,11 @@ from subject import (
     opened,
     opened_store,
     same,
+    save,
     save_behind_a_step,
     train,
 )
+from test_ranks import needs_mpirun, reports_of_ranks, right
 
 from harness.worker import look, own_models
 from workloads import Role
@@ -34,6 +38,10 @@ QUIRKS = SUBJECT.quirks
 FLOAT32_CASE = next(case for case in SUBJECT.cases if SUBJECT.precision(case) == "float32")
 METHODS = [name for name, _ in SUBJECT.working([FLOAT32_CASE])]
 POSITION = "position/step"
+RANKS = Path(__file__).parent / "own_model_ranks.py"
+DEFAULT_STRATEGY = next(
+    (name for name, each in SUBJECT.strategies.items() if each.get("default")), "none"
+)
 
 needs_own_models = pytest.mark.skipif(
     not QUIRKS.own_model, reason="the framework takes no models of the user's own"
@@ -105,7 +113,11 @@ def test_every_method_restores_a_users_model(
     saved = digests(lasting_framework, state)
     method = new_method(name, lasting_framework)
     with opened(method, state):
-        save_behind_a_step(lasting_framework, method, state, tmp_path / "checkpoint")
+        if has_a_race(SUBJECT.methods[name]):
+            save(method, state, tmp_path / "checkpoint")
+            train(lasting_framework, state, 1)
+        else:
+            save_behind_a_step(lasting_framework, method, state, tmp_path / "checkpoint")
         method.load(target, tmp_path / "checkpoint")
     restored = same(digests(lasting_framework, target), saved)
     expected = covered(name, lasting_framework, target)
@@ -132,6 +144,16 @@ def test_every_store_restores_a_users_model(
         assert store.restore_latest(target) == 3
     restored = same(digests(lasting_framework, target), saved)
     assert covered(name, lasting_framework, target) <= restored
+
+
+@pytest.mark.slow
+@needs_mpirun
+@needs_own_models
+def test_two_ranks_restore_a_users_model(tmp_path: Path) -> None:
+    script(tmp_path, QUIRKS.own_model)
+    told = reports_of_ranks(2, tmp_path, (DEFAULT_STRATEGY,), [], RANKS)
+    methods = methods_for(DEFAULT_STRATEGY, rank_workload("resnet50-float32"))
+    assert sorted(told) == right(["replicas", *methods])
 
 
 @pytest.mark.skipif(
