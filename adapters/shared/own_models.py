@@ -51,23 +51,26 @@ def taken_apart(made: object, model_type: type[Any], optimizer_type: type[Any]) 
     if not optimizers:
         raise UnusableModel("the dictionary of optimizers is empty")
     if step is not None:
-        _require_step(step)
+        require_step(step, "third", "the model")
     return Made(model, optimizers, step)
 
 
-def _require_step(step: object) -> None:
-    """Raise UnusableModel unless `step` is a function of two arguments."""
+def require_step(step: object, position: str, trained: str) -> None:
+    """Raise UnusableModel unless `step` is a function of what is trained and of a number."""
     if not callable(step):
         raise UnusableModel(
-            f"the third value that it returns must be a step function, not {in_words(step)}"
+            f"the {position} value that it returns must be a step function, not {in_words(step)}"
         )
     try:
         inspect.signature(step).bind(*[None] * STEP_ARGUMENTS)
     except TypeError as error:
         raise UnusableModel(
-            "the step function must take two arguments, the model and the number of steps taken "
+            f"the step function must take two arguments, {trained} and the number of steps taken "
             "so far"
         ) from error
+    except ValueError:
+        # Functions of extensions need not have a signature.
+        return
 
 
 def in_words(value: object) -> str:
