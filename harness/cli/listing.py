@@ -20,10 +20,11 @@ from harness.cli.app import (
     environments_of,
     make_environment,
     out,
+    put,
     scratch_directory,
 )
 from harness.cli.printing import print_table
-from harness.driver import catalog, doctor, suite
+from harness.driver import catalog, doctor, script, suite
 from harness.driver.catalog import Listed, ReadableBy
 from harness.run.errors import UsageError, nearest
 
@@ -60,10 +61,24 @@ def env_list() -> None:
 
 
 @app.command("list")
-def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods") -> None:
+def list_command(
+    what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods",
+    how: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD|all",
+            help="Print the lines of a training script that save and load with this method.",
+        ),
+    ] = None,
+) -> None:
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
         raise nearest("list", what, LISTS)
+    if how is not None:
+        if what != "methods":
+            raise UsageError("--how is about a method, so list methods")
+        put(script.how(catalog.frameworks(), how))
+        return
     for table in _LISTED[what]():
         print_table(out, table)
 

@@ -109,6 +109,10 @@ class _MethodTable(tables.Table):
     covers: Literal["weights", "weights+optimizer", "full"]
     format: str
     description: str
+    # The lines of a training script that save and load with this method. They use the names that
+    # `Script` explains.
+    save: str = ""
+    load: str = ""
     writes: Writes = Field(default=Writes.ONE_RANK, strict=False)
     readable_by: ReadableBy = Field(default=ReadableBy.SAME_WORLD, strict=False)
     speed: Speed = Field(default=Speed.USUAL, strict=False)
@@ -201,6 +205,20 @@ class Strategy(tables.Table):
     sharded: bool = False  # no rank holds the whole state
 
 
+class Script(tables.Table):
+    """The keys of `[framework.script]`: the lines around those of an engine of several frameworks.
+
+    All lines use the same names: `model` and `optimizer`, `path` (the checkpoint, or a store's
+    folder; its parent exists), `step` (the number of steps taken), `rank`, and `memory` (a folder
+    of one's own under /dev/shm). In JAX, `model` and `optimizer` are pytrees, and a load gives both
+    names new values. For what trains by itself, there are `trainer` in Chainer, and `inputs` and
+    `targets` in TensorFlow.
+    """
+
+    arrays: str  # makes `arrays`, a dictionary of numpy arrays, of model and optimizer
+    restore: str  # sets model and optimizer to the values of `arrays`
+
+
 class _FrameworkTable(tables.Table):
     """The keys of `[framework]`."""
 
@@ -211,6 +229,8 @@ class _FrameworkTable(tables.Table):
     # No framework, but plain files, against which the frameworks are measured. It is taken only
     # when named.
     floor: bool = False
+    # A framework without these lines has none for the methods of engines either.
+    script: Script | None = None
 
 
 class FrameworkEntry(_FrameworkTable):
@@ -279,7 +299,7 @@ def read(path: Path) -> FrameworkEntry:
     name = path.parent.name
     methods = {method: _entry(method, table) for method, table in declared.methods.items()}
     for engine in _engines_of(path.parent):
-        for method, entry in _engine_methods(engine, name).items():
+        for method, entry in _engine_methods(engine, name, declared.framework.script).items():
             if method in methods:
                 raise UsageError(f"{path}: methods.{method}: {engine} declares this method too")
             methods[method] = entry
@@ -297,15 +317,21 @@ def _engines_of(folder: Path) -> list[Path]:
     return [path for path in declarations if (folder / f"{path.parent.name}.py").is_file()]
 
 
-def _engine_methods(path: Path, framework: str) -> dict[str, MethodEntry]:
+def _engine_methods(path: Path, framework: str, script: Script | None) -> dict[str, MethodEntry]:
     """Return the methods that an engine's methods.toml gives to a framework."""
-    declared = tables.read(path, _EngineFile)
-    return {name: _entry(name, table, framework) for name, table in declared.methods.items()}
+    methods = {}
+    for name, table in tables.read(path, _EngineFile).methods.items():
+        lines = {"save": "", "load": ""}
+        if script is not None:
+            lines["save"] = f"{script.arrays}\n{table.save}"
+            lines["load"] = f"{script.arrays}\n{table.load}\n{script.restore}"
+        class_path = table.class_path.replace(_FRAMEWORK_IN_CLASS_PATH, framework)
+        methods[name] = _entry(name, table.model_copy(update=lines | {"class_path": class_path}))
+    return methods
 
 
-def _entry(name: str, table: _MethodTable, framework: str = "") -> MethodEntry:
-    class_path = table.class_path.replace(_FRAMEWORK_IN_CLASS_PATH, framework)
-    return MethodEntry(**table.model_dump(by_alias=True) | {"name": name, "class": class_path})
+def _entry(name: str, table: _MethodTable) -> MethodEntry:
+    return MethodEntry(**table.model_dump(by_alias=True) | {"name": name})
 
 
 def select(known: Mapping[str, FrameworkEntry], names: Iterable[str]) -> list[FrameworkEntry]:
