@@ -106,8 +106,8 @@ class Chainer(Framework[State]):
         self._strategy.leave()
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
-        if workload.master_weights:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
+        if workload is not None and workload.master_weights:
             return "Chainer has no bfloat16"
         if device != "cuda":
             return None

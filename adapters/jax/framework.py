@@ -141,7 +141,7 @@ class Jax(Framework[State]):
             jax.distributed.shutdown()
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device == "cuda" and not _has_cuda():
             return f"JAX {jax.__version__} finds no CUDA device"
         return None

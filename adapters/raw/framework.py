@@ -148,7 +148,7 @@ class Raw(Framework[State]):
         return len(state.to_host())
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device != "cuda":
             return None
         if importlib.util.find_spec("cupy") is None:

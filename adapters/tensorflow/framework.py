@@ -101,7 +101,7 @@ class TensorFlow(Framework[State]):
         return sum(tensor.nbytes for tensor in on_device)
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device == "cuda" and not tf.config.list_physical_devices("GPU"):
             return f"TensorFlow {tf.__version__} finds no CUDA device"
         return None

@@ -36,7 +36,7 @@ class State(NamedTuple):
     @property
     def title(self) -> str:
         """The state in words."""
-        precision = "" if self.precision == "float32" else f", {self.precision}"
+        precision = "" if self.precision in ("", "float32") else f", {self.precision}"
         return f"{self.workload} {self.preset}{precision} on {self.device}"
 
 

@@ -73,6 +73,8 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
 
 def state_bytes(case: Case) -> int:
     """Return the bytes of one rank's state, without the few that a framework adds."""
+    if case.model is not None:
+        return case.model.state_bytes
     return _state_bytes(case.workload, case.preset, case.precision, case.scale)
 
 

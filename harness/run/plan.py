@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from harness import experiments
 from harness.run.validation import require_known
-from harness.wire.case import SUMMARY_ABOVE, Case, case_from_json, known_fields
+from harness.wire.case import SUMMARY_ABOVE, Case, OwnModel, case_from_json, known_fields
 
 _FIRST_FLOOR = "raw"
 """The only floor of the runs whose plans do not say which frameworks are one."""
@@ -142,6 +142,7 @@ class Selection:
         frameworks: Sequence[str],
         *,
         workloads: Sequence[str] | None = None,
+        model: OwnModel | None = None,
         methods: Sequence[str] | None = None,
         worlds: Sequence[int] | None = None,
         strategies: Sequence[str] | None = None,
@@ -153,7 +154,7 @@ class Selection:
         """Return the selection of a command line, where an empty list names nothing."""
         return cls(
             frameworks=tuple(frameworks),
-            workloads=tuple(workloads or ()) or None,
+            workloads=(model.workload,) if model else tuple(workloads or ()) or None,
             methods=tuple(methods or ()) or None,
             worlds=tuple(worlds or ()) or None,
             strategies=tuple(strategies or ()) or None,

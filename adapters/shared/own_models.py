@@ -1,0 +1,83 @@
+"""Models of the user's own, as their `make` returns them in PyTorch, Keras and Chainer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from adapters.base import UnusableModel
+
+STEP_ARGUMENTS = 2
+
+
+class Made(NamedTuple):
+    """The parts that a user's `make` returned.
+
+    `optimizers` are by name; a single one has the name "". `step` takes the model and the number of
+    steps taken so far, and returns the loss. It is None where there is none.
+    """
+
+    model: Any
+    optimizers: Mapping[str, Any]
+    step: Callable[[Any, int], Any] | None
+
+
+def taken_apart(made: object, model_type: type[Any], optimizer_type: type[Any]) -> Made:
+    """Return the parts of what `make` returned. Raise UnusableModel where they are not as needed.
+
+    It must be a model and an optimizer, or a dictionary of optimizers, and a step function if
+    wanted.
+    """
+    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+        raise UnusableModel(
+            "it must return a model and an optimizer, and a step function if wanted, "
+            f"not {_named(made)}"
+        )
+    model, optimizer, step = (*made, None)[:3]
+    if not isinstance(model, model_type):
+        raise UnusableModel(
+            f"the first value that it returns must be a {_full_name(model_type)}, "
+            f"not {_named(model)}"
+        )
+    optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
+    for name, each in optimizers.items():
+        if not isinstance(each, optimizer_type):
+            raise UnusableModel(
+                f"the second value that it returns must be a {_full_name(optimizer_type)}, "
+                f"or a dictionary of them by name, not {_named(each)}{f' ({name})' if name else ''}"
+            )
+    if not optimizers:
+        raise UnusableModel("the dictionary of optimizers is empty")
+    if step is not None:
+        _require_step(step)
+    return Made(model, optimizers, step)
+
+
+def _require_step(step: object) -> None:
+    """Raise UnusableModel unless `step` is a function of two arguments."""
+    if not callable(step):
+        raise UnusableModel(
+            f"the third value that it returns must be a step function, not {_named(step)}"
+        )
+    try:
+        inspect.signature(step).bind(*[None] * STEP_ARGUMENTS)
+    except TypeError as error:
+        raise UnusableModel(
+            "the step function must take two arguments, the model and the number of steps taken "
+            "so far"
+        ) from error
+
+
+def _named(value: object) -> str:
+    """Return a value's type in words, and of a tuple also those of its parts."""
+    if value is None:
+        return "None"
+    if isinstance(value, tuple | list):
+        parts = ", ".join(type(part).__name__ for part in value)
+        return f"{len(value)} values ({parts})"
+    return f"a {type(value).__name__}"
+
+
+def _full_name(kind: type[Any]) -> str:
+    return f"{kind.__module__.partition('.')[0]} {kind.__name__}"
