@@ -13,6 +13,7 @@ from rich.table import Table
 import workloads
 from harness.analysis.text import size
 from harness.cli.app import (
+    AdapterOption,
     DirOption,
     PythonOption,
     app,
@@ -32,7 +33,11 @@ LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
 
 
 @app.command("doctor")
-def doctor_command(python: PythonOption = None, directory: DirOption = None) -> None:
+def doctor_command(
+    python: PythonOption = None,
+    adapter: AdapterOption = None,
+    directory: DirOption = None,
+) -> None:
     """Say what this machine can run."""
     found = Table("check", "status", "detail")
     colours = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -44,19 +49,25 @@ def doctor_command(python: PythonOption = None, directory: DirOption = None) -> 
 
 
 @env.command("create")
-def env_create(frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")]) -> None:
-    """Make the environments of frameworks from their exact pins."""
+def env_create(
+    frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")],
+    adapter: AdapterOption = None,
+) -> None:
+    """Make the environments of frameworks from their exact pins.
+
+    FRAMEWORK+NAME is that of methods with packages of their own.
+    """
     environments = environments_of(None)
     for framework in frameworks:
         make_environment(environments, framework)
 
 
 @env.command("list")
-def env_list() -> None:
+def env_list(adapter: AdapterOption = None) -> None:
     """Show the environments."""
-    found = Table("framework", "state", "interpreter")
+    found = Table("environment", "state", "interpreter")
     for environment in environments_of(None).listing():
-        found.add_row(environment.framework, environment.state, str(environment.interpreter))
+        found.add_row(environment.name, environment.state, str(environment.interpreter))
     print_table(out, found)
 
 
@@ -70,6 +81,7 @@ def list_command(
             help="Print the lines of a training script that save and load with this method.",
         ),
     ] = None,
+    adapter: AdapterOption = None,
 ) -> None:
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
@@ -86,7 +98,7 @@ def list_command(
 def _frameworks() -> list[Table]:
     found = Table("framework", "devices", "methods", "stores", "environment")
     states = {
-        environment.framework: environment.state for environment in environments_of(None).listing()
+        environment.name: environment.state for environment in environments_of(None).listing()
     }
     for name, entry in catalog.frameworks().items():
         methods = str(len(entry.methods) - len(entry.stores))
