@@ -121,6 +121,18 @@ class MixesCheckpoints(Meets):
         super().publish(unfinished, path)
 
 
+class DiesOfTornCheckpoint(Fault):
+    """Write under the final name, and end the process where a file of it is missing or short."""
+
+    name = "dies-of-torn-checkpoint"
+
+    def load(self, state: State, path: Path) -> None:
+        try:
+            super().load(state, path)
+        except (OSError, EOFError):
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+
 def _older(path: Path) -> list[Path]:
     """Return the complete checkpoints beside a path, oldest first."""
     complete = [other for other in path.parent.glob("step-*") if not other.suffix]
