@@ -6,7 +6,6 @@ The driver writes an order, and the ranks read it. So this module needs the stan
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -48,28 +47,20 @@ def undisturbed(limit_s: float) -> Order:
 def orders(changes: int, writes: int, at_most: int, limit_s: float) -> list[Order]:
     """Return the orders of all kills of a case, given the calls of an undisturbed save.
 
-    The caller dies before every change of a directory and before the first, a middle and the last
-    write. The other rank dies before the first, a middle and the last change of a directory. With
-    more than `at_most`, some changes of directories are left out.
+    The caller dies before every change of a directory, and before a middle and the last write. The
+    other rank dies before the first and the last change of a directory. If that is more than
+    `at_most`, which is at least 6, some changes of directories are left out.
     """
-    others = [("directory", at, "kill-others") for at in thinned(_numbers(changes), 3)]
-    written = [("write", at, "kill-group") for at in _some(_numbers(writes), at_most, 3)]
-    rest = at_most - len(others) - len(written)
-    callers = [("directory", at, "kill-group") for at in thinned(_numbers(changes), max(rest, 1))]
-    kills: list[tuple[Any, int, Any]] = [*callers, *written, *others]
+    others = thinned(range(1, changes + 1), 2)
+    written = sorted({(writes + 1) // 2, writes} - {0})
+    callers = thinned(range(1, changes + 1), at_most - len(others) - len(written))
+    kills: list[tuple[Any, int, Any]] = [("directory", at, "kill-group") for at in callers]
+    kills += [("write", at, "kill-group") for at in written]
+    kills += [("directory", at, "kill-others") for at in others]
     return [
         Order(number, call, at, effect, limit_s)
         for number, (call, at, effect) in enumerate(kills, start=UNDISTURBED + 1)
     ]
-
-
-def _numbers(count: int) -> list[int]:
-    return list(range(1, count + 1))
-
-
-def _some(numbers: Sequence[int], at_most: int, few: int) -> list[int]:
-    """Return a few of the numbers, or all of them where that many kills were asked for."""
-    return list(numbers) if len(numbers) * 2 < at_most else thinned(numbers, few)
 
 
 @dataclass(frozen=True)
