@@ -87,8 +87,10 @@ BROKEN_MODELS = {
         "SGD was set up for another Linear",
     ),
     "unused link": (
-        _script("return chainer.Sequential(L.Linear(3, 1), L.Linear(None, 1)), o, step",
-                "return F.sum(model[0](np.ones((2, 3), 'f')))"),
+        _script(
+            "return chainer.Sequential(L.Linear(3, 1), L.Linear(None, 1)), o, step",
+            "return F.sum(model[0](np.ones((2, 3), 'f')))",
+        ),
         "1.W has no values after a step",
     ),
     "persistent text": (

@@ -6,7 +6,6 @@ from adapters.jax.state import State, WorkloadState
 from adapters.shared import quirks
 from adapters.shared.quirks import Obstacle
 
-
 OWN_MODEL = """
 import jax, jax.numpy as jnp, optax
 from flax.training.train_state import TrainState

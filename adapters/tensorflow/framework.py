@@ -152,9 +152,7 @@ def _averaged(gradients: Gradients, world: int) -> Gradients:
     flat /= world
     parts = tf.split(tf.constant(flat), [gradient.shape.num_elements() for gradient in present])
     averaged = iter(parts)
-    return [
-        None if gradient is None else _like(gradient, next(averaged)) for gradient in gradients
-    ]
+    return [None if gradient is None else _like(gradient, next(averaged)) for gradient in gradients]
 
 
 def _like(gradient: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
