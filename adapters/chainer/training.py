@@ -12,7 +12,7 @@ from chainer import Link, Variable
 
 from adapters.base import Place, UnusableModel
 from adapters.chainer.modules import Array
-from adapters.shared.own_models import named
+from adapters.shared.own_models import in_words
 from adapters.shared.random_gradients import gradients_like
 from workloads import Batch, Workload
 
@@ -59,8 +59,8 @@ class OwnTraining:
         loss = self._step(model, step)
         if not isinstance(loss, Variable):
             raise UnusableModel(
-                "the step function must return the loss as a chainer.Variable, and leave backward() "
-                f"and the optimizer to ckptbench; it returned {named(loss)}"
+                "the step function must return the loss as a chainer.Variable, and leave "
+                f"backward() and the optimizer to ckptbench; it returned {in_words(loss)}"
             )
         if loss.size != 1:
             raise UnusableModel(

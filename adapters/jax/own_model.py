@@ -13,7 +13,7 @@ from jax import Array
 from adapters.base import UnusableModel
 from adapters.jax.own_state import OwnState, Step, path_of
 from adapters.jax.strategies import OneRank
-from adapters.shared.own_models import named, require_step
+from adapters.shared.own_models import in_words, require_step
 
 _FORM = "it must return a pytree and a step function, step(tree, number) -> tree"
 
@@ -43,7 +43,7 @@ def _taken_apart(made: object) -> tuple[Any, Step]:
     if not isinstance(made, tuple | list) or len(made) != 2:
         raise UnusableModel(
             f"{_FORM}, because JAX keeps no optimizer that could step by itself; it returned "
-            f"{named(made)}"
+            f"{in_words(made)}"
         )
     tree, step = made
     if callable(tree) and not isinstance(tree, Mapping) and jax.tree.leaves(tree) == [tree]:
@@ -80,13 +80,13 @@ def _is_numeric(dtype: np.dtype[Any]) -> bool:
 def _require_place(name: str, array: Array, strategy: OneRank) -> None:
     """Refuse an array that does not lie on the devices on which the ranks' strategy has it."""
     devices = array.sharding.device_set
-    platforms = {device.platform for device in devices}
-    wanted = {strategy.device.platform}
-    if platforms != wanted:
-        raise UnusableModel(
-            f"{name} is on {'/'.join(sorted(platforms))}, and the run is on {strategy.device.platform}"
-            "; make it there, or give another --device"
-        )
+    wanted = strategy.device.platform
+    for device in devices:
+        if device.platform != wanted:
+            raise UnusableModel(
+                f"{name} is on {device.platform}, and the run is on {wanted}; make it there, or "
+                "give another --device"
+            )
     if strategy.layout is None and len(devices) > 1:
         raise UnusableModel(
             f"{name} lies on {len(devices)} devices; give --strategy sharded for a state that the "

@@ -13,7 +13,7 @@ from jax.tree_util import PyTreeDef
 from adapters.base import UnusableModel
 from adapters.jax.state import STEP, State
 from adapters.jax.strategies import OneRank
-from adapters.shared.own_models import named
+from adapters.shared.own_models import in_words
 from workloads import Role
 
 Step = Callable[[Any, int], Any]
@@ -123,11 +123,11 @@ class OwnState(State):
         if isinstance(changed, tuple) and changed:
             starts_with_the_tree = jax.tree.structure(changed[0]) == self._structure
             if starts_with_the_tree:
-                return f" alone; it returned {named(changed)}"
+                return f" alone; it returned {in_words(changed)}"
         now = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(changed)}
         before = {slot.name for slot in self._slots}
         if not before & now:
-            return f"; it returned {named(changed)}"
+            return f"; it returned {in_words(changed)}"
         if before - now:
             return f"; the one that it returned lacks {min(before - now)!r}"
         if now - before:

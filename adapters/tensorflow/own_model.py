@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from adapters.base import UnusableModel
-from adapters.shared.own_models import named, require_step
+from adapters.shared.own_models import in_words, require_step
 from adapters.tensorflow.state import State, Tensor, Variable
 from adapters.tensorflow.training import OwnTraining, RandomTraining
 
@@ -50,17 +50,18 @@ def new_state(made: object, seed: int, rank: int) -> OwnState:
 def _taken_apart(made: object) -> tuple[keras.Model, keras.optimizers.Optimizer, object]:
     parts = list(made) if isinstance(made, tuple | list) else [made]
     if not parts or not isinstance(parts[0], keras.Model):
-        raise UnusableModel(f"{_FORM}; the first value must be a keras.Model, not {named(made)}")
+        raise UnusableModel(
+            f"{_FORM}; the first value must be a keras.Model, and it returned {in_words(made)}"
+        )
     model, *others = parts
     has_optimizer = bool(others) and isinstance(others[0], keras.optimizers.Optimizer)
     optimizer = others.pop(0) if has_optimizer else getattr(model, "optimizer", None)
     if optimizer is None:
         raise UnusableModel(
-            f"{_FORM}; the model is not compiled, and {named(made)} hold no keras.optimizers."
-            "Optimizer in the second place"
+            f"{_FORM}; the model is not compiled, and no keras.optimizers.Optimizer follows it"
         )
     if len(others) > 1:
-        raise UnusableModel(f"{_FORM}, not {named(made)}")
+        raise UnusableModel(f"{_FORM}, not {in_words(made)}")
     step = others[0] if others else None
     if step is not None:
         require_step(step, "last", "the model")

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapters.base import Place, UnusableModel
-from adapters.shared.own_models import named
+from adapters.shared.own_models import in_words
 from adapters.shared.random_gradients import gradients_like
 from workloads import Batch, Workload
 
@@ -112,7 +112,7 @@ def _require_loss(loss: Any) -> None:
     if not isinstance(loss, tf.Tensor):
         raise UnusableModel(
             "the step function must return the loss as a tensor, and leave the gradients and the "
-            f"optimizer to ckptbench; it returned {named(loss)}"
+            f"optimizer to ckptbench; it returned {in_words(loss)}"
         )
     if loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
         raise UnusableModel(

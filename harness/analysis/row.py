@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+import pandas as pd
+
 from harness import experiments
 from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag, Rank
+from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
-from harness.wire.case import Case
+from harness.wire.case import Case, OwnModel
 from harness.wire.records import SCHEMA, FailureRecord, FindingRecord, StageRecord
 
 __all__ = [
@@ -98,6 +101,8 @@ class Row:
     ablated: str
     scale: int
     arm: str = ""  # the side of a comparison, where a run has two
+    # where the user's own model is; `workload` and `preset` then hold its name and digest
+    model: OwnModel | None = field(default=None, repr=False)
     experiment: str
     default: bool
     asynchronous: bool = False
@@ -142,6 +147,10 @@ class Row:
     def detail(self) -> str:
         """The words that tell the row from others of its method, such as " without RNG"."""
         return ""
+
+    def counted(self, table: SampleTable, samples: pd.DataFrame) -> pd.DataFrame:
+        """Return the samples of a table as the row counts them, and `compare` does too."""
+        return samples
 
     def title(self, several_frameworks: bool) -> str:
         """Return the text of a table's first column."""

@@ -240,7 +240,14 @@ class Bench:
         self._discarded_on_failure.discard(path)
 
     def keep(self, case: Case, checkpoints: Sequence[Kept]) -> None:
-        """List the checkpoints that a later process loads, for this rank."""
+        """List the checkpoints that a later process loads, for this rank.
+
+        Those that were listed before and are not any more are removed.
+        """
+        paths = {kept.path for kept in checkpoints}
+        for listed_before in self._kept.get(case.id, []):
+            if listed_before.path not in paths:
+                self.discard(listed_before.path)
         for kept in checkpoints:
             self.hold(kept.path)
         write_kept(self.folders.kept(case, self.world.rank), checkpoints)

@@ -29,7 +29,9 @@ def load(file: Path, function: str) -> Callable[[], Any]:
     if found is None:
         raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
     if not callable(found):
-        raise UnusableModel(f"{file.name}: {function} is no function but a {type(found).__name__}")
+        raise UnusableModel(
+            f"{file.name}: {function} is no function, but of type {type(found).__name__}"
+        )
     needed = _needed_arguments(found)
     if needed:
         raise UnusableModel(
@@ -61,8 +63,9 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
 
 def _imported(file: Path) -> ModuleType:
     """Return the module of a text, which is imported once in a process."""
-    if MODULE in sys.modules:
-        return sys.modules[MODULE]
+    present = sys.modules.get(MODULE)
+    if present is not None and present.__file__ == str(file):
+        return present
     # The project itself must not be found before the user's own modules of the same name.
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(MODULE, file)

@@ -98,7 +98,7 @@ def test_a_users_model_has_weights_that_every_step_changes(
     roles = {leaf.name: leaf.role for leaf in lasting_framework.leaves(state)}
     train(lasting_framework, state, 1)
     unchanged = same(before, digests(lasting_framework, state))
-    assert {Role.WEIGHT, Role.OPTIMIZER, Role.POSITION} <= set(roles.values())
+    assert {Role.WEIGHT, Role.POSITION} <= set(roles.values())
     assert [name for name in unchanged if roles[name] is Role.WEIGHT] == []
     assert POSITION not in unchanged
 
