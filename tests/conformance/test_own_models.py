@@ -207,9 +207,3 @@ def test_a_broken_script_is_refused_in_one_sentence(wrong: str, tmp_path: Path) 
     assert "\n" not in told["error"]
     assert told["error"].startswith("train.py:")
     assert re.search(sentence, told["error"]), told["error"]
-
-
-@pytest.mark.skipif(bool(QUIRKS.own_model), reason="the framework takes models")
-def test_a_framework_that_takes_no_models_says_so(tmp_path: Path) -> None:
-    told = answer(script(tmp_path, "def make():\n    return 1"), tmp_path)
-    assert "takes no models of the user's own" in told["error"]
