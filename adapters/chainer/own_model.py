@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import chainer
 import numpy as np
@@ -112,8 +111,8 @@ def _require_device(model: Link, device: chainer.device.Device) -> None:
     for name, parameter in _parameters(model).items():
         if parameter.device != device:
             raise UnusableModel(
-                f"{name} is on {parameter.device}, and the run is on {device}; move the model there "
-                "by to_device before it is returned, or give another --device"
+                f"{name} is on {parameter.device}, and the run is on {device}; move the model "
+                "there by to_device before it is returned, or give another --device"
             )
 
 

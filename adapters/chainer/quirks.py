@@ -75,7 +75,7 @@ BROKEN_MODELS = {
         _script("return m, {'a': o, 'b': o}"),
         "trained by one optimizer here, and it returned 2",
     ),
-    "step is no function": (_script("return m, o, 3"), "third value.*not a int"),
+    "step is no function": (_script("return m, o, 3"), "third value.*not an int"),
     "step of one argument": (
         _script("return m, o, lambda model: 0"),
         "must take two arguments, the model and the number",

@@ -12,6 +12,7 @@ from chainer import Link, Variable
 
 from adapters.base import Place, UnusableModel
 from adapters.chainer.modules import Array
+from adapters.shared.own_models import in_words
 from adapters.shared.random_gradients import gradients_like
 from workloads import Batch, Workload
 
@@ -58,8 +59,8 @@ class OwnTraining:
         loss = self._step(model, step)
         if not isinstance(loss, Variable):
             raise UnusableModel(
-                "the step function must return the loss as a chainer.Variable, and leave backward() "
-                f"and the optimizer to ckptbench; it returned {_described(loss)}"
+                "the step function must return the loss as a chainer.Variable, and leave "
+                f"backward() and the optimizer to ckptbench; it returned {in_words(loss)}"
             )
         if loss.size != 1:
             raise UnusableModel(
@@ -84,7 +85,3 @@ class RandomTraining:
         for parameter, values in zip(parameters, gradients_like(shapes, step), strict=True):
             parameter.grad = parameter.device.send(values.astype(parameter.dtype))
         return np.float32(0)
-
-
-def _described(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -80,13 +80,13 @@ def _is_numeric(dtype: np.dtype[Any]) -> bool:
 def _require_place(name: str, array: Array, strategy: OneRank) -> None:
     """Refuse an array that does not lie on the devices on which the ranks' strategy has it."""
     devices = array.sharding.device_set
-    platforms = {device.platform for device in devices}
-    wanted = {strategy.device.platform}
-    if platforms != wanted:
-        raise UnusableModel(
-            f"{name} is on {'/'.join(sorted(platforms))}, and the run is on {strategy.device.platform}"
-            "; make it there, or give another --device"
-        )
+    wanted = strategy.device.platform
+    for device in devices:
+        if device.platform != wanted:
+            raise UnusableModel(
+                f"{name} is on {device.platform}, and the run is on {wanted}; make it there, or "
+                "give another --device"
+            )
     if strategy.layout is None and len(devices) > 1:
         raise UnusableModel(
             f"{name} lies on {len(devices)} devices; give --strategy sharded for a state that the "

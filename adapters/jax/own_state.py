@@ -95,10 +95,9 @@ class OwnState(State):
     def _users_tree(self) -> Any:
         leaves = []
         for slot in self._slots:
-            leaf = self._parts[slot.part][slot.name]
-            leaves.append(
-                leaf if slot.key is None else jax.random.wrap_key_data(leaf, impl=slot.key)
-            )
+            array = self._parts[slot.part][slot.name]
+            is_key = slot.key is not None
+            leaves.append(jax.random.wrap_key_data(array, impl=slot.key) if is_key else array)
         return self._structure.unflatten(leaves)
 
     def _keep(self, leaves: Any) -> None:
@@ -120,24 +119,20 @@ class OwnState(State):
                 )
 
     def _difference(self, changed: Any) -> str:
-        """Return in words how a pytree differs from the user's; empty where nobody can tell."""
-        if (
-            isinstance(changed, tuple)
-            and changed
-            and jax.tree.structure(changed[0]) == self._structure
-        ):
-            return f" alone; it returned {in_words(changed)}"
+        """Return in words how a pytree differs from the user's."""
+        if isinstance(changed, tuple) and changed:
+            starts_with_the_tree = jax.tree.structure(changed[0]) == self._structure
+            if starts_with_the_tree:
+                return f" alone; it returned {in_words(changed)}"
         now = {path_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(changed)}
         before = {slot.name for slot in self._slots}
-        missing = [name for name in before if name not in now]
-        added = [name for name in now if name not in before]
-        if changed is None or len(missing) == len(before):
+        if not before & now:
             return f"; it returned {in_words(changed)}"
-        if missing:
-            return f"; the one that it returned lacks {min(missing)!r}"
-        if added:
-            return f"; the one that it returned also has {min(added)!r}"
-        return "; their leaves have the same paths, and their types or fixed fields differ"
+        if before - now:
+            return f"; the one that it returned lacks {min(before - now)!r}"
+        if now - before:
+            return f"; the one that it returned also has {min(now - before)!r}"
+        return "; its leaves have the same paths, and other types or fixed fields around them"
 
 
 def path_of(path: tuple[Any, ...]) -> str:

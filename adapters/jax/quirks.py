@@ -6,7 +6,6 @@ from adapters.jax.state import State, WorkloadState
 from adapters.shared import quirks
 from adapters.shared.quirks import Obstacle
 
-
 OWN_MODEL = """
 import jax, jax.numpy as jnp, optax
 from flax.training.train_state import TrainState
@@ -46,7 +45,7 @@ BROKEN_MODELS = {
     "no return": (_script("pass"), "a pytree and a step function.*it returned None$"),
     "no step": (_script("return tree"), r"step\(tree, number\) -> tree.*it returned a dict"),
     "wrong order": (_script("return step, tree"), "in this order; the first value is a function"),
-    "step is no function": (_script("return tree, 3"), "second value.*not a int"),
+    "step is no function": (_script("return tree, 3"), "second value.*not an int"),
     "step of one argument": (
         _script("return tree, lambda tree: tree"),
         "must take two arguments, the pytree and the number",

@@ -50,14 +50,15 @@ def new_state(made: object, seed: int, rank: int) -> OwnState:
 def _taken_apart(made: object) -> tuple[keras.Model, keras.optimizers.Optimizer, object]:
     parts = list(made) if isinstance(made, tuple | list) else [made]
     if not parts or not isinstance(parts[0], keras.Model):
-        raise UnusableModel(f"{_FORM}; the first value must be a keras.Model, not {in_words(made)}")
+        raise UnusableModel(
+            f"{_FORM}; the first value must be a keras.Model, and it returned {in_words(made)}"
+        )
     model, *others = parts
     has_optimizer = bool(others) and isinstance(others[0], keras.optimizers.Optimizer)
     optimizer = others.pop(0) if has_optimizer else getattr(model, "optimizer", None)
     if optimizer is None:
         raise UnusableModel(
-            f"{_FORM}; the model is not compiled, and {in_words(made)} hold no keras.optimizers."
-            "Optimizer in the second place"
+            f"{_FORM}; the model is not compiled, and no keras.optimizers.Optimizer follows it"
         )
     if len(others) > 1:
         raise UnusableModel(f"{_FORM}, not {in_words(made)}")

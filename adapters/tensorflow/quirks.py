@@ -60,15 +60,18 @@ def make():
 
 
 BROKEN_MODELS = {
-    "no return": (_script("pass"), "first value must be a keras.Model, not None"),
-    "wrong order": (_script("return o, m"), "first value must be a keras.Model, not 2 values"),
-    "model alone": (_script("return m"), "the model is not compiled, and a Sequential"),
+    "no return": (_script("pass"), "first value must be a keras.Model, and it returned None"),
+    "wrong order": (_script("return o, m"), "keras.Model, and it returned 2 values"),
+    "model alone": (
+        _script("return m"),
+        "is not compiled, and no keras.optimizers.Optimizer follows",
+    ),
     "class of an optimizer": (
         _script("return m, keras.optimizers.SGD"),
         "the model is not compiled",
     ),
     "too many values": (_script("return m, o, step, 1"), "not 4 values"),
-    "step is no function": (_script("return m, o, 3"), "last value.*not a int"),
+    "step is no function": (_script("return m, o, 3"), "last value.*not an int"),
     "step of one argument": (
         _script("return m, o, lambda model: 0"),
         "must take two arguments, the model and the number",

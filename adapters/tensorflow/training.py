@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapters.base import Place, UnusableModel
+from adapters.shared.own_models import in_words
 from adapters.shared.random_gradients import gradients_like
 from workloads import Batch, Workload
 
@@ -111,7 +112,7 @@ def _require_loss(loss: Any) -> None:
     if not isinstance(loss, tf.Tensor):
         raise UnusableModel(
             "the step function must return the loss as a tensor, and leave the gradients and the "
-            f"optimizer to ckptbench; it returned {'None' if loss is None else f'a {type(loss).__name__}'}"
+            f"optimizer to ckptbench; it returned {in_words(loss)}"
         )
     if loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
         raise UnusableModel(
