@@ -7,7 +7,6 @@ import torch
 from adapters.pytorch.state import State
 from adapters.shared import quirks
 
-
 OWN_MODEL = """
 import torch
 from torch import nn

@@ -5,7 +5,6 @@ from __future__ import annotations
 from adapters.raw.framework import State
 from adapters.shared import quirks
 
-
 OWN_MODEL = """
 import numpy as np
 
