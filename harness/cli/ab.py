@@ -9,7 +9,15 @@ import typer
 
 from harness.analysis.runs import read_run
 from harness.cli import measuring
-from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
+from harness.cli.app import (
+    RESULTS,
+    VENVS,
+    AdapterOption,
+    DirOption,
+    ResultsOption,
+    app,
+    scratch_directory,
+)
 from harness.cli.choices import (
     BudgetOption,
     DeviceOption,
@@ -24,7 +32,6 @@ from harness.cli.choices import (
 )
 from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
 from harness.driver import arms, catalog, launch, pins, slurm, suite
-from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
 from harness.run.plan import AB, Selection
 
@@ -48,6 +55,7 @@ def ab_command(
     method: MethodOption = None,
     world: WorldOption = None,
     device: DeviceOption = "cpu",
+    adapter: AdapterOption = None,
     directory: DirOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
@@ -124,9 +132,7 @@ def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described
             entry.name for entry in catalog.select(known, measuring.chosen_frameworks(given, known))
         ]
     pinned = {name for arm in described.values() for name in arm.pins}
-    texts = {
-        name: (catalog.ADAPTERS / name / REQUIREMENTS).read_text(encoding="utf-8") for name in known
-    }
+    texts = {name: entry.own_requirements() for name, entry in known.items()}
     pins.require_known(pinned, texts.values())
     fitting = [name for name, text in texts.items() if pinned and pinned <= pins.names(text)]
     if len(fitting) == 1:

@@ -16,7 +16,17 @@ from harness.analysis.row import Row
 from harness.analysis.runs import read_run
 from harness.cli.app import VENVS, err, make_environment
 from harness.cli.watching import in_minutes, watching
-from harness.driver import arms, catalog, judge, launch, machine, names, own_models, preflight
+from harness.driver import (
+    arms,
+    catalog,
+    judge,
+    launch,
+    machine,
+    names,
+    outside,
+    own_models,
+    preflight,
+)
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.ledger import Event
@@ -55,7 +65,7 @@ def new_run(
         python,
         sides,
         goal,
-        settings,
+        settings or settings_of(None, None),
         selection,
     )
 
@@ -72,6 +82,7 @@ def settings_of(
         mpirun=_absolute(mpirun),
         timeout_s=timeout_s,
         site=_absolute(site),
+        adapters=outside.named(),
     )
 
 
@@ -92,8 +103,8 @@ def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
 
 def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> None:
     """Make the environments of all arms, where they are not there yet."""
-    for name, framework in sorted({(item.case.arm, item.case.framework) for item in plan}):
-        make_environment(sides[name].environments, framework)
+    for name, environment in sorted({(item.case.arm, item.case.environment) for item in plan}):
+        make_environment(sides[name].environments, environment)
 
 
 def own_model(
@@ -191,7 +202,9 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
 def _measure(
     run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None
 ) -> None:
-    packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
+    packages: dict[str, tuple[str, ...]] = {}
+    for entry in catalog.frameworks().values():
+        packages |= entry.packages_of()
     estimated_s = judge.estimated_s(run.plan)
     err.print(
         f"run {escape(run.name)}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",

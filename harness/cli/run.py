@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.cli import measuring
 from harness.cli.app import (
     RESULTS,
+    AdapterOption,
     DirOption,
     PythonOption,
     ResultsOption,
@@ -52,6 +53,7 @@ from harness.driver import (
     catalog,
     launch,
     options,
+    outside,
     planning,
     preflight,
     progress,
@@ -84,6 +86,7 @@ def run_command(
     dry_run: DryRunOption = False,
     directory: DirOption = None,
     python: PythonOption = None,
+    adapter: AdapterOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
     resume: ResumeOption = None,
@@ -112,6 +115,7 @@ def run_command(
             "--states": states,
             "--summary-above": summary_above,
             "--mpirun": mpirun,
+            "--adapter": adapter or None,
         }
         run = _gone_on(asked, resume, new_only)
     else:
@@ -210,7 +214,9 @@ def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.
             raise UsageError(
                 f"leave {option} out, because --resume keeps what the run was asked for at first"
             )
+    outside.choose(map(Path, run.settings.adapters))
     preflight.check_cases(run.plan)
+    catalog.require_same_adapters(catalog.frameworks(), run.plan)
     stored_directory = run.header["directory"]
     directory = asked.directory or (Path(stored_directory) if stored_directory else None)
     scratch = scratch_directory(directory)

@@ -74,7 +74,7 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
 
 def _environment(environment: Environment) -> Check:
     status, detail = _ENVIRONMENT_CHECKS[environment.state]
-    return Check(environment.framework, status, f"{detail} ({environment.interpreter})")
+    return Check(environment.name, status, f"{detail} ({environment.interpreter})")
 
 
 def _mpi(environments: list[Environment]) -> Check:

@@ -342,6 +342,8 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         arm=choices.arm,
         settings=settings,
         model=shape.model,
+        adapter=cell.framework.origin_of(method),
+        own_environment=cell.framework.environment_of(method),
         **fields_of_case,
     )
 

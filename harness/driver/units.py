@@ -19,7 +19,7 @@ _KEPT_BYTES_AT_MOST = 8 << 30
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that share one worker process: one experiment, framework, device, world, launcher."""
+    """Cases that share one worker process: one experiment, environment, device, world."""
 
     items: tuple[PlannedCase, ...]
 
@@ -98,7 +98,7 @@ def _shared_process(item: PlannedCase) -> tuple[object, ...]:
     alone = _key(case) if item.own_process else ""
     ranks_of_stages = experiments.experiment(case.experiment).ranks(case)
     ranks = (case.world, ranks_of_stages, case.strategy, case.launcher)
-    return (case.experiment, case.framework, case.device, ranks, alone)
+    return (case.experiment, case.framework, case.environment, case.device, ranks, alone)
 
 
 def _key(case: Case) -> str:

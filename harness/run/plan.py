@@ -104,7 +104,8 @@ class Settings:
     In a world of more than `summary_above` ranks, one record stands for the samples of all.
     `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
     progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
-    options for Slurm, where it is not the user's usual one. `without_guards` names guards that are
+    options for Slurm, where it is not the user's usual one. `adapters` are folders with adapters
+    from outside this project that the user has named. `without_guards` names guards that are
     switched off, which only tests do.
     """
 
@@ -113,6 +114,7 @@ class Settings:
     timeout_s: float | None = None
     site: str | None = None
     without_guards: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and self.timeout_s <= 0:

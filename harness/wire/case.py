@@ -27,6 +27,8 @@ _LATER_FIELDS = (
     "from_memory",
     "arm",
     "settings",
+    "adapter",
+    "own_environment",
 )
 
 IGNORABLE = {"ignorable": True}
@@ -89,6 +91,16 @@ class Case:
     # Where the user's own model is; None for a workload of this project. `workload` and `preset`
     # then hold its name and the digest of its text.
     model: OwnModel | None = None
+    # name, version and digest of the code from outside this project that is measured; empty where
+    # all is of this project
+    adapter: str = ""
+    # the environment of a method with packages of its own; empty where it runs in the framework's
+    own_environment: str = ""
+
+    @property
+    def environment(self) -> str:
+        """The name of the environment in which the case runs."""
+        return self.own_environment or self.framework
 
     @functools.cached_property
     def id(self) -> str:
