@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from conftest import Measure, faulty, planned
+from conftest import Measure, Measured, faulty, planned
 
 from harness.durability import gate
+from harness.experiments.faults.struck import worst_first, write_state
 from harness.experiments.killed_rank.rows import KilledRankRow
 from harness.run.plan import PlannedCase
 
@@ -45,12 +48,23 @@ def test_each_mistake_of_two_ranks_has_its_verdict(
     assert not others & set(row.fates or {})
 
 
-def test_a_torn_checkpoint_under_its_final_name_is_refused(measure: Measure) -> None:
-    row = killed_row(measure, killed(planned(experiment="killed_rank", world=2)))
+def test_a_torn_checkpoint_under_its_final_name_is_refused_and_can_be_looked_at(
+    measure: Measure, tmp_path: Path
+) -> None:
+    measured = measure([killed(planned(experiment="killed_rank", world=2))])
+    row = row_of(measured)
     assert row.killed_rank == "refused"
     # Nobody waits for the other one, so its save ends as if nothing had happened.
     assert set(row.fates or {}) == {"finished"}
-    assert "No such file" in row.worst or "unexpected end" in row.worst
+    assert "No such file" in row.worst or "the file ends at byte" in row.worst
+    case = measured.run.plan[0].case
+    worst = worst_first(measured.run, case)[0]
+    write_state(measured.run, case, worst.number, tmp_path / "state")
+    assert sorted(os.listdir(tmp_path / "state" / "step-1")) == ["rank-0.bin", "rank-1.bin"]
+    # The newer checkpoint lacks a file, or has a short one.
+    newer = tmp_path / "state" / "step-2"
+    sizes = [file.stat().st_size for file in newer.iterdir()]
+    assert len(sizes) < 2 or len(set(sizes)) > 1
 
 
 def test_a_loader_that_ends_its_process_costs_one_directory(measure: Measure) -> None:
@@ -84,8 +98,13 @@ def killed(item: PlannedCase) -> PlannedCase:
 
 
 def killed_row(measure: Measure, item: PlannedCase) -> KilledRankRow:
-    """The row of a case, whose measurement has not failed."""
-    (row,) = measure([item]).rows
+    """The row of one case, once it has been measured."""
+    return row_of(measure([item]))
+
+
+def row_of(measured: Measured) -> KilledRankRow:
+    """The row of a run of one case, whose measurement has not failed."""
+    (row,) = measured.rows
     assert isinstance(row, KilledRankRow)
     assert (row.status, row.reason) == ("ok", "")
     return row

@@ -7,7 +7,7 @@ import shutil
 from harness.durability import gate
 from harness.experiments.faults.jobs import stood_at
 from harness.experiments.faults.recorded_save import first_number
-from harness.experiments.killed_rank import EXPERIMENT, fates
+from harness.experiments.killed_rank import EXPERIMENT, archive, fates
 from harness.experiments.killed_rank.orders import Notes, Order, orders, undisturbed
 from harness.experiments.killed_rank.records import (
     UNDISTURBED,
@@ -132,6 +132,8 @@ class _CaseOfRanks:
             shutil.rmtree(self._notes.checkpoints(order.number), ignore_errors=True)
             return False
         self._session.add(record)
+        files = self._session.files(self._case)
+        archive.keep(files, order.number, self._notes.checkpoints(order.number))
         return True
 
     def _save(self, order: Order, in_words: str) -> str:
