@@ -4,6 +4,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import chainer
 from chainer.training.extensions import snapshot_object
@@ -25,7 +26,8 @@ class Trainer:
     out: str
 
 
-def snapshot_of(model):
+def snapshot_of(model: chainer.Link) -> Any:
+    """Return the extension for a model."""
     snapshot = snapshot_object(model, "snapshot", autoload=True)
     return multi_node_snapshot(Rank(), snapshot, [])
 
