@@ -83,12 +83,12 @@ def test_a_save_that_does_not_come_back_undisturbed_fails_its_row(measure: Measu
     assert "a save in which nobody is killed does not come back" in row.reason
 
 
-def test_one_rank_has_no_other(measure: Measure) -> None:
+def test_one_rank_alone_is_not_killed(measure: Measure) -> None:
     run = measure([killed(planned(experiment="killed_rank"))])
     (row,) = run.rows
     assert (row.status, row.reason) == (
         "unsupported",
-        "one rank has no other; ask for more with --world 2",
+        "one of two ranks is killed, and here are 1; ask for --world 2",
     )
 
 

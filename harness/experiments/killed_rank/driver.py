@@ -44,8 +44,8 @@ def after_stages(session: ExperimentSession) -> None:
 
 def _obstacle(session: ExperimentSession, case: Case) -> str:
     """Return why no rank of a case can be killed; empty where one can."""
-    if case.world < 2:
-        return "one rank has no other; ask for more with --world 2"
+    if case.world != 2:
+        return f"one of two ranks is killed, and here are {case.world}; ask for --world 2"
     return session.out_of_sight() or gate.available() or ""
 
 
