@@ -37,7 +37,9 @@ class Run(StoredRun):
     def settings(self) -> Settings:
         """Return the settings of the run. A run that is older than they are has the defaults."""
         stored = known_fields(Settings, self.header.get("settings") or {})
-        return Settings(**stored | {"without_guards": tuple(stored.get("without_guards", ()))})
+        for name in ("without_guards", "adapters"):
+            stored[name] = tuple(stored.get(name, ()))
+        return Settings(**stored)
 
     def _read(self) -> None:
         super()._read()

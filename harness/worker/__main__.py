@@ -187,7 +187,7 @@ def _run_state(bench: Bench, entries: Entries) -> None:
     try:
         with bench.phase("build"):
             seed = bench.job.seed + _seed_offset(case.experiment, role)
-            bench.build(_workload(case), seed)
+            bench.build(case.model or _workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
         bench.check_kept(entries)
     except MustBeAlone:
@@ -226,7 +226,8 @@ def _is_supported(framework: Framework[Any], entries: Entries, output: Output) -
     Where it cannot, write its reason as the record of each task.
     """
     case = entries[0][1].case
-    reason = framework.unsupported(_workload(case), case.device)
+    workload = None if case.model else _workload(case)
+    reason = framework.unsupported(workload, case.device)
     if reason is None:
         return True
     for _, task in entries:
