@@ -116,10 +116,10 @@ class _CaseOfRanks:
         if self._has_failed():
             return None
         saves = fates.read(self._notes, UNDISTURBED, self._case.world)
-        unfinished = [save for save in saves if save.fate != "finished"]
-        if unfinished:
-            said = unfinished[0].said or reason or "the worker left the case out"
-            self._session.fail(self._case, "save", said)
+        unfinished = [save.said for save in saves if save.fate != "finished"]
+        if unfinished or len(saves) < self._case.world:
+            said = [*filter(None, unfinished), reason, "the worker left the case out"]
+            self._session.fail(self._case, "save", next(filter(None, said)))
             return None
         return max(save.ended_ns - save.began_ns for save in saves if save.ended_ns is not None)
 
