@@ -76,13 +76,13 @@ def test_two_levels_have_intervals_of_their_own() -> None:
 def test_checkfreq_keeps_to_its_budget_and_to_the_lag() -> None:
     assert policies.CheckFreq(Costs(training_s=7, lag_s=10), 0.035).interval_s == pytest.approx(200)
     assert policies.CheckFreq(Costs(training_s=0.1, lag_s=10), 0.035).interval_s == 10
-    assert not policies.CheckFreq(Costs(training_s=7), 0.035).checkpoint_now(199.9)
+    assert not policies.CheckFreq(Costs(training_s=7), 0.035).checkpoint_now(199.9, 1e6)
 
 
 def test_every_and_never_answer_for_the_work_since_the_last_checkpoint() -> None:
-    assert policies.Every(10).checkpoint_now(10)
-    assert not policies.Every(10).checkpoint_now(9.9)
-    assert not policies.Never().checkpoint_now(1e9)
+    assert policies.Every(10).checkpoint_now(10, 10)
+    assert not policies.Every(10).checkpoint_now(9.9, 1e6)
+    assert not policies.Never().checkpoint_now(1e9, 1e9)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.docs import commands, declared, layers, measured, reference, source, worth
+from harness.docs import commands, declared, layers, measured, reference, source, stopped, worth
 
 REGIONS: dict[str, Callable[..., str]] = {
     "columns": declared.columns,
@@ -28,6 +28,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "strategies": declared.strategies,
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
+    "stopped": stopped.table_of_stopped_jobs,
     "struck": measured.struck,
     "ways-back": measured.ways_back,
     "drills": measured.drills,

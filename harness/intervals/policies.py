@@ -20,14 +20,17 @@ class Policy(ABC):
     """A policy, which answers one question alone."""
 
     @abstractmethod
-    def checkpoint_now(self, work_s: float) -> bool:
-        """Return whether to save, when `work_s` seconds were trained since the last checkpoint."""
+    def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
+        """Return whether to save now.
+
+        `work_s` seconds were trained since the last checkpoint, and `trained_s` in all.
+        """
 
 
 class Never(Policy):
     """No checkpoint at all."""
 
-    def checkpoint_now(self, work_s: float) -> bool:
+    def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
         return False
 
 
@@ -39,7 +42,7 @@ class Every(Policy):
             raise ValueError(f"an interval of {interval_s} s is not above 0")
         self.interval_s = interval_s
 
-    def checkpoint_now(self, work_s: float) -> bool:
+    def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
         return work_s >= self.interval_s
 
 
@@ -114,5 +117,5 @@ class CheckFreq(Policy):
             raise ValueError(f"a budget of {budget} is not a share between 0 and 1")
         self.interval_s = max(costs.lag_s, costs.training_s / budget)
 
-    def checkpoint_now(self, work_s: float) -> bool:
+    def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
         return work_s >= self.interval_s
