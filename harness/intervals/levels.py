@@ -82,9 +82,7 @@ def effective_share(
     return trained_s / length_s
 
 
-def best_levels(
-    levels: Sequence[Level], rates_per_s: Sequence[float]
-) -> tuple[float, list[Level]]:
+def best_levels(levels: Sequence[Level], rates_per_s: Sequence[float]) -> tuple[float, list[Level]]:
     """Return the interval, and the levels with the multiples of it that are best to first order.
 
     `rates_per_s` are the rates of failures whose cheapest surviving level is this one. The levels

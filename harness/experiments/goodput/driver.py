@@ -64,8 +64,9 @@ class Cell:
             return
         stored = self.predict(costs)
         self.session.add(stored)
+        length_s = stored.length_ns / 1e9
         self.session.announce(
-            f"{self.case.method}: {KILLS} kills in {stored.length_ns / 1e9:.0f} s, a checkpoint every "
+            f"{self.case.method}: {KILLS} kills in {length_s:.0f} s, a checkpoint every "
             f"{stored.interval_steps} steps, predicted loss {stored.lost[0].median:.1%}"
         )
         self.judge(stored, costs)

@@ -1,4 +1,4 @@
-"""The stage of experiment `goodput`: ranks that train until an instant, or until they are killed."""
+"""The stage of experiment `goodput`: ranks that train until an instant or a kill."""
 
 from __future__ import annotations
 
