@@ -108,7 +108,7 @@ class Cell:
             step_ns=_ns(costs.steps_s),
             stall_ns=_ns([save.stall_s for save in costs.saves]),
             lag_ns=_ns([save.lag_s for save in costs.saves]),
-            slowdown_ns=_ns([save.slowdown_s for save in costs.saves]),
+            slowdown_s=tuple(save.slowdown_s for save in costs.saves),
             mtbf_ns=round(mtbf_s * 1e9),
             advised_steps=advised,
             interval_steps=interval,

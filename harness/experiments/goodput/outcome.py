@@ -32,7 +32,6 @@ def outcome(
     for each in lives:
         _add_parts(parts, each, until_ns)
     checkpoints_ns = sum(_checkpoints_ns(each, until_ns, step_s) for each in lives)
-    kept_ns = round(steps * step_s * 1e9)
     return GoodputRecord(
         kind="goodput",
         case="",
@@ -44,8 +43,8 @@ def outcome(
         wall_ns=until_ns - begin_ns,
         kills_ns=tuple(each.at_ns - begin_ns for each in struck),
         struck=tuple(each.what for each in struck),
+        training_ns=parts["training"],
         checkpoints_ns=checkpoints_ns,
-        recompute_ns=parts["training"] - checkpoints_ns - kept_ns,
         detect_ns=parts["detect"],
         restart_ns=parts["restart"],
         restore_ns=parts["restore"],

@@ -28,7 +28,8 @@ class Predicted:
 class PredictionRecord(Record):
     """The prediction of a case, which is stored before the kills that judge it.
 
-    All costs are in nanoseconds, one for each kill, step or checkpoint that was seen. `kills_ns`
+    There is one cost for each kill, step or checkpoint that was seen. A slowdown is in seconds, and
+    below 0 where the steps beside a checkpoint happened to be shorter than others. `kills_ns`
     are the instants at which ranks are to be killed, and `length_ns` the end, from the first start.
     `advised_steps` is the advised interval, and `interval_steps` the one of the case.
     """
@@ -43,7 +44,7 @@ class PredictionRecord(Record):
     step_ns: tuple[int, ...]  # of undisturbed steps
     stall_ns: tuple[int, ...]
     lag_ns: tuple[int, ...]
-    slowdown_ns: tuple[int, ...]
+    slowdown_s: tuple[float, ...]
     mtbf_ns: int
     advised_steps: int
     interval_steps: int
@@ -58,8 +59,10 @@ class GoodputRecord(StageRecord):
 
     `steps` counts the distinct steps whose result was kept at the end, `steps_done` all steps,
     `step_ns` is the median undisturbed step of this job, and `wall_ns` the time from the first
-    start to the end. The parts of the lost time are in nanoseconds. `kills_ns` are the instants of
-    the real kills, and `struck` says for each what it struck.
+    start to the end. `training_ns` is the time in which ranks took steps or saved, and
+    `checkpoints_ns` the part of it that checkpoints took. The rest of the time is detection,
+    restart and restore. `kills_ns` are the instants of the real kills, and `struck` says for each
+    what it struck.
     """
 
     kind: Literal["goodput"]
@@ -72,8 +75,8 @@ class GoodputRecord(StageRecord):
     wall_ns: int
     kills_ns: tuple[int, ...]
     struck: tuple[str, ...]
+    training_ns: int
     checkpoints_ns: int
-    recompute_ns: int
     detect_ns: int
     restart_ns: int
     restore_ns: int
@@ -88,6 +91,14 @@ class GoodputRecord(StageRecord):
     def lost(self) -> float:
         """The lost share of the time."""
         return 1.0 - self.steps * self.step_ns / self.wall_ns
+
+    @property
+    def recompute_ns(self) -> int:
+        """The time of steps that were undone, and by which kept ones were longer than the median.
+
+        It is below 0 where no step was undone, and more than half of all were shorter.
+        """
+        return self.training_ns - self.checkpoints_ns - self.steps * self.step_ns
 
 
 RECORDS = (PredictionRecord, GoodputRecord)
