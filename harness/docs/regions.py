@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.docs import commands, declared, layers, measured, reference, source, stopped, worth
+from harness.docs import (
+    commands,
+    declared,
+    layers,
+    measured,
+    published,
+    reference,
+    source,
+    stopped,
+    worth,
+)
 
 REGIONS: dict[str, Callable[..., str]] = {
     "columns": declared.columns,
@@ -19,6 +29,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "methods": declared.methods,
     "not-bitwise": measured.not_bitwise,
     "parity": measured.parity,
+    "published": published.compatible,
     "readme-table": measured.readme_table,
     "reference-runs": reference.reference_runs,
     "reshard": measured.reshard,
