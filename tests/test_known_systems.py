@@ -45,7 +45,7 @@ def test_without_spares_the_replay_trains_as_long_as_airesim(run: dict[str, Any]
     interruptions, share = replayed(run)
     overlap_s = np.minimum(interruptions.wait_s, run["recovery_s"]).sum()
     assert share + overlap_s / run["total_s"] == pytest.approx(
-        run["length_s"] / run["total_s"], abs=1e-4
+        run["length_s"] / run["total_s"], abs=5e-4
     )
 
 

@@ -1,7 +1,8 @@
 """Which costs are compatible with the shares that large systems have published.
 
-Nothing is fitted. A published share and failure rate leave a whole set of costs open, and this lists
-them. It can only contradict the formula: where no setting is compatible, one of the two is wrong.
+Nothing is fitted. A published share and failure rate leave a whole set of costs open, and this
+lists them. It can only contradict the formula: where no setting is compatible, one of the two is
+wrong.
 """
 
 from __future__ import annotations
