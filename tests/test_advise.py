@@ -51,6 +51,19 @@ def test_more_ranks_fail_more_often() -> None:
     assert few == pytest.approx(10 * many)
 
 
+def test_the_rates_of_job_and_nodes_add_up() -> None:
+    job, nodes, both = (
+        json.loads(advised("--format", "json", *options).output)[0]["job_mtbf_s"]
+        for options in (
+            ("--job-mtbf", "8h"),
+            ("--node-mtbf", "100d"),
+            ("--job-mtbf", "8h", "--node-mtbf", "100d"),
+        )
+    )
+    assert (job, nodes) == (pytest.approx(8 * 3600), pytest.approx(100 * 86_400 / 128))
+    assert both == pytest.approx(1 / (1 / job + 1 / nodes))
+
+
 def test_a_larger_state_is_extrapolated() -> None:
     small, large = (
         json.loads(advised("--format", "json", *options).output)[0]
@@ -151,6 +164,9 @@ def test_a_figure_is_written(tmp_path: Path) -> None:
         (("--policy", "yung"), "young"),
         (("--policy", "replayed"), "--policy replayed needs --trace"),
         (("--state-bytes", "-1"), "should be greater than or equal to"),
+        (("--state-bytes", "nan"), "must be numbers from 0"),
+        (("--node-bandwidth", "2"), "--node-bandwidth and --storage-bandwidth need --state-bytes"),
+        (("--trace", "gpu-400", "--spares", "100"), "should be less than or equal to 64"),
         (("--detect", "1e9"), "must be a time above 0 with its unit"),
         (("--job-mtbf", "1m"), "the job fails every 1 min, and takes 2.17 min to come back"),
         (("--ranks", "0"), "should be greater than or equal to 1"),

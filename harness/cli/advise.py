@@ -52,15 +52,18 @@ def advise_command(
     ] = "",
     node_mtbf: Annotated[
         str,
-        typer.Option("--node-mtbf", help="The same of one node, such as 250d, which is assumed."),
-    ] = "250d",
+        typer.Option(
+            "--node-mtbf",
+            help="The same of one node. 250d is assumed where neither is given; the rates add up.",
+        ),
+    ] = "",
     ranks: Annotated[int, typer.Option(help="Ranks of the job.", min=1)] = 8 * _NODES,
     ranks_per_node: Annotated[int, typer.Option(help="Ranks on each node.", min=1)] = 8,
     trace: Annotated[
         str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
     ] = "",
     spares: Annotated[
-        int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0)
+        int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
     ] = 0,
     policy: Annotated[
         str,
@@ -94,18 +97,13 @@ def advise_command(
     rate of the job or of its nodes, or they are those of a real trace.
     """
     _require_known(trace, spares, policy)
+    _require_sizes(state_bytes, node_bandwidth, storage_bandwidth)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
     nodes = -(-ranks // ranks_per_node)
-    rate_per_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
     learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
-    if learnt is not None:
-        rate_per_node_s = learnt.rate_per_node_s
-    mtbf_s = advice.job_mtbf_s(nodes, rate_per_node_s)
-    if job_mtbf:
-        mtbf_s = _seconds("--job-mtbf", job_mtbf)
     assumed = Assumed(
-        mtbf_s,
+        _mtbf_s(nodes, job_mtbf, node_mtbf, learnt),
         _seconds("--restart", restart),
         _seconds("--detect", detect),
         _share("--budget", budget) if budget else None,
@@ -138,6 +136,20 @@ def advise_command(
         _print_spares(tried, advised[0].measured.name)
 
 
+def _mtbf_s(
+    nodes: int, job_mtbf: str, node_mtbf: str, learnt: failures.NodeFailures | None
+) -> float:
+    """Return the mean seconds between failures of the job, from the rates of job and nodes."""
+    of_job_s = 1.0 / _seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
+    if node_mtbf:
+        of_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
+    elif learnt is not None:
+        of_node_s = learnt.rate_per_node_s
+    else:
+        of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
+    return advice.job_mtbf_s(nodes, of_node_s, of_job_s)
+
+
 def _require_known(trace: str, spares: int, policy: str) -> None:
     """Refuse an unknown trace or policy, and what needs a trace where there is none."""
     if trace and trace not in failures.TRACES:
@@ -148,6 +160,17 @@ def _require_known(trace: str, spares: int, policy: str) -> None:
         raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
     if policy == judging.REPLAYED and not trace:
         raise UsageError("--policy replayed needs --trace, whose first half it is chosen in")
+
+
+def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
+    """Refuse bandwidths without a state, and sizes that are no numbers."""
+    if not all(map(math.isfinite, (state_bytes, node, storage))):
+        raise UsageError("--state-bytes and the bandwidths must be numbers from 0")
+    if (node or storage) and not state_bytes:
+        raise UsageError(
+            "--node-bandwidth and --storage-bandwidth need --state-bytes, the bytes of the state "
+            "that they are for"
+        )
 
 
 def _seconds(option: str, text: str) -> float:
