@@ -164,7 +164,7 @@ def test_a_figure_is_written(tmp_path: Path) -> None:
         (("--policy", "yung"), "young"),
         (("--policy", "replayed"), "--policy replayed needs --trace"),
         (("--state-bytes", "-1"), "should be greater than or equal to"),
-        (("--state-bytes", "nan"), "must be numbers from 0"),
+        (("--state-bytes", "inf"), "must be numbers from 0"),
         (("--node-bandwidth", "2"), "--node-bandwidth and --storage-bandwidth need --state-bytes"),
         (("--trace", "gpu-400", "--spares", "100"), "should be less than or equal to 64"),
         (("--detect", "1e9"), "must be a time above 0 with its unit"),
