@@ -19,7 +19,7 @@ from rich.table import Table
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, Measured
 from harness.analysis.judging import Judged, Spares
-from harness.analysis.runs import read_run
+from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
 from harness.cli.printing import print_table
 from harness.intervals import failures
@@ -32,63 +32,84 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _NODES = 128  # of the job where nobody says how large it is
 _GIGA = 1e9
 _MOSTLY = 0.6  # a part of the loss beside which no other matters much
-
-
 _POLICIES = (*advice.POLICIES, judging.REPLAYED)
 
 
 class Format(StrEnum):
-    """What the command prints."""
+    """The forms in which the command prints."""
 
     TABLE = "table"
     JSON = "json"
 
 
+RunArgument = Annotated[str, typer.Argument(metavar="RUN")]
+
+# The job, and its failures.
+JobMtbfOption = Annotated[
+    str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
+]
+NodeMtbfOption = Annotated[
+    str,
+    typer.Option(
+        "--node-mtbf",
+        help="The same of one node. 250d is assumed where neither is given; the rates add up.",
+    ),
+]
+RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1)]
+RanksPerNodeOption = Annotated[int, typer.Option(help="Ranks on each node.", min=1)]
+TraceOption = Annotated[
+    str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
+]
+SparesOption = Annotated[
+    int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(help=f"What chooses the interval: {', '.join(_POLICIES)} (with --trace)."),
+]
+RestartOption = Annotated[
+    str, typer.Option(help="From a failure's detection to the beginning of the restore.")
+]
+DetectOption = Annotated[str, typer.Option(help="From a failure to its detection.")]
+CostBudgetOption = Annotated[
+    str, typer.Option(help="What checkpoints may cost without failures, such as 3.5%.")
+]
+
+# A larger state than the measured one.
+StateBytesOption = Annotated[
+    float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
+]
+NodeBandwidthOption = Annotated[
+    float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
+]
+StorageBandwidthOption = Annotated[
+    float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
+]
+
+FigureFolderOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
+]
+PrintedOption = Annotated[Format, typer.Option("--format", help="Print as.")]
+
+
 @app.command("advise")
 def advise_command(
-    name: Annotated[str, typer.Argument(metavar="RUN")],
-    job_mtbf: Annotated[
-        str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
-    ] = "",
-    node_mtbf: Annotated[
-        str,
-        typer.Option(
-            "--node-mtbf",
-            help="The same of one node. 250d is assumed where neither is given; the rates add up.",
-        ),
-    ] = "",
-    ranks: Annotated[int, typer.Option(help="Ranks of the job.", min=1)] = 8 * _NODES,
-    ranks_per_node: Annotated[int, typer.Option(help="Ranks on each node.", min=1)] = 8,
-    trace: Annotated[
-        str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
-    ] = "",
-    spares: Annotated[
-        int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
-    ] = 0,
-    policy: Annotated[
-        str,
-        typer.Option(help=f"What chooses the interval: {', '.join(_POLICIES)} (with --trace)."),
-    ] = _POLICIES[0],
-    restart: Annotated[
-        str, typer.Option(help="From a failure's detection to the beginning of the restore.")
-    ] = "2m",
-    detect: Annotated[str, typer.Option(help="From a failure to its detection.")] = "10s",
-    budget: Annotated[
-        str, typer.Option(help="What checkpoints may cost without failures, such as 3.5%.")
-    ] = "",
-    state_bytes: Annotated[
-        float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
-    ] = 0,
-    node_bandwidth: Annotated[
-        float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
-    ] = 0,
-    storage_bandwidth: Annotated[
-        float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
-    ] = 0,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
-    ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="Print as.")] = Format.TABLE,
+    name: RunArgument,
+    job_mtbf: JobMtbfOption = "",
+    node_mtbf: NodeMtbfOption = "",
+    ranks: RanksOption = 8 * _NODES,
+    ranks_per_node: RanksPerNodeOption = 8,
+    trace: TraceOption = "",
+    spares: SparesOption = 0,
+    policy: PolicyOption = _POLICIES[0],
+    restart: RestartOption = "2m",
+    detect: DetectOption = "10s",
+    budget: CostBudgetOption = "",
+    state_bytes: StateBytesOption = 0,
+    node_bandwidth: NodeBandwidthOption = 0,
+    storage_bandwidth: StorageBandwidthOption = 0,
+    folder: FigureFolderOption = None,
+    format_: PrintedOption = Format.TABLE,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Say how often to checkpoint with each method of a run, and what it is worth.
@@ -98,23 +119,18 @@ def advise_command(
     """
     _require_known(trace, spares, policy)
     _require_sizes(state_bytes, node_bandwidth, storage_bandwidth)
+    learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
+    nodes = -(-ranks // ranks_per_node)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
-    nodes = -(-ranks // ranks_per_node)
-    learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
     assumed = Assumed(
-        _mtbf_s(nodes, job_mtbf, node_mtbf, learnt),
+        _job_mtbf_s(job_mtbf, node_mtbf, nodes, learnt),
         _seconds("--restart", restart),
         _seconds("--detect", detect),
         _share("--budget", budget) if budget else None,
         policy if policy in advice.POLICIES else advice.POLICIES[0],
     )
-    found = advice.measured(run.rows, assumed)
-    if not found:
-        raise UsageError(
-            f"run {run.name} has no costs of checkpoints; take a run of the suite train-ranks, "
-            "train or bench"
-        )
+    found = _costs_of(run, assumed)
     if state_bytes:
         found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
     _require_sensible(found, assumed)
@@ -136,8 +152,8 @@ def advise_command(
         _print_spares(tried, advised[0].measured.name)
 
 
-def _mtbf_s(
-    nodes: int, job_mtbf: str, node_mtbf: str, learnt: failures.NodeFailures | None
+def _job_mtbf_s(
+    job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
 ) -> float:
     """Return the mean seconds between failures of the job, from the rates of job and nodes."""
     of_job_s = 1.0 / _seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
@@ -171,6 +187,16 @@ def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
             "--node-bandwidth and --storage-bandwidth need --state-bytes, the bytes of the state "
             "that they are for"
         )
+
+
+def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
+    found = advice.measured(run.rows, assumed)
+    if not found:
+        raise UsageError(
+            f"run {run.name} has no costs of checkpoints; take a run of the suite train-ranks, "
+            "train or bench"
+        )
+    return found
 
 
 def _seconds(option: str, text: str) -> float:

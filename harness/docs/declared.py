@@ -16,8 +16,7 @@ from harness.docs.markdown import folded, table
 from harness.docs.pages import ROOT
 from harness.docs.reference import S_A_MINUTE, full_runs, minutes
 from harness.driver import catalog, judge, pins, planning, preflight, suite, units
-from harness.driver.catalog import ReadableBy, Speed, Writes
-from harness.driver.environments import REQUIREMENTS
+from harness.driver.catalog import REQUIREMENTS, ReadableBy, Speed, Writes
 from harness.run.plan import PlannedCase
 from harness.wire.experiment import Experiment
 

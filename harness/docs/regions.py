@@ -41,6 +41,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "suites": declared.suites,
     "stopped": stopped.table_of_stopped_jobs,
     "struck": measured.struck,
+    "struck-ranks": measured.struck_ranks,
     "ways-back": measured.ways_back,
     "drills": measured.drills,
     "training": measured.training,

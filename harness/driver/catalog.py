@@ -3,6 +3,9 @@
 `adapters/NAME/adapter.toml` declares a framework, its methods and its strategies. An engine that
 serves several frameworks declares its methods once, in `adapters/ENGINE/methods.toml`. Every
 framework whose folder holds a file `ENGINE.py` has these methods too.
+
+Folders from outside this project, which `harness.driver.outside` finds, add frameworks, and methods
+of known ones.
 """
 
 from __future__ import annotations
@@ -16,14 +19,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from harness import experiments
-from harness.driver import tables
+from harness.driver import outside, pins, tables
+from harness.driver.outside import Outside
 from harness.run.errors import UsageError, nearest
+from harness.run.plan import PlannedCase
 
 ADAPTERS = Path(__file__).resolve().parents[2] / "adapters"
 DECLARATION = "adapter.toml"
 ENGINE_DECLARATION = "methods.toml"
+REQUIREMENTS = "requirements.txt"
 
 _FRAMEWORK_IN_CLASS_PATH = "{framework}"
+IN = "+"
+"""Stands in the name of an environment between a framework and what its methods add."""
 
 Device = Literal["cpu", "cuda"]
 
@@ -85,6 +93,16 @@ ClassPathTemplate = Annotated[
 ExperimentName = Annotated[str, AfterValidator(_exists)]
 
 
+def _is_exact(requirement: str) -> str:
+    _, pin = pins.parse(requirement)
+    if pin.endswith("*"):
+        raise ValueError(f"a pin must be exact, not {requirement!r}")
+    return pin
+
+
+ExactPin = Annotated[str, AfterValidator(_is_exact)]
+
+
 class ExpectedFailure(tables.Table):
     """A failure that the framework itself causes, and the rows in which it is expected."""
 
@@ -109,6 +127,10 @@ class _MethodTable(tables.Table):
     covers: Literal["weights", "weights+optimizer", "full"]
     format: str
     description: str
+    # The lines of a training script that save and load with this method. They use the names that
+    # `Script` explains.
+    save: str = ""
+    load: str = ""
     writes: Writes = Field(default=Writes.ONE_RANK, strict=False)
     readable_by: ReadableBy = Field(default=ReadableBy.SAME_WORLD, strict=False)
     speed: Speed = Field(default=Speed.USUAL, strict=False)
@@ -138,6 +160,8 @@ class _MethodTable(tables.Table):
     experiments: tuple[ExperimentName, ...] = Field(default=(), strict=False)
     expected_failures: tuple[ExpectedFailure, ...] = Field(default=(), strict=False)
     options: dict[str, Any] = Field(default_factory=dict)
+    # the name of one of `[environments]`, for a method that needs packages of its own
+    environment: str = ""
 
     @model_validator(mode="after")
     def _is_somewhere(self) -> Self:
@@ -165,6 +189,8 @@ class MethodEntry(_MethodTable):
     """One method of a framework."""
 
     name: str
+    # the outside code that it is; empty for a method of this project
+    origin: str = ""
 
     @property
     def is_default(self) -> bool:
@@ -175,6 +201,11 @@ class MethodEntry(_MethodTable):
     def must_be_named(self) -> bool:
         """Return whether the method is taken only when somebody names it."""
         return self.listed in (Listed.WHEN_NAMED, Listed.TEST_DOUBLE)
+
+    @property
+    def is_of_ranks(self) -> bool:
+        """Return whether several ranks have to do with a save, and not one of them alone."""
+        return self.writes is not Writes.ONE_RANK or self.min_world > 1
 
     @property
     def writes_parts(self) -> bool:
@@ -201,6 +232,30 @@ class Strategy(tables.Table):
     sharded: bool = False  # no rank holds the whole state
 
 
+class Script(tables.Table):
+    """The keys of `[framework.script]`: the lines around those of an engine of several frameworks.
+
+    All lines use the same names: `model` and `optimizer`, `path` (the checkpoint, or a store's
+    folder; its parent exists), `step` (the number of steps taken), `rank`, and `memory` (a folder
+    of one's own under /dev/shm). In JAX, `model` and `optimizer` are pytrees, and a load gives both
+    names new values. For what trains by itself, there are `trainer` in Chainer, and `inputs` and
+    `targets` in TensorFlow.
+    """
+
+    arrays: str  # makes `arrays`, a dictionary of numpy arrays, of model and optimizer
+    restore: str  # sets model and optimizer to the values of `arrays`
+
+
+class PackagesTable(tables.Table):
+    """The keys of `[environments.NAME]`: packages that some methods need.
+
+    These methods run in an environment of their own, which holds the framework's pins and these.
+    So the framework's other methods run on exactly what they would run on without them.
+    """
+
+    requirements: tuple[ExactPin, ...] = Field(strict=False, min_length=1)
+
+
 class _FrameworkTable(tables.Table):
     """The keys of `[framework]`."""
 
@@ -211,19 +266,66 @@ class _FrameworkTable(tables.Table):
     # No framework, but plain files, against which the frameworks are measured. It is taken only
     # when named.
     floor: bool = False
+    # A framework without these lines has none for the methods of engines either.
+    script: Script | None = None
 
 
 class FrameworkEntry(_FrameworkTable):
-    """One framework. Its name is the name of its folder under adapters/."""
+    """One framework. Its name is the name of its folder."""
 
     name: str
+    folder: Path
     methods: dict[str, MethodEntry]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    environments: dict[str, PackagesTable] = Field(default_factory=dict)
+    # the outside code that it is; empty for a framework of this project
+    origin: str = ""
 
     @property
     def stores(self) -> frozenset[str]:
         """Return the names of the methods that are stores."""
         return frozenset(name for name, method in self.methods.items() if method.store)
+
+    def environment_of(self, method: MethodEntry) -> str:
+        """Return the name of the environment that a method has for itself; empty if it has none."""
+        return f"{self.name}{IN}{method.environment}" if method.environment else ""
+
+    def origin_of(self, method: MethodEntry) -> str:
+        """Return the outside code that a method runs; empty where all is of this project."""
+        return ", ".join(dict.fromkeys(filter(None, (self.origin, method.origin))))
+
+    def with_methods(
+        self, methods: Mapping[str, MethodEntry], environments: Mapping[str, PackagesTable]
+    ) -> Self:
+        """Return the framework with more methods and environments.
+
+        Raise UsageError for a name that it has already.
+        """
+        for kind, known, added in (
+            ("method", self.methods, methods),
+            ("environment", self.environments, environments),
+        ):
+            for name in added:
+                if name in known:
+                    raise UsageError(f"{self.name} has a {kind} {name} already, so rename this one")
+        return self.model_copy(
+            update={
+                "methods": {**self.methods, **methods},
+                "environments": {**self.environments, **environments},
+            }
+        )
+
+    def own_requirements(self) -> str:
+        """Return the text of the framework's own pins."""
+        return (self.folder / REQUIREMENTS).read_text(encoding="utf-8")
+
+    def packages_of(self) -> dict[str, tuple[str, ...]]:
+        """Return for each environment the packages whose versions a record carries."""
+        packages = {self.name: self.packages}
+        for name, table in self.environments.items():
+            own = [pins.parse(requirement)[0] for requirement in table.requirements]
+            packages[f"{self.name}{IN}{name}"] = (*self.packages, *own)
+        return packages
 
 
 class _AdapterFile(tables.Table):
@@ -232,6 +334,12 @@ class _AdapterFile(tables.Table):
     framework: _FrameworkTable
     methods: dict[str, _MethodTable]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    environments: dict[str, PackagesTable] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _knows_environments(self) -> Self:
+        _require_environments(self.methods, self.environments)
+        return self
 
     @model_validator(mode="after")
     def _one_default(self) -> Self:
@@ -257,12 +365,97 @@ class _EngineFile(tables.Table):
     methods: dict[str, _EngineMethodTable]
 
 
+class _MethodsFile(tables.Table):
+    """The content of methods.toml in a folder from outside."""
+
+    framework: str
+    methods: dict[str, _MethodTable]
+    environments: dict[str, PackagesTable] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _no_second_default(self) -> Self:
+        _require_environments(self.methods, self.environments)
+        for name, method in self.methods.items():
+            if method.listed is Listed.DEFAULT:
+                raise ValueError(f"method {name} cannot be the framework's default, which it has")
+        return self
+
+
+def _require_environments(
+    methods: Mapping[str, _MethodTable], environments: Mapping[str, PackagesTable]
+) -> None:
+    for method in methods.values():
+        if method.environment and method.environment not in environments:
+            raise nearest("environment", method.environment, environments)
+
+
 def frameworks(adapters: Path = ADAPTERS) -> dict[str, FrameworkEntry]:
-    """Return every framework under `adapters` by name, in alphabetical order.
+    """Return every framework by name: those under `adapters`, and those from outside.
 
     Raises UsageError for a broken declaration.
     """
-    return {path.parent.name: read(path) for path in sorted(adapters.glob(f"*/{DECLARATION}"))}
+    known = {path.parent.name: read(path) for path in sorted(adapters.glob(f"*/{DECLARATION}"))}
+    code = outside.found()
+    # Methods from outside may be those of a framework from outside.
+    for each in code:
+        if (each.folder / DECLARATION).is_file():
+            _add_framework(known, each)
+    for each in code:
+        if (each.folder / ENGINE_DECLARATION).is_file():
+            _add_methods(known, each)
+        elif not (each.folder / DECLARATION).is_file():
+            raise UsageError(
+                f"{each.folder} declares nothing: it needs {DECLARATION} for a framework, "
+                f"or {ENGINE_DECLARATION} for methods of a known one"
+            )
+    return known
+
+
+def _add_framework(known: dict[str, FrameworkEntry], code: Outside) -> None:
+    path = code.folder / DECLARATION
+    if code.name in known:
+        raise UsageError(f"{path}: there is a framework {code.name} already, so rename the folder")
+    if not (code.folder / REQUIREMENTS).is_file():
+        raise UsageError(f"{code.folder} declares a framework, and so it needs {REQUIREMENTS}")
+    entry = read(path)
+    code.require_class(entry.class_path, f"{path}: framework")
+    for name, method in entry.methods.items():
+        code.require_class(method.class_path, f"{path}: methods.{name}")
+    known[code.name] = entry.model_copy(update={"origin": code.label})
+
+
+def _add_methods(known: dict[str, FrameworkEntry], code: Outside) -> None:
+    path = code.folder / ENGINE_DECLARATION
+    declared = tables.read(path, _MethodsFile)
+    if declared.framework not in known:
+        raise nearest("framework", declared.framework, known, f"in {path}")
+    methods = {}
+    for name, table in declared.methods.items():
+        code.require_class(table.class_path, f"{path}: methods.{name}")
+        methods[name] = _entry(name, table).model_copy(update={"origin": code.label})
+    framework = known[declared.framework]
+    try:
+        known[declared.framework] = framework.with_methods(methods, declared.environments)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
+def require_same_adapters(known: Mapping[str, FrameworkEntry], plan: Iterable[PlannedCase]) -> None:
+    """Raise UsageError where code from outside has changed since a run of it began."""
+    for item in plan:
+        case = item.case
+        if not case.adapter:
+            continue
+        framework = known.get(case.framework)
+        # Options that the user has set stand behind the name.
+        name = case.method.partition("[")[0]
+        method = framework.methods.get(name) if framework else None
+        now = framework.origin_of(method) if framework and method else "not there"
+        if now != case.adapter:
+            raise UsageError(
+                f"method {case.method} of {case.framework} was {case.adapter} when the run began, "
+                f"and is {now} now; restore it, or start a new run"
+            )
 
 
 def floors(adapters: Path = ADAPTERS) -> frozenset[str]:
@@ -279,14 +472,16 @@ def read(path: Path) -> FrameworkEntry:
     name = path.parent.name
     methods = {method: _entry(method, table) for method, table in declared.methods.items()}
     for engine in _engines_of(path.parent):
-        for method, entry in _engine_methods(engine, name).items():
+        for method, entry in _engine_methods(engine, name, declared.framework.script).items():
             if method in methods:
                 raise UsageError(f"{path}: methods.{method}: {engine} declares this method too")
             methods[method] = entry
     return FrameworkEntry(
         name=name,
         methods=methods,
+        folder=path.parent,
         strategies=declared.strategies,
+        environments=declared.environments,
         **declared.framework.model_dump(by_alias=True),
     )
 
@@ -297,15 +492,21 @@ def _engines_of(folder: Path) -> list[Path]:
     return [path for path in declarations if (folder / f"{path.parent.name}.py").is_file()]
 
 
-def _engine_methods(path: Path, framework: str) -> dict[str, MethodEntry]:
+def _engine_methods(path: Path, framework: str, script: Script | None) -> dict[str, MethodEntry]:
     """Return the methods that an engine's methods.toml gives to a framework."""
-    declared = tables.read(path, _EngineFile)
-    return {name: _entry(name, table, framework) for name, table in declared.methods.items()}
+    methods = {}
+    for name, table in tables.read(path, _EngineFile).methods.items():
+        lines = {"save": "", "load": ""}
+        if script is not None:
+            lines["save"] = f"{script.arrays}\n{table.save}"
+            lines["load"] = f"{script.arrays}\n{table.load}\n{script.restore}"
+        class_path = table.class_path.replace(_FRAMEWORK_IN_CLASS_PATH, framework)
+        methods[name] = _entry(name, table.model_copy(update=lines | {"class_path": class_path}))
+    return methods
 
 
-def _entry(name: str, table: _MethodTable, framework: str = "") -> MethodEntry:
-    class_path = table.class_path.replace(_FRAMEWORK_IN_CLASS_PATH, framework)
-    return MethodEntry(**table.model_dump(by_alias=True) | {"name": name, "class": class_path})
+def _entry(name: str, table: _MethodTable) -> MethodEntry:
+    return MethodEntry(**table.model_dump(by_alias=True) | {"name": name})
 
 
 def select(known: Mapping[str, FrameworkEntry], names: Iterable[str]) -> list[FrameworkEntry]:

@@ -88,18 +88,20 @@ def environment(
     shared_memory: Path | None = None,
     root: Path = ROOT,
     mpi: OpenMpi | None = None,
+    added: Path | None = None,
 ) -> dict[str, str]:
     """Return the worker's environment: `base` or this process's own, with what the worker needs.
 
-    The project in `root` comes first on Python's path, and temporary files go to `temporary`.
+    The project in `root` comes first on Python's path, behind it `added`, which holds adapters from
+    outside, and temporary files go to `temporary`.
     `shared_memory` is a folder in which Open MPI's ranks of one machine meet, so that it can be
     cleared when they were killed. `hash_seed` is the seed of Python's text hashes. Without one,
     every process has another seed, also when the user's own environment fixes it. The ranks load
     the library of `mpi`.
     """
     variables = dict(os.environ if base is None else base)
-    users_path = variables.get("PYTHONPATH", "")
-    variables["PYTHONPATH"] = f"{root}{os.pathsep}{users_path}" if users_path else str(root)
+    path = (root, added, variables.get("PYTHONPATH"))
+    variables["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in path if folder)
     # Without it, -m looks for the worker in the present directory before it looks in `root`.
     variables["PYTHONSAFEPATH"] = "1"
     variables["TMPDIR"] = str(temporary)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from adapters.base import Pending
 from adapters.raw.doubles import Fault
+from adapters.raw.doubles.loads import MemoryAlone
 from adapters.raw.files import Buffered
 from adapters.raw.framework import State
 
@@ -79,6 +80,16 @@ class WaitsInUpdate(Fault):
         time.sleep(self.delay_s)
         path.mkdir()
         self.write(self.file(path, self.place.rank), [(memoryview(snapshot), 0)])
+
+
+class WaitsWithMemory(WaitsInUpdate, MemoryAlone):
+    """Wait in the next update, and restore the last checkpoint from memory."""
+
+    name = "waits-with-memory"
+
+    def save(self, state: State, path: Path) -> Pending:
+        self.hidden_copy(path).write_bytes(state.to_host())
+        return WaitsInUpdate.save(self, state, path)
 
 
 class LateBuffers(Fault):

@@ -28,6 +28,7 @@ from harness.wire.case import Case
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.failures import record_failure
 from harness.worker.world import World
+from workloads import Workload
 
 
 def run(bench: Bench, entries: Entries) -> None:
@@ -36,7 +37,7 @@ def run(bench: Bench, entries: Entries) -> None:
     bench.output.task(entries[0][0])
     script = read_script(script_path(bench.folders.scratch, task.case))
     log = EventLog(Path(script.events), MPI.COMM_WORLD.rank)
-    assert bench.workload is not None
+    assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()
