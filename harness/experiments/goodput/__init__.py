@@ -50,4 +50,5 @@ EXPERIMENT = Experiment(
     },
     states_at_work=states_at_work,
     jobs_a_case=jobs_a_case,
+    own_models=False,
 )

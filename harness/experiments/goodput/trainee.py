@@ -16,6 +16,7 @@ from harness.experiments.recovery.ranks import open_checkpoints
 from harness.experiments.recovery.script import read_script, script_path
 from harness.experiments.recovery.training import Training
 from harness.worker.bench import Bench, Entries
+from workloads import Workload
 
 
 class Trainee(Member):
@@ -46,7 +47,7 @@ def run(bench: Bench, entries: Entries) -> None:
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
     log = EventLog(Path(script.events), MPI.COMM_WORLD.rank)
-    assert bench.workload is not None
+    assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()
