@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 import workloads
@@ -125,9 +126,9 @@ def methods() -> str:
 def method_declaration(framework: str, method: str) -> str:
     """Return the lines of adapter.toml that declare a method, as a block of code."""
     path = catalog.ADAPTERS / framework / catalog.DECLARATION
-    blocks = path.read_text(encoding="utf-8").split("\n\n")
+    tables = re.split(r"\n\n(?=\[)", path.read_text(encoding="utf-8"))
     heading = f"[methods.{method}]\n"
-    block = next(block for block in blocks if block.startswith(heading))
+    block = next(table for table in tables if table.startswith(heading))
     return f"```toml\n{block.strip()}\n```"
 
 
