@@ -109,6 +109,7 @@ def main(
     framework: Annotated[list[str] | None, typer.Option()] = None,
     doubles: Annotated[bool, typer.Option(help="Try the guards' doubles.")] = False,
     double: Annotated[list[str] | None, typer.Option(help="Try these doubles only.")] = None,
+    workload: Annotated[list[str] | None, typer.Option()] = None,
     file_system: Annotated[list[str] | None, typer.Option()] = None,
     keep: Annotated[Path | None, typer.Option(help="Where the runs are kept.")] = None,
 ) -> None:
@@ -122,16 +123,26 @@ def main(
                     if doubles:
                         try_doubles(name, scratch, ranks, results / name, double or [])
                     for each in framework or []:
-                        _measure(results / name / f"{each}-{ranks}", scratch, each, ranks, name)
+                        folder = results / name / f"{each}-{ranks}"
+                        _measure(folder, scratch, each, ranks, name, workload or [])
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _measure(results: Path, scratch: Path, framework: str, ranks: int, name: str) -> None:
+def _measure(
+    results: Path,
+    scratch: Path,
+    framework: str,
+    ranks: int,
+    name: str,
+    workloads: list[str],
+) -> None:
     """Measure one framework, and print what its rows say that a reader must look at."""
     results.mkdir(parents=True)
     common = ["--results", str(results)]
     asked = ["--framework", framework, "--world", str(ranks), "--dir", str(scratch)]
+    for workload in workloads:
+        asked += ["--workload", workload]
     ran = subprocess.run(
         [*_CKPTBENCH, "run", "smoke", *asked, *common], cwd=ROOT, capture_output=True, text=True
     )

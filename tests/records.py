@@ -17,6 +17,12 @@ from harness.experiments.faults.records import (
     StruckRecord,
     TriedRecord,
 )
+from harness.experiments.killed_rank.records import (
+    RankKillRecord,
+    RankLeftRecord,
+    RanksResumedRecord,
+    RanksStruckRecord,
+)
 from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 from harness.experiments.reshard.records import ReshardRecord
@@ -336,6 +342,31 @@ def one_of_each() -> list[Record]:
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
         *killed_rank(),
+        *killed_rank_in_a_save(),
+    ]
+
+
+def killed_rank_in_a_save() -> list[Record]:
+    """A record of every type that experiment `killed_rank` writes."""
+    return [
+        RankKillRecord(
+            "rank-kill",
+            CASE,
+            0,
+            0,
+            number=1,
+            in_words="rank 1 killed before the rename step-2.tmp to step-2 by the other rank",
+            victim=1,
+            is_caller=False,
+            fate="hung",
+            after_ns=15_000_000_000,
+            said="stood in barrier of torch/distributed.py",
+        ),
+        RankLeftRecord("rank-left", CASE, 0, 0, number=1, verdict="safe", got="step-1", reason=""),
+        RanksStruckRecord(
+            "ranks-struck", CASE, 0, 0, changes=5, writes=2, save_ns=9, kills=1, not_reached=0
+        ),
+        RanksResumedRecord("ranks-resumed", CASE, 0, 0),
     ]
 
 

@@ -191,6 +191,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "gate": {"cost", "train"},
         "train-ranks": {"cost", "train"},
         "faults-disks": {"faults"},
+        "faults-ranks": {"killed_rank"},
         "recovery-full": {"recovery"},
         "drills": {"drill"},
     }

@@ -13,7 +13,7 @@ from adapters.base import UnusableModel
 from adapters.pytorch.state import State
 from adapters.pytorch.strategies import FullySharded, Strategy
 from adapters.pytorch.training import OwnTraining, RandomTraining
-from adapters.shared.own_models import taken_apart
+from adapters.shared.own_models import in_words, taken_apart
 
 
 def new_state(made: object, strategy: Strategy, rng: dict[str, Tensor]) -> State:
@@ -41,7 +41,7 @@ def require_comparable(state: State) -> None:
             for key, value in slots.items():
                 if not isinstance(value, Tensor | bool | int | float):
                     raise UnusableModel(
-                        f"{type(optimizer).__name__} keeps {key!r} as a {type(value).__name__}, "
+                        f"{type(optimizer).__name__} keeps {key!r} as {in_words(value)}, "
                         "and only tensors and numbers can be compared bit by bit"
                     )
 
@@ -56,7 +56,7 @@ def _require_tensors(model: nn.Module) -> None:
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UnusableModel(
-                f"the model's state_dict holds {name!r} as a {type(value).__name__}, "
+                f"the model's state_dict holds {name!r} as {in_words(value)}, "
                 "and only tensors can be compared bit by bit"
             )
         if value.layout is not torch.strided or value.is_quantized:

@@ -1,4 +1,4 @@
-"""How often to checkpoint with each method of a run, and what share of the time then trains.
+"""The best interval of each method of a run, and the share of the time that then trains.
 
 The costs are those that the run measured. What it did not measure is assumed, and the advice says
 so.
@@ -42,7 +42,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a run does not measure: the failures of the job, and the restart after one."""
+    """The values that a run does not measure: the failures of the job, and a restart's time."""
 
     mtbf_s: float
     restart_s: float

@@ -33,7 +33,7 @@ _MOSTLY = 0.6  # a part of the loss beside which no other matters much
 
 
 class Format(StrEnum):
-    """What the command prints."""
+    """The forms in which the command prints."""
 
     TABLE = "table"
     JSON = "json"

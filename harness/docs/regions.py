@@ -30,6 +30,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
     "struck": measured.struck,
+    "struck-ranks": measured.struck_ranks,
     "ways-back": measured.ways_back,
     "drills": measured.drills,
     "training": measured.training,

@@ -203,6 +203,11 @@ class MethodEntry(_MethodTable):
         return self.listed in (Listed.WHEN_NAMED, Listed.TEST_DOUBLE)
 
     @property
+    def is_of_ranks(self) -> bool:
+        """Return whether several ranks have to do with a save, and not one of them alone."""
+        return self.writes is not Writes.ONE_RANK or self.min_world > 1
+
+    @property
     def writes_parts(self) -> bool:
         """Return whether a rank may write a part of the state.
 

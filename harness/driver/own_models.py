@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.driver import launch
+from harness.driver import launch, outside
 from harness.driver.catalog import FrameworkEntry
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
@@ -94,7 +94,7 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
     try:
         done = subprocess.run(
             argv,
-            env=launch.environment(folder),
+            env=launch.environment(folder, added=outside.link_into(folder / "outside")),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""What to measure: the values that go from the driver to a worker.
+"""The values that go from the driver to a worker and say what to measure.
 
 Standard library only, because they cross that border.
 """
@@ -121,7 +121,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """What one process still has to do for one case."""
+    """The work that one process still has to do for one case."""
 
     case: Case
     samples: int  # undisturbed samples wanted

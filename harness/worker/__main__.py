@@ -23,7 +23,7 @@ from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
 from harness.worker.bench import Bench, Entries, load_class
-from harness.worker.ceiling import Ceiling, calibrate
+from harness.worker.ceiling import Ceiling, calibrate, random_ring
 from harness.worker.failures import record_failure
 from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
@@ -63,11 +63,14 @@ def run_calibration(job: Job, output: Output) -> None:
 
 
 def run_forked(job: Job, world: World, output: Output) -> None:
-    """Do each task in a process of its own, which begins with the framework imported.
+    """Do each task in a process of its own, which begins with what all of them need.
 
     An import takes seconds, and a process that is killed has done only one task.
     """
-    load_class(job.tasks[0].case.framework_path)
+    case = job.tasks[0].case
+    load_class(case.framework_path)
+    stage_function(case.experiment, job.role)
+    random_ring()
     for entry in enumerate(job.tasks):
         child = os.fork()
         if child == 0:

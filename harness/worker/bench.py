@@ -132,6 +132,9 @@ class Bench:
 
     def drop_state(self) -> None:
         """Free the state's memory."""
+        # A collection goes through everything that the framework has made, which takes long.
+        if self.state is None:
+            return
         self.state = None
         # A framework's state may refer to itself in cycles, and was frozen with everything else.
         gc.unfreeze()

@@ -29,7 +29,9 @@ def load(file: Path, function: str) -> Callable[[], Any]:
     if found is None:
         raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
     if not callable(found):
-        raise UnusableModel(f"{file.name}: {function} is no function but a {type(found).__name__}")
+        raise UnusableModel(
+            f"{file.name}: {function} is no function, but of type {type(found).__name__}"
+        )
     needed = _needed_arguments(found)
     if needed:
         raise UnusableModel(

@@ -314,7 +314,7 @@ class CostRow(Sampled, Row):
 
     @property
     def above_ceiling(self) -> bool:
-        """Whether a save or a load beat its ceiling beyond the interval.
+        """Return whether a save or a load beat its ceiling beyond the interval.
 
         Then the ceiling is in doubt, and not the method.
         """

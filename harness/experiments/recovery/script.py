@@ -56,7 +56,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Script:
-    """What the ranks of one job do.
+    """The orders for the ranks of one job.
 
     `members` train and `spares` wait, up to step `steps`. With `planned`, the holders of the slots
     in `kills` leave without dying, which gives the bits that the survivors of a shrink must have.

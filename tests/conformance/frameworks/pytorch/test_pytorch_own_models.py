@@ -33,7 +33,7 @@ WRONG: dict[str, tuple[str, str]] = {
     "four values": ("return 1, 2, 3, 4", r"not 4 values \(int, int, int, int\)"),
     "the wrong order": (
         "model = net()\n    return adam(model), model",
-        "first value that it returns must be a torch Module, not a Adam",
+        "first value that it returns must be a torch Module, not an Adam",
     ),
     "a class instead of a model": ("return nn.Linear, None", "must be a torch Module, not a type"),
     "a model that is None": ("return None, None", "must be a torch Module, not None"),
@@ -42,11 +42,11 @@ WRONG: dict[str, tuple[str, str]] = {
     "no optimizers": ("return net(), {}", "dictionary of optimizers is empty"),
     "a wrong optimizer among several": (
         "model = net()\n    return model, {'a': adam(model), 'b': 1}",
-        r"a dictionary of them by name, not a int \(b\)",
+        r"a dictionary of them by name, not an int \(b\)",
     ),
     "a step that is no function": (
         "model = net()\n    return model, adam(model), 3",
-        "must be a step function, not a int",
+        "must be a step function, not an int",
     ),
     "a step without arguments": (
         "model = net()\n    return model, adam(model), lambda: None",
@@ -147,7 +147,7 @@ WRONG: dict[str, tuple[str, str]] = {
 WHOLE_TEXTS: dict[str, tuple[str, str]] = {
     "no such function": ("def mak():\n    pass\n", "has no function 'make'; did you mean 'mak'?"),
     "no function at all": ("", "has no function 'make'$"),
-    "a name that is no function": ("make = 3\n", "make is no function but a int"),
+    "a name that is no function": ("make = 3\n", "make is no function, but of type int"),
     "arguments that are needed": (
         "def make(size, *, depth):\n    pass\n",
         "it needs 'size' and 'depth'",
