@@ -84,6 +84,7 @@ def test_an_import_that_fails_is_a_row(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.patient
+@pytest.mark.timeout(1200)
 def test_the_method_of_the_page_is_measured(tmp_path: Path) -> None:
     written(tmp_path)
     [row] = measured(tmp_path, *shlex.split(COMMANDS[0]))
@@ -102,7 +103,7 @@ def test_a_package_is_installed_and_measured(
 ) -> None:
     before = installed(framework)
     site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     # pip builds in the folder of the source.
     source = tmp_path / "source"
     subprocess.run(["cp", "-r", str(EXAMPLES / method), str(source)], check=True)

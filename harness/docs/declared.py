@@ -17,7 +17,14 @@ from harness.docs.markdown import folded, table
 from harness.docs.pages import ROOT
 from harness.docs.reference import S_A_MINUTE, full_runs, minutes
 from harness.driver import catalog, judge, pins, planning, preflight, suite, units
-from harness.driver.catalog import REQUIREMENTS, ReadableBy, Speed, Writes
+from harness.driver.declarations import (
+    REQUIREMENTS,
+    FrameworkEntry,
+    MethodEntry,
+    ReadableBy,
+    Speed,
+    Writes,
+)
 from harness.run.plan import PlannedCase
 from harness.wire.experiment import Experiment
 
@@ -204,7 +211,7 @@ def _keys_of(declared: Experiment) -> list[tuple[str, str, str, str]]:
     return lines
 
 
-def _versions(entry: catalog.FrameworkEntry) -> str:
+def _versions(entry: FrameworkEntry) -> str:
     """Return the pins of the packages whose versions the framework's records carry."""
     requirements = (ROOT / "adapters" / entry.name / REQUIREMENTS).read_text(encoding="utf-8")
     shown = []
@@ -215,7 +222,7 @@ def _versions(entry: catalog.FrameworkEntry) -> str:
     return ", ".join(shown)
 
 
-def _method_line(method: catalog.MethodEntry) -> list[str]:
+def _method_line(method: MethodEntry) -> list[str]:
     worlds = "any" if method.readable_by is ReadableBy.ANY_WORLD else "the same"
     return [
         f"`{method.name}`",
@@ -228,7 +235,7 @@ def _method_line(method: catalog.MethodEntry) -> list[str]:
     ]
 
 
-def _traits(method: catalog.MethodEntry) -> list[str]:
+def _traits(method: MethodEntry) -> list[str]:
     """Return what else a reader chooses by, in words."""
     traits = {
         "default": method.is_default,
