@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.experiments.recovery import SPARE_WAYS, WAYS, plans, timeline
+from harness.experiments.recovery import WAYS, plans, timeline
 from harness.experiments.recovery.events import Event, EventLog, read_events
 from harness.experiments.recovery.script import (
     MICRO_BATCHES,
@@ -57,7 +58,7 @@ def test_every_way_has_six_kills_of_ranks_that_live(way: str, members: int) -> N
         living = set(range(members))
         for kill in each.kills:
             assert kill.slot in living
-            if way not in SPARE_WAYS and way != "restart":
+            if not WAYS[way].newcomer and not WAYS[way].restarts:
                 living.remove(kill.slot)
         assert living
         assert each.steps > max(kill.step for kill in each.kills)
@@ -70,7 +71,7 @@ def test_steps_are_lost_in_every_kill_of_a_rollback() -> None:
 
 def test_the_undisturbed_run_is_as_long_as_the_longest_one() -> None:
     longest = max(each.steps for way in WAYS for each in plans.scripts(way, 4, mirror=False))
-    assert plans.undisturbed(4).steps >= longest
+    assert plans.undisturbed(4, "restart").steps >= longest
 
 
 def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -83,11 +84,13 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
-    EventLog(tmp_path, 2).write("step", step=4)
-    with (tmp_path / "rank-2.jsonl").open("a") as file:
+    EventLog(tmp_path).write("step", step=4)
+    with (tmp_path / f"process-{os.getpid()}.jsonl").open("a") as file:
         file.write('{"name": "do')
-    (event,) = read_events(tmp_path)
-    assert (event.rank, event.name, event.values) == (2, "step", {"step": 4})
+    started, step = read_events(tmp_path)
+    assert (step.process, step.name, step.values) == (os.getpid(), "step", {"step": 4})
+    assert started.name == "started"
+    assert started.at_ns < step.at_ns
 
 
 def events(*lines: tuple[int, int, str, dict[str, object]]) -> list[Event]:

@@ -57,6 +57,13 @@ def test_every_way_comes_back_with_the_bits_that_it_must_have(measure: Measure) 
     assert rows["restart False"].times_faster is None, "buffered is not the default method"
 
 
+def test_a_spawned_process_takes_over_bit_by_bit(measure: Measure) -> None:
+    (row,) = ways_of(measure([killed("peer-spawn", "yes")])).values()
+    assert (row.came_back, row.same_as) == (KILLS, "all ranks"), row.not_back
+    assert row.restart is not None, "a new process starts and imports"
+    assert set(row.ranks_after) == {RANKS}
+
+
 def test_a_restart_from_a_method_that_loses_a_leaf_has_nobodys_bits(measure: Measure) -> None:
     run = measure([killed("restart", item=faulty("one-leaf-missing"))])
     (row,) = ways_of(run).values()

@@ -201,6 +201,19 @@ class Strategy(tables.Table):
     sharded: bool = False  # no rank holds the whole state
 
 
+class PeersEntry(tables.Table):
+    """The keys of `[peers.NAME]`: how ranks add up by the framework's own means.
+
+    The name is a way back of experiment `recovery`, which this framework then has.
+    """
+
+    class_path: ClassPath
+    # the arguments of the interpreter that start the ranks, where mpirun does not; `{ranks}` stands
+    # for their number, and the worker's own arguments follow
+    launch: tuple[str, ...] = Field(default=(), strict=False)
+    description: str
+
+
 class _FrameworkTable(tables.Table):
     """The keys of `[framework]`."""
 
@@ -219,6 +232,7 @@ class FrameworkEntry(_FrameworkTable):
     name: str
     methods: dict[str, MethodEntry]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    peers: dict[str, PeersEntry] = Field(default_factory=dict)
 
     @property
     def stores(self) -> frozenset[str]:
@@ -232,6 +246,7 @@ class _AdapterFile(tables.Table):
     framework: _FrameworkTable
     methods: dict[str, _MethodTable]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    peers: dict[str, PeersEntry] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _one_default(self) -> Self:
@@ -287,6 +302,7 @@ def read(path: Path) -> FrameworkEntry:
         name=name,
         methods=methods,
         strategies=declared.strategies,
+        peers=declared.peers,
         **declared.framework.model_dump(by_alias=True),
     )
 

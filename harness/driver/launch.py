@@ -42,6 +42,8 @@ class Launch:
     nodes: int = 0
     mpi: OpenMpi | None = None
     options: tuple[str, ...] = ()
+    # the arguments of the interpreter that start the ranks by a launcher of the framework's own
+    own: tuple[str, ...] = ()
 
     @property
     def worker(self) -> list[str]:
@@ -68,7 +70,13 @@ def mpirun(launch: Launch) -> list[str]:
     return [_mpirun(launch), *launch.options, *ranks, *unbound, *launch.worker]
 
 
-LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
+def own(launch: Launch) -> list[str]:
+    """Start ranks on this machine by the framework's own launcher."""
+    arguments = [argument.format(ranks=launch.world) for argument in launch.own]
+    return [str(launch.interpreter), *arguments, *launch.worker[1:]]
+
+
+LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun, "own": own}
 
 
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:

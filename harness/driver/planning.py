@@ -149,9 +149,22 @@ def _cells(
 ) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds):
+            if not _has_peers(framework, sweep, shape):
+                continue
             listed = _listed(sweeps, shape.workload)
             for strategy in _strategies(framework, sweep, shape.world):
                 yield from _cells_of(framework, sweep, shape, strategy, listed, requested)
+
+
+def _has_peers(framework: FrameworkEntry, sweep: Sweep, shape: Shape) -> bool:
+    """Return whether a framework declares the peers that a shape's settings need, if any."""
+    return all(name in framework.peers for name in _peers_of(sweep, shape))
+
+
+def _peers_of(sweep: Sweep, shape: Shape) -> list[str]:
+    """Return the values of a shape's settings that only some frameworks declare."""
+    keys = experiments.experiment(sweep.experiment).suite_keys
+    return [value for key, value in shape.settings.items() if value in keys[key].declared_as_peers]
 
 
 def _cells_of(
@@ -319,8 +332,17 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         from_memory=method.from_memory,
         arm=choices.arm,
         settings=settings,
+        peers=_peers(cell),
         **fields_of_case,
     )
+
+
+def _peers(cell: _Cell) -> dict[str, Any]:
+    """Return the framework's own means by which the ranks of a case add up; empty for MPI."""
+    for name in _peers_of(cell.sweep, cell.shape):
+        entry = cell.framework.peers[name]
+        return {"class": entry.class_path, "launch": list(entry.launch)}
+    return {}
 
 
 def _unsupported(cell: _Cell) -> str:

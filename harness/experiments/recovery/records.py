@@ -40,6 +40,7 @@ class KillRecord(Record):
     own_state_lost: bool  # what the dead rank alone had, such as its random generator
     same_as: SameAs
     reason: str = ""
+    told: str = ""  # the framework's own words to the survivors
 
 
 @dataclass(frozen=True)

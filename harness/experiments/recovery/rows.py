@@ -13,20 +13,11 @@ from harness.analysis.columns import column, column_of_list, identity_column
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
-from harness.experiments.recovery import FILE_WAYS, SPARE_WAYS, WAYS
+from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 
 PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time."""
-
-_NEEDS = {
-    "restart": "a launcher that starts it again, and a checkpoint",
-    "rollback-file": "ULFM, a spare, and a checkpoint",
-    "rollback-memory": "ULFM, a spare, and memory for a copy of the state",
-    "peer-spare": "ULFM and a spare",
-    "shrink": "ULFM",
-    "shrink-drop": "ULFM",
-}
 
 
 def _came_back_text(row: RecoveryRow) -> str:
@@ -64,6 +55,10 @@ class RecoveryRow(Row):
     way: str = column("how training comes back after a kill", default="")
     mirror: bool = column(
         "whether a neighbour keeps a copy of what a rank alone has", default=False
+    )
+    cold: bool = column(
+        "whether the checkpoint's files were dropped from the page cache before each restart",
+        default=False,
     )
     kills: int | None = column("how many ranks were to be killed")
     came_back: int | None = column(
@@ -155,9 +150,11 @@ class RecoveryRow(Row):
     @property
     def way_in_words(self) -> str:
         """The way, with its method and its mirror."""
-        method = f" from {self.method}" if self.way in FILE_WAYS else ""
+        way = WAYS[self.way]
+        method = f" from {self.method}" if way.state_from == "files" else ""
         mirror = ", mirrored" if self.mirror else ""
-        return f"{WAYS[self.way]}{method}{mirror}"
+        cache = ", cold files" if self.cold else ""
+        return f"{way.in_words}{method}{mirror}{cache}"
 
     def part(self, name: str) -> Estimate | None:
         """Return the seconds of one of the `PARTS`."""
@@ -176,7 +173,8 @@ def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     row = RecoveryRow(**identity(item))
     row.way = item.case.settings["way"]
     row.mirror = item.case.settings.get("mirror") == "yes"
-    row.needs = _NEEDS[row.way]
+    row.cold = item.case.settings.get("cache") == "cold"
+    row.needs = WAYS[row.way].needs
     if row.fail(records.failures(item.case.id)):
         return row
     if records.last(RecoveredRecord, item.case.id) is None:
@@ -209,10 +207,10 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
 
 def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
     row.step_s = steady.step_ns / 1e9
-    survives = row.way != "restart"
+    survives = not WAYS[row.way].restarts
     row.agreement_s = steady.agreement_ns / 1e9 if survives else None
     row.copies_s = steady.copies_ns / 1e9 if survives else None
-    row.spare_share = steady.spare_share if row.way in SPARE_WAYS else None
+    row.spare_share = steady.spare_share if WAYS[row.way].newcomer else None
     if steady.loss:
         row.first_loss, row.last_loss = steady.loss[0], steady.loss[-1]
 
