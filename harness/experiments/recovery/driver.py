@@ -17,7 +17,13 @@ from harness.experiments.recovery.records import (
     SameAs,
     SteadyRecord,
 )
-from harness.experiments.recovery.script import IN_WORDS, Script, script_path, write_script
+from harness.experiments.recovery.script import (
+    EPOCH_STEPS,
+    IN_WORDS,
+    Script,
+    script_path,
+    write_script,
+)
 from harness.experiments.recovery.timeline import Digests, Segment, WayBack
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -183,6 +189,7 @@ class CaseOfKills:
                 copies_ns=timeline.median_of(events, "copies_ns"),
                 spare_share=max(shares, default=None),
                 loss=timeline.losses(events),
+                epoch_steps=EPOCH_STEPS,
             )
         )
 

@@ -20,6 +20,9 @@ PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time."""
 
 
+_UNDISTURBED = ("all ranks", "fewer ranks")
+
+
 def _came_back_text(row: RecoveryRow) -> str:
     return f"{row.came_back} of {row.kills}" if row.kills else text.NOTHING
 
@@ -126,9 +129,10 @@ class RecoveryRow(Row):
         heading="waiting spare",
         text=_percent,
     )
-    first_loss: float | None = column("the loss of the first step")
-    last_loss: float | None = column("the loss of the last step")
+    first_loss: float | None = column("the mean loss of the first pass over the examples")
+    last_loss: float | None = column("the mean loss of the last pass over the examples")
     needs: str = column("what this way needs", default="")
+    told: str = column("the framework's own words to the survivors of the first kill", default="")
     not_back: str = column("why training did not come back; empty where it did", default="")
     each_kill: list[dict[str, Any]] = column_of_list(
         "every kill: whom it struck, when, and the way back. Only JSON has it", in_csv=False
@@ -166,6 +170,7 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[RecoveryRow]:
     derived = [_row(item, records) for item in items]
     for row in derived:
         row.times_faster = _times_faster(row, derived)
+        _check_control(row, derived)
     return derived
 
 
@@ -199,6 +204,7 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     row.ranks_after = [kill.ranks_after for kill in came_back]
     row.same_as = _common([kill.same_as for kill in came_back])
     row.each_kill = [_described(kill) for kill in kills]
+    row.told = printable(next((kill.told for kill in kills if kill.told), ""))
     row.not_back = printable(next((kill.reason for kill in kills if kill.reason), ""))
     if came_back:
         row.steps_recomputed = int(np.median([kill.steps_recomputed for kill in came_back]))
@@ -212,7 +218,47 @@ def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
     row.copies_s = steady.copies_ns / 1e9 if survives else None
     row.spare_share = steady.spare_share if WAYS[row.way].newcomer else None
     if steady.loss:
-        row.first_loss, row.last_loss = steady.loss[0], steady.loss[-1]
+        _add_loss(row, steady)
+
+
+def _add_loss(row: RecoveryRow, steady: SteadyRecord) -> None:
+    """Add the loss, and mark a row whose loss did not fall.
+
+    A network that learns nothing has the same bits whatever happens to its gradients.
+    """
+    steps = steady.epoch_steps or 1
+    row.first_loss = float(np.mean(steady.loss[:steps]))
+    row.last_loss = float(np.mean(steady.loss[-steps:]))
+    # In runs of older versions, each step had other examples, whose losses cannot be compared.
+    if steady.epoch_steps and row.last_loss >= row.first_loss:
+        row.marks.append(
+            f"the loss did not fall (from {row.first_loss:.3g} to {row.last_loss:.3g} over the "
+            "same examples), so its bits prove nothing"
+        )
+
+
+def _check_control(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:
+    """Mark a row with the bits of an undisturbed run, where the control has such bits too.
+
+    The control drops the batches of the dead, so its bits must differ.
+    """
+    if row.same_as not in _UNDISTURBED or WAYS[row.way].drops:
+        return
+    controls = [
+        other
+        for other in rows
+        if WAYS[other.way].drops and other.came_back and _training(other) == _training(row)
+    ]
+    if not controls:
+        row.remarks.append(
+            "no control that drops batches came back in this run, so equal bits prove little"
+        )
+    for control in controls:
+        if control.same_as != "neither":
+            row.marks.append(
+                f"the control that drops batches has the bits of '{control.same_as}', "
+                "so equal bits prove nothing"
+            )
 
 
 def _range(durations_ns: Sequence[int | None]) -> Estimate | None:

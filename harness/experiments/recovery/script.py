@@ -41,6 +41,11 @@ _DETECTOR = {
 MICRO_BATCHES = 12
 MICRO_BATCH_EXAMPLES = 2
 SAVE_EVERY = 4  # steps
+EPOCH_STEPS = 3
+"""Training goes over the examples of so many steps again and again.
+
+Any so many steps in a row have the same examples, so their losses can be compared.
+"""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 The global batch is always the same examples, however many ranks there are, and its micro-batches
 have a fixed shape. So nothing is compiled again, and no example is left out or seen twice, when the
-number of ranks changes. The position in the data counts examples.
+number of ranks changes. The position in the data counts examples. Training goes over a few examples
+again and again, so that the loss falls within the few steps of a job.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from adapters.base import Framework
 from harness.experiments.recovery.events import EventLog
 from harness.experiments.recovery.script import (
+    EPOCH_STEPS,
     MICRO_BATCH_EXAMPLES,
     MICRO_BATCHES,
     Instant,
@@ -122,7 +124,8 @@ class Training:
         self.framework.synchronize(self.state)
 
     def _micro_batch(self, number: int) -> Batch:
-        first = (self.step * MICRO_BATCHES + number) * MICRO_BATCH_EXAMPLES
+        step_of_epoch = self.step % EPOCH_STEPS
+        first = (step_of_epoch * MICRO_BATCHES + number) * MICRO_BATCH_EXAMPLES
         return self.workload.data.examples(first, MICRO_BATCH_EXAMPLES, _DATA_SEED)
 
 
