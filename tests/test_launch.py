@@ -63,7 +63,7 @@ def test_a_launcher_of_the_frameworks_own_starts_the_worker(started: Launch) -> 
     interpreter, *arguments = worker(started)
     expected = [interpreter, "-m", "launcher", "--ranks=2", *arguments]
     # Where setpriv ties the job to this process, its prefix comes first.
-    assert launch.argv("own", start, [])[-len(expected) :] == expected
+    assert launch.argv("mpirun", start, [])[-len(expected) :] == expected
 
 
 def test_the_mpirun_beside_the_interpreter_comes_first(started: Launch, on_path: Path) -> None:

@@ -85,7 +85,7 @@ class JobRunner:
             options=tuple(options),
             own=_own_launcher(job),
         )
-        launcher = _launcher(job, start)
+        launcher = job.tasks[0].case.launcher if job.world > 1 else "local"
         ranks_on_one_machine = job.world > 1 and nodes <= 1
         environment = launch.environment(
             temporary,
@@ -167,13 +167,6 @@ class JobRunner:
 def _own_launcher(job: Job) -> tuple[str, ...]:
     """Return what starts the ranks by the framework's own launcher; empty for mpirun."""
     return tuple(job.tasks[0].case.peers.get("launch", ())) if job.tasks else ()
-
-
-def _launcher(job: Job, start: Launch) -> str:
-    """Return the name of what starts a job's ranks."""
-    if start.own:
-        return "own"
-    return job.tasks[0].case.launcher if job.world > 1 else "local"
 
 
 def _restores_from_memory(job: Job) -> bool:

@@ -42,7 +42,8 @@ class Launch:
     nodes: int = 0
     mpi: OpenMpi | None = None
     options: tuple[str, ...] = ()
-    # the arguments of the interpreter that start the ranks by a launcher of the framework's own
+    # the arguments of the interpreter that start the ranks by a launcher of the framework's own,
+    # which then takes the place of mpirun
     own: tuple[str, ...] = ()
 
     @property
@@ -76,7 +77,7 @@ def own(launch: Launch) -> list[str]:
     return [str(launch.interpreter), *arguments, *launch.worker[1:]]
 
 
-LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun, "own": own}
+LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
 
 
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
@@ -86,7 +87,8 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     """
     if launcher not in LAUNCHERS:
         raise nearest("launcher", launcher, LAUNCHERS)
-    return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
+    command = own(launch) if launch.own else LAUNCHERS[launcher](launch)
+    return [*_tied_to_parent(launcher), *tracer, *command]
 
 
 def environment(
