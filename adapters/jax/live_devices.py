@@ -14,8 +14,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from adapters.base import PeerLost, Peers, Place
 
-# A dead process is noticed when it has not been heard of for so long.
-_HEARTBEAT_TIMEOUT_S = 3
+# A process that hangs is noticed when it has not been heard of for so long. JAX's own limit is 100.
+# On a machine that is busy with something else, a shorter one ends processes that live.
+_HEARTBEAT_TIMEOUT_S = 10
 _LAST_TO_LEAVE_S = 2.0
 
 
