@@ -29,7 +29,7 @@ class MultiWorker(Peers):
         os.environ["TF_CONFIG"] = json.dumps(described)
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(options)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         self._total = tf.function(self._total_of_replica)
 
     def add_up(self, values: memoryview, team: Any) -> memoryview:
