@@ -100,6 +100,14 @@ def test_training_survives_harder_failures(measure: Measure) -> None:
     )
 
 
+@pytest.mark.parametrize("failure", ["rank-0", "in-repair", "stopped"])
+def test_spawned_processes_survive_harder_failures(measure: Measure, failure: str) -> None:
+    item = of_ranks(planned("buffered"), "drill", way="peer-spawn", failure=failure)
+    item = replace(item, case=replace(item.case, world=4))
+    (row,) = measure([item]).rows
+    assert (row.status, row.verdict) == ("ok", "passed"), row.reason
+
+
 def test_a_failure_that_a_way_cannot_have_is_refused(measure: Measure) -> None:
     (row,) = measure([of_ranks(planned("buffered"), "drill", way="shrink", failure="in-save")]).rows
     assert isinstance(row, DrillRow)

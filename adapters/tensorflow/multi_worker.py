@@ -30,16 +30,16 @@ class MultiWorker(Peers):
         ring = tf.distribute.experimental.CommunicationImplementation.RING
         options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
-        self._total = tf.function(self._total_of_replica)
 
     def add_up(self, values: memoryview, team: Any) -> memoryview:
         own = tf.constant(np.frombuffer(values, np.float32))
         try:
-            total = self._strategy.run(self._total, args=(own,)).numpy()
+            total = self._strategy.run(_total_of_replica, args=(own,)).numpy()
         except tf.errors.OpError as error:
             raise PeerLost(f"{type(error).__name__}: {error.message}") from error
         return memoryview(total)
 
-    def _total_of_replica(self, own: tf.Tensor) -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+def _total_of_replica(own: tf.Tensor) -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, own)

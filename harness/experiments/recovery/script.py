@@ -98,8 +98,11 @@ class Script:
 
     @property
     def launcher_options(self) -> tuple[str, ...]:
-        """The options of mpirun that the script needs."""
-        if not self.survives:
+        """The options of mpirun that the script needs.
+
+        The ranks of a framework's own ways notice a failure by themselves, before they end.
+        """
+        if self.planned or not (self.survives or self.how.own):
             return ()
         if all(kill.instant != "stopped" for kill in self.kills):
             return TOLERANT
