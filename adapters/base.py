@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -141,6 +141,10 @@ class Entry:
 StateT = TypeVar("StateT")
 
 
+class UnusableModel(ValueError):
+    """A model of the user's own that cannot be measured, and why."""
+
+
 class Framework(ABC, Generic[StateT]):
     """One framework, which makes, trains and inspects training states."""
 
@@ -151,6 +155,17 @@ class Framework(ABC, Generic[StateT]):
     @abstractmethod
     def build(self, workload: Workload, seed: int) -> StateT:
         """Return model, optimizer, random generators and position in the data, made from `seed`."""
+
+    def adopt(self, make: Callable[[], Any], seed: int) -> StateT:
+        """Return the state of a model of the user's own after its first step.
+
+        `make` returns the model and all that trains it; docs/own-models.md says in which form. The
+        random generators are seeded before it is called. Most optimizers have no state before the
+        first step, and a load needs one.
+
+        Raises UnusableModel for what cannot be measured.
+        """
+        raise UnusableModel(f"{type(self).__name__} takes no models of the user's own")
 
     @abstractmethod
     def gradients(self, state: StateT) -> None:
@@ -211,10 +226,11 @@ class Framework(ABC, Generic[StateT]):
         """Leave the process group."""
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         """Return why this framework cannot hold the workload on the device, or None if it can.
 
-        The worker asks before `start`, so this must not start a device.
+        The workload is None for a model of the user's own. The worker asks before `start`, so this
+        must not start a device.
         """
         return None
 

@@ -95,43 +95,54 @@ class Measured:
 Measure = Callable[..., Measured]
 
 
+def measure_cases(
+    plan: Sequence[PlannedCase],
+    results: Path,
+    place: Path,
+    timeout_s: float = 60,
+    before: Sequence[Record] = (),
+    settings: store.Settings | None = None,
+    arms: Mapping[str, Arm] | None = None,
+    goal: Goal | None = None,
+) -> Measured:
+    """Measure cases in worker processes of this interpreter, with checkpoints under `place`.
+
+    `before` are records of an attempt that was interrupted.
+    """
+    made = store.create(
+        results, "test", ["pytest"], plan, machine.capture(place), settings=settings
+    )
+    interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
+    for record in before:
+        made.append(record)
+    messages: list[str] = []
+    session = Session(
+        run=made,
+        arms={"": Arm(interpreters), **(arms or {})},
+        scratch=place / made.name,
+        packages={"raw": ("numpy",)},
+        not_direct=preflight.direct_io(place),
+        timeout_s=timeout_s,
+        on_event=lambda event: messages.append(event.text),
+    )
+    session.measure(goal)
+    return Measured(made, table_of(made), messages, place / made.name)
+
+
 @pytest.fixture(scope="session")
 def measure(scratch: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
     """Measure cases in worker processes of this interpreter and return the rows."""
+    # The first run in this folder sweeps the directory for all.
+    shared = tmp_path_factory.getbasetemp() / "results"
 
     def run(
         plan: Sequence[PlannedCase],
         timeout_s: float = 60,
         where: Path | None = None,
-        before: Sequence[Record] = (),
-        settings: store.Settings | None = None,
-        arms: Mapping[str, Arm] | None = None,
-        goal: Goal | None = None,
         results: Path | None = None,
+        **more: object,
     ) -> Measured:
-        # in which the first run sweeps the directory for all
-        folder = results or tmp_path_factory.getbasetemp() / "results"
-        place = where or scratch
-        made = store.create(
-            folder, "test", ["pytest"], plan, machine.capture(place), settings=settings
-        )
-        interpreters = Environments(
-            ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)}
-        )
-        for record in before:  # of an attempt that was interrupted
-            made.append(record)
-        messages: list[str] = []
-        session = Session(
-            run=made,
-            arms={"": Arm(interpreters), **(arms or {})},
-            scratch=place / made.name,
-            packages={"raw": ("numpy",)},
-            not_direct=preflight.direct_io(place),
-            timeout_s=timeout_s,
-            on_event=lambda event: messages.append(event.text),
-        )
-        session.measure(goal)
-        return Measured(made, table_of(made), messages, place / made.name)
+        return measure_cases(plan, results or shared, where or scratch, timeout_s, **more)
 
     return run
 

@@ -1,6 +1,9 @@
 """Measures the smoke suite on many file systems, to see whether a guard blames an honest method.
 
     sudo .venvs/harness/bin/python tests/file_systems.py --framework pytorch --world 1 --world 2
+    sudo .venvs/harness/bin/python tests/file_systems.py --doubles --world 1 --world 2
+
+The second command tries the guards' doubles instead, with each guard and without it.
 
 No row may fail unless its adapter declares that, and no row may have a mark that is wrong of it. On
 file systems in memory each row has the mark that nothing there is durable. mkfs.xfs, mkfs.btrfs and
@@ -21,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from double_verdicts import try_doubles
 
 ROOT = Path(__file__).resolve().parents[1]
 _CKPTBENCH = [sys.executable, "-m", "harness.cli"]
@@ -101,8 +105,11 @@ FILE_SYSTEMS: dict[str, Callable[[Path], contextlib.AbstractContextManager[Path]
 
 
 def main(
-    framework: Annotated[list[str], typer.Option()],
     world: Annotated[list[int], typer.Option()],
+    framework: Annotated[list[str] | None, typer.Option()] = None,
+    doubles: Annotated[bool, typer.Option(help="Try the guards' doubles.")] = False,
+    double: Annotated[list[str] | None, typer.Option(help="Try these doubles only.")] = None,
+    workload: Annotated[list[str] | None, typer.Option()] = None,
     file_system: Annotated[list[str] | None, typer.Option()] = None,
     keep: Annotated[Path | None, typer.Option(help="Where the runs are kept.")] = None,
 ) -> None:
@@ -112,18 +119,30 @@ def main(
         place = Path(tempfile.mkdtemp(prefix=f"ckptbench-{name}-"))
         try:
             with FILE_SYSTEMS[name](place) as scratch:
-                for each in framework:
-                    for ranks in world:
-                        _measure(results / name / f"{each}-{ranks}", scratch, each, ranks, name)
+                for ranks in world:
+                    if doubles:
+                        try_doubles(name, scratch, ranks, results / name, double or [])
+                    for each in framework or []:
+                        folder = results / name / f"{each}-{ranks}"
+                        _measure(folder, scratch, each, ranks, name, workload or [])
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
 
-def _measure(results: Path, scratch: Path, framework: str, ranks: int, name: str) -> None:
+def _measure(
+    results: Path,
+    scratch: Path,
+    framework: str,
+    ranks: int,
+    name: str,
+    workloads: list[str],
+) -> None:
     """Measure one framework, and print what its rows say that a reader must look at."""
     results.mkdir(parents=True)
     common = ["--results", str(results)]
     asked = ["--framework", framework, "--world", str(ranks), "--dir", str(scratch)]
+    for workload in workloads:
+        asked += ["--workload", workload]
     ran = subprocess.run(
         [*_CKPTBENCH, "run", "smoke", *asked, *common], cwd=ROOT, capture_output=True, text=True
     )

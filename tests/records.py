@@ -17,6 +17,18 @@ from harness.experiments.faults.records import (
     StruckRecord,
     TriedRecord,
 )
+from harness.experiments.goodput.records import (
+    VARIANTS,
+    GoodputRecord,
+    Predicted,
+    PredictionRecord,
+)
+from harness.experiments.killed_rank.records import (
+    RankKillRecord,
+    RankLeftRecord,
+    RanksResumedRecord,
+    RanksStruckRecord,
+)
 from harness.experiments.parity.records import ExtraLeaf, LeafSample, TrajectoryRecord
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 from harness.experiments.reshard.records import ReshardRecord
@@ -336,7 +348,81 @@ def one_of_each() -> list[Record]:
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
         *killed_rank(),
+        prediction(),
+        goodput(),
+        *killed_rank_in_a_save(),
     ]
+
+
+def killed_rank_in_a_save() -> list[Record]:
+    """A record of every type that experiment `killed_rank` writes."""
+    return [
+        RankKillRecord(
+            "rank-kill",
+            CASE,
+            0,
+            0,
+            number=1,
+            in_words="rank 1 killed before the other rank's rename step-2.tmp to step-2",
+            victim=1,
+            is_caller=False,
+            fate="hung",
+            after_ns=15_000_000_000,
+            said="stood in barrier of torch/distributed.py",
+        ),
+        RankLeftRecord("rank-left", CASE, 0, 0, number=1, verdict="safe", got="step-1", reason=""),
+        RanksStruckRecord(
+            "ranks-struck", CASE, 0, 0, changes=5, writes=2, save_ns=9, kills=1, not_reached=0
+        ),
+        RanksResumedRecord("ranks-resumed", CASE, 0, 0),
+    ]
+
+
+def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
+    """A prediction that a tenth of the time is lost, with an interval of 5 % on each side."""
+    lost = tuple(Predicted(variant, 0.1, 0.095, 0.105) for variant in VARIANTS)
+    made = PredictionRecord(
+        "prediction",
+        case,
+        0,
+        0,
+        detect_ns=(200_000_000,),
+        restart_ns=(5_000_000_000,),
+        restore_ns=(300_000_000,),
+        step_ns=(400_000_000, 410_000_000),
+        stall_ns=(90_000_000,),
+        lag_ns=(200_000_000,),
+        slowdown_s=(0.01,),
+        mtbf_ns=30_000_000_000,
+        advised_steps=5,
+        interval_steps=5,
+        kills_ns=(20_000_000_000, 70_000_000_000),
+        length_ns=100_000_000_000,
+        lost=lost,
+    )
+    return replace(made, **changes)
+
+
+def goodput(case: str = CASE, **changes: Any) -> GoodputRecord:
+    """A job of 100 s that lost a tenth of them to two kills."""
+    made = GoodputRecord(
+        "goodput",
+        case,
+        0,
+        0,
+        steps=225,
+        steps_done=230,
+        step_ns=400_000_000,
+        wall_ns=100_000_000_000,
+        kills_ns=(20_000_000_000, 70_000_000_000),
+        struck=("a rank", "a rank"),
+        training_ns=93_000_000_000,
+        checkpoints_ns=1_000_000_000,
+        detect_ns=400_000_000,
+        restart_ns=6_000_000_000,
+        restore_ns=600_000_000,
+    )
+    return replace(made, **changes)
 
 
 def killed_rank() -> list[Record]:

@@ -28,6 +28,7 @@ from compared_runs import (
 from harness.analysis import comparison
 from harness.analysis.comparison import ARMS
 from harness.analysis.statistics import Estimate
+from harness.experiments.cost.records import UpdatesRecord
 from harness.experiments.cost.rows import CostRow
 from harness.wire.records import Record
 
@@ -102,6 +103,26 @@ def test_stalls_below_a_millisecond_are_alike(make: Make) -> None:
     short = cost(plan[0], save_ns=1_000, staged_ns=1_000)
     longer = cost(plan[0], save_ns=100_000, staged_ns=1_000)
     assert metrics(compared(make, short, longer, plan))["stall"].verdict == "same"
+
+
+def test_a_wait_in_the_step_is_part_of_the_stall_that_is_tested(make: Make) -> None:
+    plan = [item()]
+    waits = [
+        UpdatesRecord(
+            kind="updates",
+            case=plan[0].case.id,
+            process=process,
+            rank=0,
+            beside_raw_ns=(1_000_000,),
+            after_staged_ns=(101_000_000 + process,),
+        )
+        for process in range(PROCESSES)
+    ]
+    base = cost(plan[0], noise=NOISE)
+    head = [*cost(plan[0], noise=tuple(reversed(NOISE))), *waits]
+    stall = metrics(compared(make, base, head, plan))["stall"]
+    assert (stall.base, stall.verdict) == (pytest.approx(0.2, rel=0.01), "slower")
+    assert stall.head == pytest.approx(0.3, rel=0.01)
 
 
 @pytest.mark.parametrize("cache", ["warm", "memory"])

@@ -39,7 +39,7 @@ def require(kind: str) -> None:
 
 @dataclass(frozen=True)
 class Cut:
-    """What power losses have left of a save, and the files that it had really left."""
+    """The states that power losses have left of a save, and its real files."""
 
     states: list[DiskState]
     after: Tree

@@ -14,6 +14,7 @@ import pytest
 from harness.driver import doctor
 from harness.driver.doctor import Check
 from harness.driver.environments import Environments
+from harness.driver.machine import BlockDevice
 
 
 @pytest.fixture
@@ -95,6 +96,16 @@ def test_a_missing_scratch_directory_is_one_finding(
     found = _checks(environments, tmp_path / "no")
     assert found["disk"].status == "missing"
     assert "page cache" not in found
+
+
+def test_a_loop_device_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor._disk(tmp_path).status == "ok"
+    loop = BlockDevice("loop3", rotational=False, scheduler="none")
+    monkeypatch.setattr(doctor.machine, "block_device", lambda mount: loop)
+    found = doctor._disk(tmp_path)
+    assert found.status == "warning"
+    assert " on loop3, " in found.detail
+    assert "a loop device is a file that its host may hold in memory" in found.detail
 
 
 def test_pages_that_stay_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

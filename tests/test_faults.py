@@ -45,8 +45,8 @@ REASONS = {
     "raises": ("save", r"RuntimeError: the double was asked to raise"),
     "exits": ("save", r"the process ended before its work was done"),
     "killed": ("save", r"killed by SIGKILL"),
-    "hangs": ("save", rf"no progress for {HUNG_S} s, so the process was killed"),
-    "hangs-in-load": ("load", rf"no progress for {HUNG_S} s, so the process was killed"),
+    "hangs": ("save", r"no progress for \d+ s, so the process was killed"),
+    "hangs-in-load": ("load", r"no progress for \d+ s, so the process was killed"),
     "out-of-memory": ("save", r"MemoryError"),
     "rubbish": ("records", r"the worker wrote an invalid record: schema None"),
 }

@@ -76,9 +76,11 @@ def test_saves_of_unlike_sizes_are_marked_unless_they_may_be() -> None:
 
 def test_a_load_that_reads_while_it_opens_is_marked() -> None:
     opened = records.opened(ONE.id, read_bytes=5000)
-    early = [records.load(ONE.id, index=3 + index, open_read_bytes=5600) for index in range(3)]
+    early = [records.load(ONE.id, index=3 + index, open_read_bytes=80_000) for index in range(3)]
     (mark,) = row_of(opened, *early).marks
-    assert mark.startswith("opening it to load reads 5.6 kB and to save 5 kB")
+    assert mark.startswith("opening it to load reads 80 kB and to save 5 kB")
+    few = [records.load(ONE.id, index=3 + index, open_read_bytes=60_000) for index in range(3)]
+    assert row_of(opened, *few).marks == []
 
 
 def test_of_a_guard_the_first_finding_counts_and_a_failed_row_has_none() -> None:

@@ -47,10 +47,7 @@ def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> N
         first.clear()
 
 
-# Patient, because beside other tests the ranks' libraries may be read anew within the load's time,
-# and on so small a state that looks like reading the files.
 @pytest.mark.slow
-@pytest.mark.patient
 def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
     found = measure([planned("deepfreeze-memory", world=2, launcher="mpirun")])
     assert (found.rows[0].status, found.rows[0].load_cache) == ("ok", "memory"), found.rows[
@@ -59,9 +56,10 @@ def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
 
 
 def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None:
-    row = measure([planned("buffered", from_memory=True)]).rows[0]
-    assert (row.status, row.phase) == ("failed", "verify")
-    assert "not from memory" in row.reason
+    plan = [planned(method, from_memory=True) for method in ("buffered", "direct")]
+    for row in measure(plan).rows:
+        assert (row.status, row.phase) == ("failed", "verify"), row.method
+        assert "from its files, not from memory" in row.reason
 
 
 @pytest.mark.parametrize(
@@ -75,6 +73,13 @@ def test_files_must_hold_what_memory_does(
     row = measure(plan, settings=store.Settings(without_guards=guards)).rows[0]
     assert (row.status, row.verified) == (status, status == "ok"), row.reason
     assert row.reason.startswith(reason)
+
+
+def test_memory_holds_the_kept_checkpoint_where_more_saves_were_needed(measure: Measure) -> None:
+    plan = [faulty("waits-with-memory", from_memory=True, processes=2)]
+    (row,) = measure(plan).rows
+    assert (row.status, row.reason, row.verified, row.load_cache) == ("ok", "", True, "memory")
+    assert row.waits_in_step_s is not None
 
 
 def test_a_process_that_holds_memory_lives_until_the_last_load(measure: Measure) -> None:

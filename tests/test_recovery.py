@@ -84,17 +84,18 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
-    EventLog(tmp_path).write("step", step=4)
-    with (tmp_path / f"process-{os.getpid()}.jsonl").open("a") as file:
+    EventLog(tmp_path, 2).write("step", step=4)
+    with (tmp_path / f"2-{os.getpid()}.jsonl").open("a") as file:
         file.write('{"name": "do')
     started, step = read_events(tmp_path)
-    assert (step.process, step.name, step.values) == (os.getpid(), "step", {"step": 4})
+    assert (step.rank, step.process) == (2, os.getpid())
+    assert (step.name, step.values) == ("step", {"step": 4})
     assert started.name == "started"
     assert started.at_ns < step.at_ns
 
 
 def events(*lines: tuple[int, int, str, dict[str, object]]) -> list[Event]:
-    return [Event(rank, name, at_ms * MS, values) for at_ms, rank, name, values in lines]
+    return [Event(rank, name, at_ms * MS, values, rank) for at_ms, rank, name, values in lines]
 
 
 KILL = Kill(6, "exchange", 1)

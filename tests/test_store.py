@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import resource
@@ -23,6 +24,7 @@ from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection
 from harness.run.reading import InvalidLine
 from harness.run.store import Run
+from harness.run.stored import PACKED
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 from harness.wire.records import Record, to_line
 
@@ -369,3 +371,29 @@ def test_runs_begun_at_once_get_folders_of_their_own(make: Make, tmp_path: Path)
     made = [make() for _ in range(3)]
     assert len({run.folder for run in made}) == 3
     assert sorted(store.folders(tmp_path / "results")) == sorted(run.folder for run in made)
+
+
+def test_a_packed_run_is_found_and_read_and_takes_no_records(make: Make) -> None:
+    run = make(FIRST, SECOND)
+    folder = pack(run)
+    packed = Run(store.find(folder.parent, folder.name))
+    assert (packed.records, packed.damages) == ([FIRST, SECOND], [])
+    with pytest.raises(UsageError, match=f"run {folder.name} is packed.*unpack it with: gunzip"):
+        packed.lock()
+
+
+def test_a_damaged_packed_run_is_one_sentence(make: Make) -> None:
+    folder = pack(make(FIRST, SECOND))
+    file = folder / PACKED
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(UsageError, match=r"cannot be read: records\.jsonl\.gz: .*ended before"):
+        Run(folder)
+
+
+def pack(run: Run) -> Path:
+    """Pack the records of a run, and return its folder."""
+    run.close()
+    records = run.folder / store.RECORDS
+    (run.folder / PACKED).write_bytes(gzip.compress(records.read_bytes()))
+    records.unlink()
+    return run.folder

@@ -1,4 +1,4 @@
-"""What a method is worth under real failures: differences with intervals, and ties."""
+"""The worth of a method under real failures: differences with intervals, and ties."""
 
 from __future__ import annotations
 

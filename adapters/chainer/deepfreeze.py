@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.chainer.modules import Array, parameters
+from adapters.chainer.modules import Array
 from adapters.chainer.state import State
 from adapters.deepfreeze.cupy_stream import CupyStream
 from adapters.deepfreeze.managed import DeepFreezeManaged
@@ -35,10 +35,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         arrays = state.arrays()
         targets = {name: self._memory(array) for name, array in arrays.items()}
         self.engine.load(place, self.tensors, targets)
-        for name, parameter in parameters(state.model).items():
-            parameter.update_rule.t = int(arrays[f"optimizer/step/{name}"])
-        state.optimizer.t = int(arrays["optimizer/step"])
-        state.step = int(arrays["position/step"])
+        state.take_numbers(arrays)
 
     def _memory(self, array: Array) -> Memory:
         # An array without dimensions cannot change its item size, so it gets a dimension first.

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import chainer
-import chainer.functions as F  # noqa: N812
 import numpy as np
-from chainer import Variable
 from chainer.backends import cuda
 from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
-from adapters.chainer import strategies
+from adapters.chainer import own_model, strategies
 from adapters.chainer.modules import Array, parameters
-from adapters.chainer.state import State
+from adapters.chainer.state import State, WorkloadState, generator
 from workloads import Batch, Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
@@ -34,13 +32,32 @@ class Chainer(Framework[State]):
 
     def build(self, workload: Workload, seed: int) -> State:
         """Return a state at step 0. The ranks have the same weights and different dropout."""
-        return State(workload, seed, self.place.rank, self.device, self._strategy)
+        return WorkloadState(workload, seed, self.place, self.device, self._strategy)
+
+    def adopt(self, make: Callable[[], Any], seed: int) -> State:
+        """Return the state of a user's link and optimizer after its first step.
+
+        The ranks have the same weights and different dropout.
+        """
+        np.random.seed(seed)
+        rng = generator(seed, self.place.rank)
+        state = own_model.new_state(make(), self.device, self._strategy, rng)
+        self.gradients(state)
+        own_model.make_slots(state)
+        self.update(state)
+        own_model.require_comparable(state)
+        return state
 
     def gradients(self, state: State) -> None:
-        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+        state.model.cleargrads()
+        with state.own_rng():
+            state.loss = state.training.backward(state.model, state.step)
 
     def gradients_of(self, state: State, batch: Batch) -> memoryview:
-        self._backward(state, batch)
+        assert isinstance(state, WorkloadState)
+        state.model.cleargrads()
+        with state.own_rng():
+            state.loss = state.training.backward_on(state.model, batch)
         trained = parameters(state.model).values()
         parts = [cuda.to_cpu(parameter.grad).reshape(-1) for parameter in trained]
         return memoryview(np.concatenate(parts))
@@ -55,14 +72,6 @@ class Chainer(Framework[State]):
         # Without the strategy, because the gradients are those of all ranks already.
         state.optimizer.update()
         state.step += 1
-
-    def _backward(self, state: State, batch: Batch) -> None:
-        inputs, targets = self.device.send((batch.inputs, batch.targets))
-        state.model.cleargrads()
-        with state.own_rng():
-            loss = _loss(state.workload, state.model(inputs), targets)
-            loss.backward()
-        state.loss = loss.array
 
     def update(self, state: State) -> None:
         state.stepper.update()
@@ -106,8 +115,8 @@ class Chainer(Framework[State]):
         self._strategy.leave()
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
-        if workload.master_weights:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
+        if workload is not None and workload.master_weights:
             return "Chainer has no bfloat16"
         if device != "cuda":
             return None
@@ -142,12 +151,6 @@ class Chainer(Framework[State]):
     def _placement(self, role: Role) -> Placement:
         is_local = role in (Role.BUFFER, Role.RNG) and self.place.world > 1
         return RankLocal() if is_local else Replicated()
-
-
-def _loss(workload: Workload, outputs: Variable, targets: Array) -> Variable:
-    if workload.loss == "mean-squared-error":
-        return F.mean_squared_error(outputs, targets)
-    return F.softmax_cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1))
 
 
 def _bytes(array: Array) -> Any:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import chainer
 import numpy as np
+from chainer import GradientMethod, Link
 from chainer.backend import get_array_module
 from numpy.typing import NDArray
 
-from adapters.chainer.modules import BUFFERS, PARAMETERS, Array, buffers, new_model, parameters
+from adapters.base import Place
+from adapters.chainer.modules import BUFFERS, Array, buffers, new_model, parameters
 from adapters.chainer.optimizers import new_optimizer
 from adapters.chainer.strategies import Strategy
+from adapters.chainer.training import Training, WorkloadTraining
 from workloads import Role, Workload
 
 # Chainer's name of each slot by its canonical name
 SLOTS = {"momentum": "v", "exp_avg": "m", "exp_avg_sq": "v"}
 
 
-class State:
+class State(ABC):
     """Model, optimizer, random generator and position in the data.
 
     Chainer's serializers take this object as it is. Chainer draws from numpy's generator, which
@@ -29,19 +33,28 @@ class State:
 
     def __init__(
         self,
-        workload: Workload,
-        seed: int,
-        rank: int,
-        device: chainer.device.Device,
+        training: Training,
+        model: Link,
+        optimizer: GradientMethod,
         strategy: Strategy,
+        rng: NDArray[np.uint32],
     ) -> None:
-        self.workload = workload
-        self.model = new_model(workload.model, lambda name: workload.initial(name, seed), device)
-        self.optimizer = new_optimizer(workload.optimizer, self.model)
-        self.stepper = strategy.stepper(self.optimizer)
-        self.rng = _generator(seed, rank)
+        """Take a model, and an optimizer that was set up for it."""
+        self.training = training
+        self.model = model
+        self.optimizer = optimizer
+        self.stepper = strategy.stepper(optimizer)
+        self.rng = rng
         self.step = 0
         self.loss: Array = np.float32("nan")
+
+    @abstractmethod
+    def _arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays of the state under canonical names."""
+
+    @abstractmethod
+    def _numbers(self) -> Iterator[tuple[str, object, str]]:
+        """Yield the canonical name, the owner and the attribute of every plain number."""
 
     def serialize(self, serializer: chainer.AbstractSerializer) -> None:
         """Give the state to a serializer, or set it in place to the values of a deserializer."""
@@ -53,24 +66,27 @@ class State:
     def arrays(self) -> dict[str, Array]:
         """Return the state as arrays under canonical names.
 
-        Weights, buffers and slots share the memory of the state.
+        All but the plain numbers share the memory of the state.
         """
-        return dict(self._arrays())
+        arrays = dict(self._arrays())
+        for name, owner, attribute in self._numbers():
+            arrays[name] = np.array(getattr(owner, attribute))
+        return arrays
 
     def assign(self, leaves: Mapping[str, memoryview]) -> None:
         """Set the named arrays to these bytes. Raises KeyError for an unknown name."""
         arrays = self.arrays()
-        counters = {}
-        for name, owner, attribute in self._counters(parameters(self.model)):
-            counters[name] = (owner, attribute)
         for name, data in leaves.items():
             array = arrays[name]
             values = np.frombuffer(data, dtype=array.dtype).reshape(array.shape)
-            if name in counters:
-                owner, attribute = counters[name]
-                setattr(owner, attribute, int(values))
-            else:
-                array[...] = get_array_module(array).asarray(values)
+            array[...] = get_array_module(array).asarray(values)
+        self.take_numbers(arrays)
+
+    def take_numbers(self, arrays: Mapping[str, Array]) -> None:
+        """Set the plain numbers to those in `arrays`."""
+        for name, owner, attribute in self._numbers():
+            kind = type(getattr(owner, attribute))
+            setattr(owner, attribute, kind(arrays[name].item()))
 
     @contextmanager
     def own_rng(self) -> Iterator[None]:
@@ -84,6 +100,30 @@ class State:
         self.rng[:-1] = words
         self.rng[-1] = position
 
+
+class WorkloadState(State):
+    """The state of a workload of this project. Leaves have the names that the workload gives."""
+
+    training: WorkloadTraining
+
+    def __init__(
+        self,
+        workload: Workload,
+        seed: int,
+        place: Place,
+        device: chainer.device.Device,
+        strategy: Strategy,
+    ) -> None:
+        model = new_model(workload.model, lambda name: workload.initial(name, seed), device)
+        optimizer = new_optimizer(workload.optimizer, model)
+        training = WorkloadTraining(workload, place, device)
+        super().__init__(training, model, optimizer, strategy, generator(seed, place.rank))
+
+    @property
+    def workload(self) -> Workload:
+        """The workload that is trained."""
+        return self.training.workload
+
     def _arrays(self) -> Iterator[tuple[str, Array]]:
         # Walking over the parameters takes a millisecond, so it is done once.
         trained = parameters(self.model)
@@ -95,14 +135,9 @@ class State:
             for name, parameter in trained.items():
                 yield f"optimizer/{slot}/{name}", parameter.update_rule.state[SLOTS[slot]]
         yield "rng/numpy", self.rng
-        for name, owner, attribute in self._counters(trained):
-            yield name, np.array(getattr(owner, attribute))
 
-    def _counters(
-        self, trained: Mapping[str, chainer.Parameter]
-    ) -> Iterator[tuple[str, object, str]]:
-        """Yield the canonical name, the owner and the attribute of every number of steps."""
-        for name, parameter in trained.items():
+    def _numbers(self) -> Iterator[tuple[str, object, str]]:
+        for name, parameter in parameters(self.model).items():
             yield f"optimizer/step/{name}", parameter.update_rule, "t"
         yield "optimizer/step", self.optimizer, "t"
         yield "position/step", self, "step"
@@ -111,21 +146,20 @@ class State:
 def entry_role(path: str) -> Role | None:
     """Return the role of the array that `State.serialize` puts under a path.
 
-    In the model, the last part of the path decides.
+    In the model, the last part of the path decides. A name that only a model of the user's own has
+    counts as a weight.
     """
     part, _, inside = path.partition("/")
     if part != "model":
         return {"optimizer": Role.OPTIMIZER, "rng": Role.RNG, "step": Role.POSITION}.get(part)
     attribute = inside.rpartition("/")[2]
-    if attribute in PARAMETERS:
-        return Role.WEIGHT
     if attribute in BUFFERS:
         return Role.BUFFER
     # This is a count of batches, which Chainer needs to fine-tune the statistics of a norm alone.
-    return None
+    return None if attribute == "N" else Role.WEIGHT
 
 
-def _generator(seed: int, rank: int) -> NDArray[np.uint32]:
+def generator(seed: int, rank: int) -> NDArray[np.uint32]:
     """Return the 624 words of a Mersenne twister, and the position in them.
 
     numpy also keeps a drawn normal for later. There is none, because only uniforms are drawn.

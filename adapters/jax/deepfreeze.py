@@ -40,10 +40,11 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def open(self, state: State) -> None:
         self._recycling = Recycling(state.tensors())
+        self._updated_roles = state.updated_roles
         super().open(state)
 
     def changed_by(self, role: Role) -> Changes:
-        return Changes.UPDATE if role in (Role.WEIGHT, Role.OPTIMIZER) else Changes.NEVER
+        return Changes.UPDATE if role in self._updated_roles else Changes.NEVER
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._bytes, array) for name, array in state.tensors().items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array
 
 from adapters.base import Framework, Leaf, Place
+from adapters.jax import own_model
 from adapters.jax.layout import own_parts, same_memory, with_own_part
-from adapters.jax.modules import Tree
-from adapters.jax.state import State, new_state
+from adapters.jax.state import State, WorkloadState, new_state
 from adapters.jax.strategies import strategy_for
 from workloads import Batch, Workload, role_of
 
@@ -44,15 +44,27 @@ class Jax(Framework[State]):
     def build(self, workload: Workload, seed: int) -> State:
         return new_state(workload, seed, self.strategy)
 
+    def adopt(self, make: Callable[[], Any], seed: int) -> State:
+        """Return the state of a user's pytree after its first step.
+
+        JAX has no random generators of its own to seed. The user's keys are in the pytree.
+        """
+        state = own_model.new_state(make(), self.strategy)
+        self.update(state)
+        return state
+
     def gradients(self, state: State) -> None:
-        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+        """Run the forward and the backward pass; the user's own step has none that is apart."""
+        state.find_gradients(self.strategy)
 
     def gradients_of(self, state: State, batch: Batch) -> memoryview:
-        self._backward(state, batch)
+        assert isinstance(state, WorkloadState)
+        state.find_gradients_of(batch, self.strategy)
         parts = [np.asarray(part).reshape(-1) for part in jax.tree.leaves(state.gradients)]
         return memoryview(np.concatenate(parts))
 
     def update_with(self, state: State, gradients: memoryview) -> None:
+        assert isinstance(state, WorkloadState)
         parts, structure = jax.tree.flatten(state.weights)
         flat = np.frombuffer(gradients, np.float32)
         ends = np.cumsum([part.size for part in parts])
@@ -60,22 +72,10 @@ class Jax(Framework[State]):
         for part, values in zip(parts, np.split(flat, ends[:-1]), strict=True):
             # An array on a CPU may keep the memory that it is made from, so it gets a copy.
             averaged.append(jax.device_put(values.reshape(part.shape).copy(), self.device))
-        self._step(state, structure.unflatten(averaged))
-
-    def _backward(self, state: State, batch: Batch) -> None:
-        inputs, targets = self.strategy.batch(batch)
-        state.loss, state.gradients, state.buffers, state.rng = state.training.gradients(
-            state.weights, state.buffers, state.rng, inputs, targets
-        )
+        state.take_step_with(structure.unflatten(averaged))
 
     def update(self, state: State) -> None:
-        self._step(state, self.strategy.average(state.gradients))
-
-    def _step(self, state: State, gradients: Tree) -> None:
-        state.weights, state.master, state.optimizer = state.training.update(
-            state.weights, state.master, state.optimizer, gradients
-        )
-        state.step += 1
+        state.take_step(self.strategy)
 
     def loss(self, state: State) -> float:
         """Return the loss in the last call of `gradients`.
@@ -143,7 +143,7 @@ class Jax(Framework[State]):
             jax.distributed.shutdown()
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device == "cuda" and not _has_cuda():
             return f"JAX {jax.__version__} finds no CUDA device"
         return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -17,7 +17,7 @@ from jax.tree_util import PyTreeDef
 from adapters.jax.modules import Tree
 from adapters.jax.strategies import OneRank
 from adapters.jax.training import Training, rounded, training
-from workloads import Role, Workload
+from workloads import Batch, Role, Workload
 from workloads.layers import Variable
 
 # optax's name of each slot by its canonical name
@@ -34,50 +34,44 @@ ROLES = {
 }
 
 
-@dataclass
-class State:
-    """Weights, buffers, optimizer, random key and position in the data.
+class State(ABC):
+    """Everything that training changes, as parts of one tree, and the number of steps taken.
 
-    The arrays belong to this rank alone. The arrays of a sharded state belong to all ranks
-    together, and each rank holds its parts. The parts of `tree` never change, because a step or a
-    load puts new ones in their place. A step gives the memory of the old weights and slots to the
-    new ones, unless something else still uses it.
+    The parts of `tree` never change, because a step or a load puts new ones in their place. A step
+    may give the memory of the old arrays to the new ones, unless something else still uses it.
     """
 
-    training: Training  # the compiled functions that compute with this state
-    weights: Tree
-    buffers: Tree
-    master: Tree  # float32 copies of weights in lower precision, or empty
-    optimizer: optax.OptState
-    rng: Array  # the words of the key, uint32
-    step: int = 0
-    gradients: Tree = field(default_factory=dict)
-    loss: Array = field(default_factory=lambda: jnp.array(jnp.nan))
-    _indices: dict[PyTreeDef, dict[str, int]] = field(default_factory=dict, init=False, repr=False)
+    # The roles whose arrays a step of the optimizer may delete.
+    updated_roles: frozenset[Role]
 
-    @property
-    def workload(self) -> Workload:
-        """The workload that is trained."""
-        return self.training.workload
+    def __init__(self) -> None:
+        self.step = 0
+        self.gradients: Tree = {}
+        self.loss = jnp.array(jnp.nan)
+        self._indices: dict[PyTreeDef, dict[str, int]] = {}
 
+    @abstractmethod
     def tree(self) -> dict[str, Any]:
         """Return the state as the nested dictionary that a script gives to Orbax.
 
         Its arrays are not copies.
         """
-        parts = {
-            "weights": self.weights,
-            "buffers": self.buffers,
-            "optimizer": self.optimizer,
-            "rng": self.rng,
-            "step": self.step,
-        }
-        return parts | {"master": self.master} if self.workload.master_weights else parts
 
+    @abstractmethod
     def adopt(self, tree: Mapping[str, Any]) -> None:
         """Replace the arrays of the state by those of a `tree`."""
-        for name in self.tree():
-            setattr(self, name, tree[name])
+
+    @abstractmethod
+    def find_gradients(self, strategy: OneRank) -> None:
+        """Run the forward and the backward pass of the next step, where they are of their own."""
+
+    @abstractmethod
+    def take_step(self, strategy: OneRank) -> None:
+        """Average the gradients over the ranks, and take a step of the optimizer."""
+
+    @abstractmethod
+    def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Yield the leaves of a `tree` under canonical names."""
 
     def tensors(self) -> dict[str, Array]:
         """Return the state as arrays under canonical names."""
@@ -105,8 +99,79 @@ class State:
             self._indices[structure] = dict(self._named_leaves(numbered))
         return self._indices[structure]
 
+
+class WorkloadState(State):
+    """Weights, buffers, optimizer and random key of a workload of this project.
+
+    The arrays belong to this rank alone. The arrays of a sharded state belong to all ranks
+    together, and each rank holds its parts.
+    """
+
+    updated_roles = frozenset({Role.WEIGHT, Role.OPTIMIZER})
+
+    def __init__(
+        self,
+        training: Training,
+        weights: Tree,
+        buffers: Tree,
+        master: Tree,
+        optimizer: optax.OptState,
+        rng: Array,
+    ) -> None:
+        """Take the compiled functions that compute with this state, and its parts.
+
+        `master` are float32 copies of weights in lower precision, or empty. `rng` are the words of
+        the key, uint32.
+        """
+        super().__init__()
+        self.training = training
+        self.weights = weights
+        self.buffers = buffers
+        self.master = master
+        self.optimizer = optimizer
+        self.rng = rng
+
+    @property
+    def workload(self) -> Workload:
+        """The workload that is trained."""
+        return self.training.workload
+
+    def tree(self) -> dict[str, Any]:
+        parts = {
+            "weights": self.weights,
+            "buffers": self.buffers,
+            "optimizer": self.optimizer,
+            "rng": self.rng,
+            "step": self.step,
+        }
+        return parts | {"master": self.master} if self.workload.master_weights else parts
+
+    def adopt(self, tree: Mapping[str, Any]) -> None:
+        for name in self.tree():
+            setattr(self, name, tree[name])
+
+    def find_gradients(self, strategy: OneRank) -> None:
+        batch = self.workload.batch(self.step, strategy.rank, strategy.world)
+        self.find_gradients_of(batch, strategy)
+
+    def find_gradients_of(self, batch: Batch, strategy: OneRank) -> None:
+        """Run the forward and the backward pass on a batch."""
+        inputs, targets = strategy.batch(batch)
+        self.loss, self.gradients, self.buffers, self.rng = self.training.gradients(
+            self.weights, self.buffers, self.rng, inputs, targets
+        )
+
+    def take_step(self, strategy: OneRank) -> None:
+        self.take_step_with(strategy.average(self.gradients))
+
+    def take_step_with(self, gradients: Tree) -> None:
+        """Take a step of the optimizer with these gradients."""
+        self.weights, self.master, self.optimizer = self.training.update(
+            self.weights, self.master, self.optimizer, gradients
+        )
+        self.step += 1
+
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-        """Yield the leaves of a `tree` under canonical names."""
         yield from self._named("weights", tree["weights"], self.workload.parameters)
         yield from self._named("buffers", tree["buffers"], self.workload.buffers)
         if self.workload.master_weights:
@@ -134,7 +199,7 @@ class State:
         return ((f"{prefix}/{variable.name}", flat[variable.name]) for variable in variables)
 
 
-def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
+def new_state(workload: Workload, seed: int, strategy: OneRank) -> WorkloadState:
     """Return a state at step 0.
 
     The ranks start with the same values, but for their random keys if each has its own.
@@ -150,7 +215,7 @@ def new_state(workload: Workload, seed: int, strategy: OneRank) -> State:
     trained = first("weights", workload.parameters)
     # A key of JAX's default generator has two words.
     words = np.random.SeedSequence((seed, strategy.stream)).generate_state(2)
-    return State(
+    return WorkloadState(
         training=functions,
         weights=rounded(trained) if workload.master_weights else trained,
         buffers=first("buffers", workload.buffers),

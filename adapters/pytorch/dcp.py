@@ -74,9 +74,9 @@ def tree(state: State) -> dict[str, Any]:
 
     Its tensors share the memory of the state.
     """
-    trained, optimizer = get_state_dict(state.trained, state.optimizer)
+    trained, optimizer = get_state_dict(state.trained, tuple(state.optimizers.values()))
     parts = {"trained": trained, "optimizer": optimizer, "rng": dict(state.rng), "step": state.step}
-    if state.workload.master_weights:
+    if state.has_master:
         parts["model"] = get_model_state_dict(state.model)
     return parts
 
@@ -85,11 +85,11 @@ def restore(state: State, loaded: dict[str, Any]) -> None:
     """Set the state to the values of a `tree` that `dcp.load` has filled."""
     set_state_dict(
         state.trained,
-        state.optimizer,
+        tuple(state.optimizers.values()),
         model_state_dict=loaded["trained"],
         optim_state_dict=loaded["optimizer"],
     )
-    if state.workload.master_weights:
+    if state.has_master:
         set_model_state_dict(state.model, loaded["model"])
     for name, generator in state.rng.items():
         generator.copy_(loaded["rng"][name])

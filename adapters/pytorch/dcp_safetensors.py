@@ -39,11 +39,11 @@ class DcpSafetensors(Method[State]):
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        # These share the memory of the state, but for the position.
+        # These share the memory of the state, but for plain numbers such as the position.
         tensors = state.tensors()
         with ordinary_errors():
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)))
-        state.step = int(tensors["position/step"])
+        state.take_numbers(tensors)
 
     def entries(self, path: Path) -> Iterator[Entry]:
         """Yield the tensors in all files."""

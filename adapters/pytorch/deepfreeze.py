@@ -36,7 +36,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
         tensors = state.tensors()
         targets = {name: self._memory(tensor) for name, tensor in tensors.items()}
         self.engine.load(place, self.tensors, targets)
-        state.step = int(tensors["position/step"])
+        state.take_numbers(tensors)
 
     def _memory(self, tensor: Tensor) -> Memory:
         if tensor.is_cuda:

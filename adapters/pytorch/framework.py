@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 import torch.utils.deterministic
 from torch import Tensor, nn
-from torch.nn import functional
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
-from adapters.pytorch import shards, strategies
+from adapters.pytorch import own_model, shards, strategies
 from adapters.pytorch.state import State, new_state
+from adapters.pytorch.training import WorkloadTraining
 from workloads import Batch, Role, Workload, role_of
 
 PINNED_BYTES = 64 << 20
@@ -38,18 +39,35 @@ class PyTorch(Framework[State]):
 
     def build(self, workload: Workload, seed: int) -> State:
         """Return a state at step 0. The ranks have the same weights and different dropout."""
-        rng_seed = int(np.random.SeedSequence((seed, self.place.rank)).generate_state(1)[0])
-        return new_state(workload, seed, self.strategy, _rng(rng_seed, self.device))
+        return new_state(workload, seed, self.strategy, self._rng(seed))
+
+    def adopt(self, make: Callable[[], Any], seed: int) -> State:
+        """Return the state of a user's modules and optimizers after its first step.
+
+        The ranks have the same weights and different dropout.
+        """
+        torch.manual_seed(seed)
+        state = own_model.new_state(make(), self.strategy, self._rng(seed))
+        self.gradients(state)
+        self.update(state)
+        state.look_for_slots()
+        own_model.require_comparable(state)
+        return state
 
     def gradients(self, state: State) -> None:
         """Run the forward and the backward pass on the batch at the state's position.
 
         DDP and FSDP average over the ranks inside the backward pass.
         """
-        self._backward(state, state.workload.batch(state.step, self.place.rank, self.place.world))
+        state.runner.zero_grad()
+        with state.own_rng():
+            state.loss = state.training.backward(state.runner, state.step)
 
     def gradients_of(self, state: State, batch: Batch) -> memoryview:
-        self._backward(state, batch)
+        state.runner.zero_grad()
+        assert isinstance(state.training, WorkloadTraining)
+        with state.own_rng():
+            state.loss = state.training.backward_on(state.runner, batch)
         parts = [_gradient(parameter).flatten() for parameter in state.model.parameters()]
         flat = torch.cat(parts).float().cpu()
         return memoryview(flat.numpy())
@@ -62,28 +80,20 @@ class PyTorch(Framework[State]):
             parameter.grad = part.view_as(parameter)
         self._step(state)
 
-    def _backward(self, state: State, batch: Batch) -> None:
-        inputs = torch.from_numpy(batch.inputs).to(self.device)
-        targets = torch.from_numpy(batch.targets).to(self.device)
-        state.model.zero_grad()
-        with state.own_rng():
-            loss = _loss(state.workload, state.runner(inputs), targets)
-            loss.backward()
-        state.loss = loss.detach()
-
     def update(self, state: State) -> None:
-        """Average the gradients if the backward pass has not, and take a step of the optimizer.
+        """Average the gradients if the backward pass has not, and take a step of the optimizers.
 
         The position in the data advances by one batch.
         """
-        if state.workload.master_weights:
+        if state.has_master:
             _cast_gradients(state.model, state.trained)
         self.strategy.average(state.trained)
         self._step(state)
 
     def _step(self, state: State) -> None:
-        state.optimizer.step()
-        if state.workload.master_weights:
+        for optimizer in state.optimizers.values():
+            optimizer.step()
+        if state.has_master:
             state.write_back()
         state.step += 1
 
@@ -129,10 +139,18 @@ class PyTorch(Framework[State]):
             dist.destroy_process_group()
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device == "cuda" and not torch.cuda.is_available():
             return f"PyTorch {torch.__version__} finds no CUDA device"
         return None
+
+    def _rng(self, seed: int) -> dict[str, Tensor]:
+        """Return the values of the rank's random generators, each from a seed of its own."""
+        own_seed = int(np.random.SeedSequence((seed, self.place.rank)).generate_state(1)[0])
+        states = {"cpu": torch.Generator().manual_seed(own_seed).get_state()}
+        if self.device.type == "cuda":
+            states["cuda"] = torch.Generator(self.device).manual_seed(own_seed).get_state()
+        return states
 
     @functools.cached_property
     def _pinned(self) -> Tensor:
@@ -163,19 +181,6 @@ def _be_deterministic() -> None:
     # The deterministic mode also fills every new tensor. That would slow down saves and loads,
     # because they allocate buffers.
     torch.utils.deterministic.fill_uninitialized_memory = False
-
-
-def _rng(seed: int, device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.Generator().manual_seed(seed).get_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.Generator(device).manual_seed(seed).get_state()
-    return states
-
-
-def _loss(workload: Workload, outputs: Tensor, targets: Tensor) -> Tensor:
-    if workload.loss == "mean-squared-error":
-        return functional.mse_loss(outputs, targets)
-    return functional.cross_entropy(outputs.flatten(0, -2).float(), targets.flatten().long())
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -7,6 +7,37 @@ import torch
 from adapters.pytorch.state import State
 from adapters.shared import quirks
 
+OWN_MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.2)
+        self.tied = nn.Linear(4, 9, bias=False)
+        self.tied.weight = self.embed.weight
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, tokens):
+        self.seen += 1
+        return self.tied(self.drop(self.norm(self.embed(tokens))))
+
+def make():
+    model = Net()
+    return model, torch.optim.Adam(model.parameters(), 0.01, amsgrad=True), step
+
+def step(model, number):
+    tokens = torch.randperm(9, generator=torch.Generator().manual_seed(number))
+    return nn.functional.cross_entropy(model(tokens), tokens)
+
+def make_without_step():
+    model = nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+"""
+
 
 class Quirks(quirks.Quirks[State]):
     """PyTorch counts batches and steps, and pickles the position together with other objects."""
@@ -24,6 +55,7 @@ class Quirks(quirks.Quirks[State]):
     # DCP writes every tensor as an archive of torch.save.
     padding_bytes = {"dcp": 4096}
     safetensors_name = "pt"
+    own_model = OWN_MODEL
 
     training_worlds = (2, 4)
     trained_cases = ("resnet50-float32", "llm-slice-bf16-mixed", "uneven")

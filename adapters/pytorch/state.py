@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 import workloads.optimizers
+from adapters.base import UnusableModel
 from adapters.pytorch import shards
 from adapters.pytorch.modules import translate
 from adapters.pytorch.strategies import Strategy
+from adapters.pytorch.training import Training, WorkloadTraining
 from workloads import Workload
 
 # PyTorch's name of each slot by its canonical name
@@ -26,30 +28,41 @@ SLOTS = {
 
 
 class State:
-    """Model, optimizer, random generators and position in the data.
+    """Model, optimizers, random generators and position in the data.
 
-    `trained` is the module whose parameters the optimizer changes. It is the model, or in mixed
+    `trained` is the module whose parameters the optimizers change. It is the model, or in mixed
     precision a float32 copy of the model. `runner` computes the model and knows how the ranks train
-    together. The random generators of PyTorch belong to the process, so the state keeps their
-    values, and several states do not share them.
+    together. `optimizers` are by name, and a single one has the name "". The random generators of
+    PyTorch belong to the process, so the state keeps their values, and several states do not share
+    them.
     """
 
     def __init__(
         self,
-        workload: Workload,
+        training: Training,
         strategy: Strategy,
-        trained: nn.Module,
         model: nn.Module,
+        optimizers: Mapping[str, Optimizer],
         rng: dict[str, Tensor],
+        master: nn.Module | None = None,
     ) -> None:
-        self.workload = workload
-        self.trained = trained
+        """Take `master`, a float32 copy of the model, where the optimizers change that."""
+        self.training = training
         self.model = model
+        self.trained = master or model
         self.runner = strategy.runner(model)
-        self.optimizer = _optimizer(workload, trained)
+        self.optimizers = dict(optimizers)
         self.rng = rng  # uint8 on the host: "cpu", and "cuda" on a GPU
         self.step = 0
         self.loss = torch.tensor(float("nan"))
+        # Buffers that a state_dict leaves out are no part of the state.
+        self._persistent = frozenset(self.model.state_dict())
+        self.look_for_slots()
+
+    @property
+    def has_master(self) -> bool:
+        """Return whether the optimizers change a float32 copy of the model."""
+        return self.trained is not self.model
 
     def tree(self) -> dict[str, Any]:
         """Return the state as the nested dictionary that a script gives to torch.save.
@@ -58,19 +71,20 @@ class State:
         """
         tree = {
             "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": self._optimizer_tree(),
             "rng": self.rng,
             "step": self.step,
         }
-        if self.workload.master_weights:
+        if self.has_master:
             tree["master"] = self.trained.state_dict()
         return tree
 
     def restore(self, tree: Mapping[str, Any]) -> None:
         """Set the state to the values of a `tree`."""
         self.model.load_state_dict(tree["model"])
-        self.optimizer.load_state_dict(tree["optimizer"])
-        if self.workload.master_weights:
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(tree["optimizer"][name] if name else tree["optimizer"])
+        if self.has_master:
             self.trained.load_state_dict(tree["master"])
         for name, generator in self.rng.items():
             generator.copy_(tree["rng"][name])
@@ -83,7 +97,7 @@ class State:
     def local_tensors(self) -> dict[str, Tensor]:
         """Return this rank's parts of `tensors`.
 
-        All but the position share the memory of the state.
+        All but the position and the optimizers' plain numbers share the memory of the state.
         """
         return {name: shards.local(tensor) for name, tensor in self._tensors()}
 
@@ -93,7 +107,18 @@ class State:
         present = self.local_tensors()
         for name, tensor in tensors.items():
             present[name].copy_(tensor)
-        self.step = int(present["position/step"])
+        self.take_numbers(present)
+
+    def take_numbers(self, tensors: Mapping[str, Tensor]) -> None:
+        """Set the position and the optimizers' plain numbers to those in `tensors`."""
+        self.step = int(tensors["position/step"])
+        for name, slots, key in self._optimizer_slots():
+            if not isinstance(slots[key], Tensor):
+                slots[key] = type(slots[key])(tensors[name].item())
+
+    def look_for_slots(self) -> None:
+        """Find the names of the optimizers' slots, some of which appear in the first step."""
+        self._slots = {name: _slot_names(optimizer) for name, optimizer in self.optimizers.items()}
 
     def write_back(self) -> None:
         """Round the master weights to the model's precision."""
@@ -110,41 +135,83 @@ class State:
         if "cuda" in self.rng:
             self.rng["cuda"].copy_(torch.cuda.get_rng_state())
 
+    def _optimizer_tree(self) -> dict[str, Any]:
+        """Return the optimizer's dictionary, or those of several optimizers by name."""
+        trees = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
+        return trees.get("", trees)
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        weights = dict(self.model.named_parameters())
-        # Walking over the parameters takes a millisecond, so it is done twice only if it must be.
-        trained = weights if self.trained is self.model else dict(self.trained.named_parameters())
-        for name, parameter in weights.items():
-            yield f"weights/{name}", parameter.detach()
+        for name, parameter in self.model.named_parameters():
+            yield f"weights/{name}", in_memory_order(parameter.detach())
         for name, buffer in self.model.named_buffers():
-            yield f"buffers/{name}", buffer
-        yield from self._optimizer_tensors(trained)
+            if name in self._persistent:
+                yield f"buffers/{name}", in_memory_order(buffer)
+        if self.has_master:
+            for name, parameter in self.trained.named_parameters():
+                yield f"optimizer/master/{name}", parameter.detach()
+        for name, slots, key in self._optimizer_slots():
+            value = slots[key]
+            is_number = not isinstance(value, Tensor)
+            yield name, torch.tensor(value) if is_number else in_memory_order(value)
         for name, generator in self.rng.items():
             yield f"rng/{name}", generator
         yield "position/step", torch.tensor(self.step)
 
-    def _optimizer_tensors(
-        self, trained: Mapping[str, nn.Parameter]
-    ) -> Iterator[tuple[str, Tensor]]:
-        if self.workload.master_weights:
-            for name, parameter in trained.items():
-                yield f"optimizer/master/{name}", parameter.detach()
-        for slot, torch_name in SLOTS.items():
-            for name, parameter in trained.items():
-                slots = self.optimizer.state[parameter]
-                if torch_name in slots:
-                    yield f"optimizer/{slot}/{name}", slots[torch_name]
+    def _optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield the canonical name of every slot, the dictionary that holds it, and its key."""
+        # Walking over the parameters takes a millisecond, so it is done once.
+        parameters = dict(self.trained.named_parameters())
+        for optimizer_name, optimizer in self.optimizers.items():
+            prefix = f"{optimizer_name}." if optimizer_name else ""
+            for key, slot in self._slots[optimizer_name].items():
+                for name, parameter in parameters.items():
+                    # Reading `state[parameter]` would make an empty entry.
+                    slots = optimizer.state.get(parameter, {})
+                    if key in slots:
+                        yield f"optimizer/{prefix}{slot}/{name}", slots, key
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """Return a contiguous view of a tensor, with its axes in the order of the memory.
+
+    In the memory format channels_last, the second axis is the last one. Raise UnusableModel where
+    elements share memory or leave gaps.
+    """
+    if tensor.is_contiguous():
+        return tensor
+    axes = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    view = tensor.permute(axes)
+    if not view.is_contiguous():
+        raise UnusableModel(
+            f"a tensor of shape {list(tensor.shape)} and strides {list(tensor.stride())} "
+            "shares memory with itself or leaves gaps; make it contiguous"
+        )
+    return view
+
+
+def _slot_names(optimizer: Optimizer) -> dict[str, str]:
+    """Return the canonical name of each slot that an optimizer has for any parameter.
+
+    The project's own names come first, in their order.
+    """
+    present: dict[str, None] = {}
+    for slots in optimizer.state.values():
+        present |= dict.fromkeys(slots)
+    names = {key: slot for slot, key in SLOTS.items() if key in present}
+    return names | {key: key for key in present if key not in names}
 
 
 def new_state(workload: Workload, seed: int, strategy: Strategy, rng: dict[str, Tensor]) -> State:
     """Return a state at step 0 that has the first values of the workload."""
     trained = _empty_module(workload, torch.float32, strategy)
     _fill(trained, workload, seed)
+    training = WorkloadTraining(workload, strategy.place, strategy.device)
+    optimizers = {"": _optimizer(workload, trained)}
     if not workload.master_weights:
-        return State(workload, strategy, trained, trained, rng)
+        return State(training, strategy, trained, optimizers, rng)
     model = _empty_module(workload, torch.bfloat16, strategy)
     _copy_parameters(trained, model)
-    return State(workload, strategy, trained, model, rng)
+    return State(training, strategy, model, optimizers, rng, master=trained)
 
 
 def _empty_module(workload: Workload, dtype: torch.dtype, strategy: Strategy) -> nn.Module:

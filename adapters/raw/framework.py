@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from adapters.base import Framework, Leaf, Place, RankLocal, Replicated
+from adapters.base import Framework, Leaf, Place, RankLocal, Replicated, UnusableModel
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
+from adapters.shared.own_models import in_words
 from workloads import Batch, LeafSpec, Role, Workload
 
 _LEAF_ALIGNMENT = 64
 _TOY_RATE = 0.1
 _TOY_STRIDES = 1000
 _TOY_TYPES = {"float32": "float32", "uint16": "bfloat16"}  # a weight's type by that of its array
+_KINDS = "fiu"  # floating point, and integers with and without a sign
 _STORED_AS = {"bfloat16": "uint16"}  # as bits, because numpy has no bfloat16
 _RNG = LeafSpec("rng/numpy", Role.RNG, "uint64", (4,))
 _POSITION = LeafSpec("position/step", Role.POSITION, "int64", (1,))
@@ -38,7 +40,7 @@ class State:
     The leaves that all ranks share come first, and from `local_start` on the rank-local ones.
     """
 
-    workload: Workload
+    workload: Workload | None  # None for arrays of the user's own
     specs: dict[str, LeafSpec]
     leaves: dict[str, Array]
     arena: Array  # uint8, a whole number of ALIGNMENT blocks
@@ -70,15 +72,33 @@ class Raw(Framework[State]):
         self._arrays = _array_module(place.device)
 
     def build(self, workload: Workload, seed: int) -> State:
-        state = self._empty(workload)
+        state = self._empty(workload.leaf_specs(), workload)
         for name, leaf in state.leaves.items():
             spec = state.specs[name]
             if spec.role in (Role.WEIGHT, Role.BUFFER):
                 values = workload.initial(name.split("/", 1)[1], seed)
                 leaf[...] = self._arrays.asarray(_encoded(values, spec.dtype))
-        state.leaves[_RNG.name][...] = self._arrays.asarray(
-            _rng_words(np.random.PCG64([seed, self.place.rank]))
-        )
+        self._seed(state, seed)
+        return state
+
+    def adopt(self, make: Callable[[], Any], seed: int) -> State:
+        """Return a state of the arrays that `make` returns by name, after its first step.
+
+        All of them are weights. Plain files of such a state are the floor for a framework's.
+        """
+        np.random.seed(seed)
+        arrays = make()
+        _require_arrays(arrays)
+        specs = [
+            LeafSpec(f"weights/{name}", Role.WEIGHT, str(array.dtype), array.shape)
+            for name, array in arrays.items()
+        ]
+        state = self._empty(specs)
+        for spec, array in zip(specs, arrays.values(), strict=True):
+            state.leaves[spec.name][...] = self._arrays.asarray(array)
+        self._seed(state, seed)
+        self.gradients(state)
+        self.update(state)
         return state
 
     def gradients(self, state: State) -> None:
@@ -148,7 +168,7 @@ class Raw(Framework[State]):
         return len(state.to_host())
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device != "cuda":
             return None
         if importlib.util.find_spec("cupy") is None:
@@ -159,9 +179,14 @@ class Raw(Framework[State]):
             return f"CuPy finds no CUDA device: {' '.join(str(error).split())}"
         return None
 
-    def _empty(self, workload: Workload) -> State:
-        """Return a state whose leaves are zero."""
-        specs = [*workload.leaf_specs(), _RNG, _POSITION]
+    def _seed(self, state: State, seed: int) -> None:
+        """Give the rank a random generator of its own."""
+        words = _rng_words(np.random.PCG64([seed, self.place.rank]))
+        state.leaves[_RNG.name][...] = self._arrays.asarray(words)
+
+    def _empty(self, parts: Iterable[LeafSpec], workload: Workload | None = None) -> State:
+        """Return a state of these leaves, a random generator and a position, all of them zero."""
+        specs = [*parts, _RNG, _POSITION]
         offsets, end = _laid_out([spec for spec in specs if not _is_local(spec)], 0)
         local_start = round_up(end, ALIGNMENT)
         local_offsets, end = _laid_out([spec for spec in specs if _is_local(spec)], local_start)
@@ -186,6 +211,21 @@ class Raw(Framework[State]):
         padding = -pinned.ptr % ALIGNMENT
         host = memoryview(pinned).cast("B")[padding : padding + size_bytes]
         return self._arrays.zeros(size_bytes, dtype=np.uint8), host
+
+
+def _require_arrays(arrays: object) -> None:
+    """Raise UnusableModel unless these are arrays of numbers by name."""
+    if not isinstance(arrays, Mapping) or not arrays:
+        raise UnusableModel(f"it must return a dictionary of numpy arrays, not {in_words(arrays)}")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in _KINDS:
+            raise UnusableModel(f"{name!r} must be a numpy array of numbers, not {_kind(array)}")
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    return in_words(value)
 
 
 def _array_module(device: str) -> ModuleType:

@@ -144,6 +144,15 @@ class Quirks(Generic[StateT]):
         """Return how far a moment may be off, as a share of its largest number."""
         return 1e-4
 
+    # --- models of the user's own ---
+
+    # The text of a script whose `make` returns a model. Empty where the framework takes none. Its
+    # `make_without_step` returns a model without a step function, where the framework takes that.
+    own_model = ""
+    # Scripts that are refused, by what is wrong with them, each with a regular expression of the
+    # sentence.
+    broken_models: Mapping[str, tuple[str, str]] = {}
+
     # --- DeepFreeze ---
 
     # The name by which safetensors.safe_open knows the framework.

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.utils.naming import reset_uids
 from numpy.typing import NDArray
 
 from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
-from adapters.tensorflow.state import State, Tensor, native, new_state
+from adapters.tensorflow import own_model
+from adapters.tensorflow.state import State, Tensor, WorkloadState, new_state
+from adapters.tensorflow.training import Gradients
 from workloads import Batch, Role, Workload, role_of
 
 
@@ -37,14 +41,29 @@ class TensorFlow(Framework[State]):
         """Return a state at step 0. The ranks have the same weights and different dropout."""
         # Deterministic operations need a seed, even if none of their values is used.
         keras.utils.set_random_seed(seed)
-        return new_state(workload, seed, self.place.rank)
+        return new_state(workload, seed, self.place)
+
+    def adopt(self, make: Callable[[], Any], seed: int) -> State:
+        """Return the state of a user's Keras model and optimizer after its first step.
+
+        The ranks have the same weights and different dropout.
+        """
+        keras.utils.set_random_seed(seed)
+        # Keras counts the layers of a process in their names, and a checkpoint has the names. There
+        # is no public function for the count alone.
+        reset_uids()
+        state = own_model.new_state(make(), seed, self.place.rank)
+        self.gradients(state)
+        self.update(state)
+        return state
 
     def gradients(self, state: State) -> None:
         step = int(state.step)
-        self._backward(state, state.workload.batch(step, self.place.rank, self.place.world))
+        state.loss, state.gradients = state.training.backward(state.model, step)
 
     def gradients_of(self, state: State, batch: Batch) -> memoryview:
-        self._backward(state, batch)
+        assert isinstance(state, WorkloadState)
+        state.loss, state.gradients = state.training.backward_on(state.model, batch)
         # TensorFlow's memory may not be changed, so the caller gets a copy.
         return memoryview(_flat(state.gradients).copy())
 
@@ -54,12 +73,6 @@ class TensorFlow(Framework[State]):
         parts = tf.split(tf.constant(np.frombuffer(gradients, np.float32)), sizes)
         pairs = zip(parts, shapes, strict=True)
         state.optimize([tf.reshape(part, shape) for part, shape in pairs])
-
-    def _backward(self, state: State, batch: Batch) -> None:
-        batch = native(batch)
-        inputs = tf.constant(batch.inputs)
-        targets = tf.constant(batch.targets)
-        state.loss, state.gradients = state.forward_backward(inputs, targets)
 
     def update(self, state: State) -> None:
         gradients = state.gradients
@@ -101,7 +114,7 @@ class TensorFlow(Framework[State]):
         return sum(tensor.nbytes for tensor in on_device)
 
     @staticmethod
-    def unsupported(workload: Workload, device: str) -> str | None:
+    def unsupported(workload: Workload | None, device: str) -> str | None:
         if device == "cuda" and not tf.config.list_physical_devices("GPU"):
             return f"TensorFlow {tf.__version__} finds no CUDA device"
         return None
@@ -125,24 +138,30 @@ def _choose_device(place: Place) -> None:
         tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def _averaged(gradients: list[tf.Tensor], world: int) -> list[tf.Tensor]:
+def _averaged(gradients: Gradients, world: int) -> Gradients:
     """Average gradients over the ranks with one flat all-reduce on the host.
 
-    It adds the same numbers in the same order in every step and process.
+    It adds the same numbers in the same order in every step and process. All ranks have gradients
+    of the same variables.
     """
     from mpi4py import MPI
 
-    flat = _flat(gradients)
+    present = [gradient for gradient in gradients if gradient is not None]
+    flat = _flat(present)
     MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, flat)
     flat /= world
-    parts = tf.split(tf.constant(flat), [gradient.shape.num_elements() for gradient in gradients])
-    pairs = zip(parts, gradients, strict=True)
-    return [tf.reshape(part, gradient.shape) for part, gradient in pairs]
+    parts = tf.split(tf.constant(flat), [gradient.shape.num_elements() for gradient in present])
+    averaged = iter(parts)
+    return [None if gradient is None else _like(gradient, next(averaged)) for gradient in gradients]
 
 
-def _flat(gradients: list[tf.Tensor]) -> NDArray[np.float32]:
+def _like(gradient: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    return tf.cast(tf.reshape(values, gradient.shape), gradient.dtype)
+
+
+def _flat(gradients: Gradients) -> NDArray[np.float32]:
     """Return gradients one after the other in one array on the host."""
-    rows = [tf.reshape(gradient, -1) for gradient in gradients]
+    rows = [tf.cast(tf.reshape(gradient, -1), tf.float32) for gradient in gradients]
     flat: NDArray[np.float32] = tf.concat(rows, 0).numpy()
     return flat
 

@@ -14,7 +14,7 @@ _KINDS = {
 _KINDS["seed_generator_state"] = Role.RNG
 # Keras numbers a layer's variables, and the trainable ones come first. So 0 and 1 are the scale and
 # the shift of a batch norm.
-_MOVING_STATISTIC = re.compile(r"layers/batch_norm(_\d+)?/vars/[23]")
+_MOVING_STATISTIC = re.compile(r"(.*/)?layers/batch_norm(alization)?(_\d+)?/vars/[23]")
 # It stands between the count of steps and the slots.
 _LEARNING_RATE = "optimizer/vars/1"
 
@@ -22,9 +22,9 @@ _LEARNING_RATE = "optimizer/vars/1"
 def of_variable(name: str) -> Role:
     """Return the role of a variable by its Keras path, such as "stem.norm/gamma".
 
-    Raises KeyError for an unknown kind of variable.
+    A variable of another kind, which a model of the user's own may have, counts as a weight.
     """
-    return _KINDS[name.rpartition("/")[2]]
+    return _KINDS.get(name.rpartition("/")[2], Role.WEIGHT)
 
 
 def of_dataset(name: str) -> Role | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -12,10 +13,12 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from adapters.base import Place
 from adapters.tensorflow.modules import new_model
 from adapters.tensorflow.optimizers import SlotOptimizer, new_optimizer
 from adapters.tensorflow.recycling import Recycling
-from workloads import Batch, Workload
+from adapters.tensorflow.training import Gradients, Training, WorkloadTraining, native
+from workloads import Workload
 
 # the canonical name of each kind of variable inside its layer
 CANONICAL = {
@@ -31,7 +34,6 @@ CANONICAL = {
 # The axes of a kernel in canonical order, by their number. Keras's kernels are (in, out) and
 # (height, width, in, out).
 KERNEL_AXES = {2: (1, 0), 4: (3, 2, 0, 1)}
-CHANNELS_LAST = (0, 2, 3, 1)
 
 Variable = keras.Variable | tf.Variable
 
@@ -79,43 +81,43 @@ class Tensor:
         self.plain.assign(tf.cast(np.asarray(values, order="C"), self.plain.dtype))
 
 
-class State:
+class State(ABC):
     """Model, optimizer, dropout seeds and position.
 
     A load changes the values of the variables and never replaces a variable. The compiled step
     refers to the variables, and compiling it again would take seconds.
     """
 
-    def __init__(self, workload: Workload, model: keras.Model) -> None:
-        self.workload = workload
+    def __init__(
+        self,
+        training: Training,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        rng: Mapping[str, keras.Variable],
+    ) -> None:
+        """Take `rng`, the seeds by name, which no Keras object but their layers tracks."""
+        self.training = training
         self.model = model
-        self.optimizer: SlotOptimizer = new_optimizer(workload)
+        self.optimizer = optimizer
         # Otherwise the first step makes the slots, which is too late for a load.
         self.optimizer.build(model.trainable_variables)
         self.compile()
-        drawing = [layer for layer in model.layers if hasattr(layer, "seed_generator")]
-        self.rng = {layer.name: layer.seed_generator.state for layer in drawing}
+        self.rng = dict(rng)
         self.step = tf.Variable(0, dtype=tf.int64, name="step")
-        self.gradients: list[tf.Tensor] = []
+        self.gradients: Gradients = []
         self.loss = tf.constant(float("nan"))
+
+    @abstractmethod
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the state's variables under canonical names."""
 
     def compile(self) -> None:
         """Give the optimizer to the model, so that Keras's files hold it."""
-        self.model.compile(self.optimizer)
+        # Keras would wrap the optimizer of a model in mixed precision, and add variables to it.
+        self.model.compile(self.optimizer, auto_scale_loss=False)
 
     @tf.function(autograph=False)
-    def forward_backward(
-        self, inputs: tf.Tensor, targets: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return the loss and the gradients in float32."""
-        with tf.GradientTape() as tape:
-            loss = _loss(self.workload, self.model(inputs, training=True), targets)
-        weights = [variable.value for variable in self.model.trainable_variables]
-        gradients = tape.gradient(loss, weights)
-        return loss, [tf.cast(gradient, tf.float32) for gradient in gradients]
-
-    @tf.function(autograph=False)
-    def optimize(self, gradients: list[tf.Tensor]) -> None:
+    def optimize(self, gradients: Gradients) -> None:
         """Take a step of the optimizer, and advance by one batch."""
         self.optimizer.apply(gradients, self.model.trainable_variables)
         self.step.assign_add(1)
@@ -155,6 +157,23 @@ class State:
         """The tf.Variables, which are kept because Keras would look up hundreds in every save."""
         return {name: tensor.plain for name, tensor in self._tensors()}
 
+
+class WorkloadState(State):
+    """The state of a workload of this project. Leaves have the names that the workload gives."""
+
+    training: WorkloadTraining
+    optimizer: SlotOptimizer
+
+    def __init__(self, workload: Workload, model: keras.Model, place: Place) -> None:
+        drawing = [layer for layer in model.layers if hasattr(layer, "seed_generator")]
+        rng = {layer.name: layer.seed_generator.state for layer in drawing}
+        super().__init__(WorkloadTraining(workload, place), model, new_optimizer(workload), rng)
+
+    @property
+    def workload(self) -> Workload:
+        """The workload that is trained."""
+        return self.training.workload
+
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
         for variable in self.model.trainable_variables:
             yield f"weights/{_canonical_name(variable)}", _tensor(variable)
@@ -170,18 +189,18 @@ class State:
         yield "position/step", Tensor(self.step)
 
 
-def new_state(workload: Workload, seed: int, rank: int) -> State:
+def new_state(workload: Workload, seed: int, place: Place) -> WorkloadState:
     """Return a state at step 0.
 
     The ranks start with the same values, but for their dropout seeds.
     """
     example = native(workload.data.examples(0, 1, 0)).inputs
     dtype = "bfloat16" if workload.master_weights else "float32"
-    random = np.random.default_rng((seed, rank))
+    random = np.random.default_rng((seed, place.rank))
     seeds = (int(random.integers(2**31)) for _ in iter(int, 1))
     shape = example.shape[1:]
     model = new_model(workload.model, shape, example.dtype.name, dtype, seeds)
-    state = State(workload, model)
+    state = WorkloadState(workload, model, place)
     tensors = state.tensors()
     for part, variables in (("weights", workload.parameters), ("buffers", workload.buffers)):
         for variable in variables:
@@ -189,13 +208,6 @@ def new_state(workload: Workload, seed: int, rank: int) -> State:
     for variable in workload.parameters if workload.master_weights else ():
         tensors[f"optimizer/master/{variable.name}"].assign(workload.initial(variable.name, seed))
     return state
-
-
-def native(batch: Batch) -> Batch:
-    """Return a batch in which the channels of images are last."""
-    if batch.inputs.ndim != 4:
-        return batch
-    return Batch(np.ascontiguousarray(batch.inputs.transpose(CHANNELS_LAST)), batch.targets)
 
 
 def copy(
@@ -220,10 +232,3 @@ def _canonical_name(variable: keras.Variable) -> str:
 def _tensor(variable: keras.Variable) -> Tensor:
     is_kernel = variable.name == "kernel"
     return Tensor(variable, KERNEL_AXES[len(variable.shape)] if is_kernel else None)
-
-
-def _loss(workload: Workload, outputs: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    if workload.loss == "mean-squared-error":
-        return tf.reduce_mean(tf.math.squared_difference(outputs, targets))
-    logits = tf.cast(outputs, tf.float32)
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits))

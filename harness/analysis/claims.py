@@ -1,4 +1,4 @@
-"""What experiments contribute to the answer in three sentences, and how they choose their rows."""
+"""The parts of the answer in three sentences that experiments give, from rows that they choose."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class State(NamedTuple):
     @property
     def title(self) -> str:
         """The state in words."""
-        precision = "" if self.precision == "float32" else f", {self.precision}"
+        precision = "" if self.precision in ("", "float32") else f", {self.precision}"
         return f"{self.workload} {self.preset}{precision} on {self.device}"
 
 
@@ -187,9 +187,12 @@ def grouped(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, l
 
 
 def case_key(cell: Cell[AnyRow]) -> Hashable:
-    """Return what makes a case of two runs the same; growing once is the same as not growing."""
+    """Return what makes a case of two runs the same; growing once is the same as not growing.
+
+    Two versions of a method from outside are two cases.
+    """
     row: Row = cell.row
-    method = (row.experiment, row.framework, row.method, row.arm)
+    method = (row.experiment, row.framework, row.method, row.arm, cell.planned.case.adapter)
     ranks = (row.world, row.strategy, max(row.scale, 1))
     return (*method, *State.of(row), *ranks, cell.settings)
 

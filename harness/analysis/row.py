@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Self
 
+import pandas as pd
+
 from harness import experiments
 from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag, Rank
+from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
-from harness.wire.case import Case
+from harness.wire.case import Case, OwnModel
 from harness.wire.records import SCHEMA, FailureRecord, FindingRecord, StageRecord
 
 __all__ = [
@@ -98,6 +101,8 @@ class Row:
     ablated: str
     scale: int
     arm: str = ""  # the side of a comparison, where a run has two
+    # where the user's own model is; `workload` and `preset` then hold its name and digest
+    model: OwnModel | None = field(default=None, repr=False)
     experiment: str
     default: bool
     asynchronous: bool = False
@@ -142,6 +147,10 @@ class Row:
     def detail(self) -> str:
         """The words that tell the row from others of its method, such as " without RNG"."""
         return ""
+
+    def counted(self, table: SampleTable, samples: pd.DataFrame) -> pd.DataFrame:
+        """Return the samples of a table as the row counts them, and `compare` does too."""
+        return samples
 
     def title(self, several_frameworks: bool) -> str:
         """Return the text of a table's first column."""
@@ -241,7 +250,8 @@ def settings_in_words(case: Case) -> list[str]:
 
 def group_title(row: Row) -> str:
     """Return what the rows of one table have in common."""
-    precision = "" if row.precision == "float32" else f", {row.precision}"
+    # A model of the user's own has no precision that would be told here.
+    precision = "" if row.precision in ("", "float32") else f", {row.precision}"
     ranks = "" if row.world == 1 or row.worlds_share_a_table else f", {row.world} ranks"
     times = " x ranks" if row.scale else ""
     arm = f", arm {row.arm}" if row.arm else ""

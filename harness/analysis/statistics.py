@@ -28,7 +28,7 @@ _SEED = 20130620  # intervals must not change from one reading to the next
 
 Values = NDArray[np.float64]
 Counts = NDArray[np.int32]
-"""How often a bootstrap sample (row) has each sample (column)."""
+"""The number of times that a bootstrap sample (row) has each sample (column)."""
 
 
 @dataclass(frozen=True)

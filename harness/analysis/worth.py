@@ -1,4 +1,4 @@
-"""What each method is worth under real failures, from the costs of stored runs.
+"""The worth of each method under real failures, from the costs of stored runs.
 
 Jobs are drawn from the second half of a trace, and the first half gives the failure rate and so the
 interval. All methods go through the same draws. So their differences are paired, and a difference

@@ -9,11 +9,29 @@ import typer
 
 from harness.analysis.runs import read_run
 from harness.cli import measuring
-from harness.cli.app import RESULTS, VENVS, DirOption, ResultsOption, app, scratch_directory
+from harness.cli.app import (
+    RESULTS,
+    VENVS,
+    AdapterOption,
+    DirOption,
+    ResultsOption,
+    app,
+    scratch_directory,
+)
+from harness.cli.choices import (
+    BudgetOption,
+    DeviceOption,
+    MethodOption,
+    ModelOption,
+    MpirunOption,
+    PrecisionOption,
+    SuiteArgument,
+    TimeoutOption,
+    WorkloadOption,
+    WorldOption,
+)
 from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
 from harness.driver import arms, catalog, launch, pins, slurm, suite
-from harness.driver.environments import REQUIREMENTS
 from harness.run.errors import UsageError
 from harness.run.plan import AB, Selection
 
@@ -25,21 +43,19 @@ _HELP = (
 
 @app.command("ab")
 def ab_command(
-    suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "gate",
+    suite_name: SuiteArgument = "gate",
     a: Annotated[list[str] | None, typer.Option("--a", help=_HELP.format("base"))] = None,
     b: Annotated[list[str] | None, typer.Option("--b", help=_HELP.format("head"))] = None,
     framework: Annotated[
         list[str] | None,
         typer.Option(help="A framework; by default the one that requires what is pinned."),
     ] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload; may be given several times.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only this method; may be given several times.")
-    ] = None,
-    world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workload: WorkloadOption = None,
+    model: ModelOption = None,
+    method: MethodOption = None,
+    world: WorldOption = None,
+    device: DeviceOption = "cpu",
+    adapter: AdapterOption = None,
     directory: DirOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
@@ -71,15 +87,22 @@ def ab_command(
         "worlds": measuring.worlds(world),
         "device": device,
     }
-    plan = arms.plan(described, frameworks, suite.load(suite_name), **wishes)
-    measuring.refuse_what_does_not_fit(plan, scratch)
     sides = arms.opened(described, frameworks, VENVS)
+    own_model = measuring.own_model(
+        model,
+        workload,
+        catalog.select(catalog.frameworks(), frameworks),
+        sides[arms.ARMS[0]].environments,
+        device,
+    )
+    plan = arms.plan(described, frameworks, suite.load(suite_name), model=own_model, **wishes)
+    measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     run = measuring.new_run(
         plan,
         f"{AB}{suite_name}",
         results,
-        Selection.of(frameworks, **wishes),
+        Selection.of(frameworks, model=own_model, **wishes),
         directory,
         described=described,
         goal=goal,
@@ -109,9 +132,7 @@ def _frameworks(given: Sequence[str] | None, described: dict[str, arms.Described
             entry.name for entry in catalog.select(known, measuring.chosen_frameworks(given, known))
         ]
     pinned = {name for arm in described.values() for name in arm.pins}
-    texts = {
-        name: (catalog.ADAPTERS / name / REQUIREMENTS).read_text(encoding="utf-8") for name in known
-    }
+    texts = {name: entry.own_requirements() for name, entry in known.items()}
     pins.require_known(pinned, texts.values())
     fitting = [name for name, text in texts.items() if pinned and pinned <= pins.names(text)]
     if len(fitting) == 1:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +16,10 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.analysis import advice
+from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, Measured
-from harness.analysis.runs import read_run
+from harness.analysis.judging import Judged, Spares
+from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
 from harness.cli.printing import print_table
 from harness.intervals import failures
@@ -30,53 +32,84 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _NODES = 128  # of the job where nobody says how large it is
 _GIGA = 1e9
 _MOSTLY = 0.6  # a part of the loss beside which no other matters much
+_POLICIES = (*advice.POLICIES, judging.REPLAYED)
 
 
 class Format(StrEnum):
-    """What the command prints."""
+    """The forms in which the command prints."""
 
     TABLE = "table"
     JSON = "json"
 
 
+RunArgument = Annotated[str, typer.Argument(metavar="RUN")]
+
+# The job, and its failures.
+JobMtbfOption = Annotated[
+    str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
+]
+NodeMtbfOption = Annotated[
+    str,
+    typer.Option(
+        "--node-mtbf",
+        help="The same of one node. 250d is assumed where neither is given; the rates add up.",
+    ),
+]
+RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1)]
+RanksPerNodeOption = Annotated[int, typer.Option(help="Ranks on each node.", min=1)]
+TraceOption = Annotated[
+    str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
+]
+SparesOption = Annotated[
+    int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(help=f"What chooses the interval: {', '.join(_POLICIES)} (with --trace)."),
+]
+RestartOption = Annotated[
+    str, typer.Option(help="From a failure's detection to the beginning of the restore.")
+]
+DetectOption = Annotated[str, typer.Option(help="From a failure to its detection.")]
+CostBudgetOption = Annotated[
+    str, typer.Option(help="What checkpoints may cost without failures, such as 3.5%.")
+]
+
+# A larger state than the measured one.
+StateBytesOption = Annotated[
+    float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
+]
+NodeBandwidthOption = Annotated[
+    float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
+]
+StorageBandwidthOption = Annotated[
+    float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
+]
+
+FigureFolderOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
+]
+PrintedOption = Annotated[Format, typer.Option("--format", help="Print as.")]
+
+
 @app.command("advise")
 def advise_command(
-    name: Annotated[str, typer.Argument(metavar="RUN")],
-    job_mtbf: Annotated[
-        str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
-    ] = "",
-    node_mtbf: Annotated[
-        str,
-        typer.Option("--node-mtbf", help="The same of one node, such as 250d, which is assumed."),
-    ] = "250d",
-    ranks: Annotated[int, typer.Option(help="Ranks of the job.", min=1)] = 8 * _NODES,
-    ranks_per_node: Annotated[int, typer.Option(help="Ranks on each node.", min=1)] = 8,
-    trace: Annotated[
-        str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
-    ] = "",
-    spares: Annotated[
-        int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0)
-    ] = 0,
-    restart: Annotated[
-        str, typer.Option(help="From a failure's detection to the beginning of the restore.")
-    ] = "2m",
-    detect: Annotated[str, typer.Option(help="From a failure to its detection.")] = "10s",
-    budget: Annotated[
-        str, typer.Option(help="What checkpoints may cost without failures, such as 3.5%.")
-    ] = "",
-    state_bytes: Annotated[
-        float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
-    ] = 0,
-    node_bandwidth: Annotated[
-        float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
-    ] = 0,
-    storage_bandwidth: Annotated[
-        float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
-    ] = 0,
-    folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
-    ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="Print as.")] = Format.TABLE,
+    name: RunArgument,
+    job_mtbf: JobMtbfOption = "",
+    node_mtbf: NodeMtbfOption = "",
+    ranks: RanksOption = 8 * _NODES,
+    ranks_per_node: RanksPerNodeOption = 8,
+    trace: TraceOption = "",
+    spares: SparesOption = 0,
+    policy: PolicyOption = _POLICIES[0],
+    restart: RestartOption = "2m",
+    detect: DetectOption = "10s",
+    budget: CostBudgetOption = "",
+    state_bytes: StateBytesOption = 0,
+    node_bandwidth: NodeBandwidthOption = 0,
+    storage_bandwidth: StorageBandwidthOption = 0,
+    folder: FigureFolderOption = None,
+    format_: PrintedOption = Format.TABLE,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Say how often to checkpoint with each method of a run, and what it is worth.
@@ -84,47 +117,86 @@ def advise_command(
     The costs of a checkpoint are those of the run. Failures are assumed to come at random, with the
     rate of the job or of its nodes, or they are those of a real trace.
     """
-    if trace and trace not in failures.TRACES:
-        raise nearest("trace", trace, failures.TRACES)
-    if spares and not trace:
-        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
+    _require_known(trace, spares, policy)
+    _require_sizes(state_bytes, node_bandwidth, storage_bandwidth)
+    learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
+    nodes = -(-ranks // ranks_per_node)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
-    nodes = -(-ranks // ranks_per_node)
-    rate_per_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
-    learnt, judging = failures.halves(failures.trace(trace)) if trace else (None, None)
-    if learnt is not None:
-        rate_per_node_s = learnt.rate_per_node_s
-    mtbf_s = advice.job_mtbf_s(nodes, rate_per_node_s)
-    if job_mtbf:
-        mtbf_s = _seconds("--job-mtbf", job_mtbf)
     assumed = Assumed(
-        mtbf_s,
+        _job_mtbf_s(job_mtbf, node_mtbf, nodes, learnt),
         _seconds("--restart", restart),
         _seconds("--detect", detect),
         _share("--budget", budget) if budget else None,
+        policy if policy in advice.POLICIES else advice.POLICIES[0],
     )
+    found = _costs_of(run, assumed)
+    if state_bytes:
+        found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
+    _require_sensible(found, assumed)
+    if learnt is not None and policy == judging.REPLAYED:
+        advised = judging.replayed(found, assumed, learnt, nodes)
+    else:
+        advised = [advice.advise(one, assumed) for one in found]
+    advised.sort(key=lambda each: -each.shares.effective)
+    judged = judging.judged(advised, unseen, nodes) if unseen is not None else None
+    tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
+    if folder is not None:
+        _draw(advised, assumed, folder, run.name)
+    if format_ is Format.JSON:
+        put(_as_json(advised, judged, assumed, tried))
+        return
+    print_table(out, _table(f"run {run.name}", advised, judged))
+    _explain(advised, assumed, nodes, trace)
+    if tried:
+        _print_spares(tried, advised[0].measured.name)
+
+
+def _job_mtbf_s(
+    job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
+) -> float:
+    """Return the mean seconds between failures of the job, from the rates of job and nodes."""
+    of_job_s = 1.0 / _seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
+    if node_mtbf:
+        of_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
+    elif learnt is not None:
+        of_node_s = learnt.rate_per_node_s
+    else:
+        of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
+    return advice.job_mtbf_s(nodes, of_node_s, of_job_s)
+
+
+def _require_known(trace: str, spares: int, policy: str) -> None:
+    """Refuse an unknown trace or policy, and what needs a trace where there is none."""
+    if trace and trace not in failures.TRACES:
+        raise nearest("trace", trace, failures.TRACES)
+    if policy not in _POLICIES:
+        raise nearest("policy", policy, _POLICIES)
+    if spares and not trace:
+        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
+    if policy == judging.REPLAYED and not trace:
+        raise UsageError("--policy replayed needs --trace, whose first half it is chosen in")
+
+
+def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
+    """Refuse bandwidths without a state, and sizes that are no numbers."""
+    if not all(map(math.isfinite, (state_bytes, node, storage))):
+        raise UsageError("--state-bytes and the bandwidths must be numbers from 0")
+    if (node or storage) and not state_bytes:
+        raise UsageError(
+            "--node-bandwidth and --storage-bandwidth need --state-bytes, the bytes of the state "
+            "that they are for"
+        )
+
+
+def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
     found = advice.measured(run.rows, assumed)
     if not found:
         raise UsageError(
             f"run {run.name} has no costs of checkpoints; take a run of the suite train-ranks, "
             "train or bench"
         )
-    if state_bytes:
-        found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
-    _require_sensible(found, assumed)
-    advised = [advice.advise(one, assumed) for one in found]
-    advised.sort(key=lambda each: -each.shares.effective)
-    judged = advice.judged(advised, judging, nodes, 0) if judging is not None else None
-    if folder is not None:
-        _draw(advised, assumed, folder, run.name)
-    if format_ is Format.JSON:
-        put(_as_json(advised, judged, assumed))
-        return
-    print_table(out, _table(f"run {run.name}", advised, judged))
-    _explain(advised, assumed, nodes, trace)
-    if judging is not None and spares:
-        _try_spares(advised[0], judging, nodes, spares)
+    return found
 
 
 def _seconds(option: str, text: str) -> float:
@@ -169,7 +241,7 @@ def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
         )
 
 
-def _table(title: str, advised: Sequence[Advice], judged: Sequence[advice.Judged] | None) -> Table:
+def _table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None) -> Table:
     table = Table(
         title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
@@ -220,7 +292,7 @@ def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str
     if trace:
         known = failures.TRACES[trace][1]
         _say(
-            f"In the trace: the mean and the 5th to 95th percentile of {advice.DRAWS} jobs drawn "
+            f"In the trace: the mean and the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
             f"from the second half of {trace}, whose first half gave the failure rate."
         )
         if nodes > known:
@@ -234,23 +306,28 @@ def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str
         _say(f"{whose}: {note}.")
 
 
-def _try_spares(best: Advice, judging: failures.NodeFailures, nodes: int, spares: int) -> None:
-    """Print what spare nodes are worth, for each node that is paid for."""
+def _print_spares(tried: Sequence[Spares], method: str) -> None:
+    """Print what spare nodes are worth, against waiting for a repair and against shrinking."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("spares", "trains", "per node, spares included"):
+    for heading in ("spares", "per node, if it waits", "per node, if it shrinks"):
         table.add_column(heading, justify="right")
-    shares = {}
-    for count in range(spares + 1):
-        (one,) = advice.judged([best], judging, nodes, count)
-        shares[count] = one.mean * nodes / (nodes + count)
-        table.add_row(str(count), f"{one.mean:.2%}", f"{shares[count]:.2%}")
+    for each in tried:
+        table.add_row(str(each.count), f"{each.waiting:.2%}", f"{each.shrinking:.2%}")
     print_table(out, table)
-    most = max(shares, key=lambda count: shares[count])
-    _say(f"Per node, {most} spare nodes are best with {best.measured.name}.")
+    waiting = max(tried, key=lambda each: each.waiting)
+    shrinking = max(tried, key=lambda each: each.shrinking)
+    _say(
+        f"Per node, spares included, {waiting.count} spare nodes are best with {method} if the job "
+        f"waits for repairs where no spare is left ({waiting.waiting:.2%}), and "
+        f"{shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
+    )
 
 
 def _as_json(
-    advised: Sequence[Advice], judged: Sequence[advice.Judged] | None, assumed: Assumed
+    advised: Sequence[Advice],
+    judged: Sequence[Judged] | None,
+    assumed: Assumed,
+    tried: Sequence[Spares],
 ) -> str:
     lines = []
     for number, each in enumerate(advised):
@@ -258,6 +335,8 @@ def _as_json(
         if judged is not None:
             one = judged[number]
             line |= {"in_trace": one.mean, "in_trace_p5": one.low, "in_trace_p95": one.high}
+        if tried and number == 0:
+            line["spares"] = [asdict(spares) for spares in tried]
         lines.append(line)
     return json.dumps(lines, indent=1) + "\n"
 

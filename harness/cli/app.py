@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from harness.driver import catalog
+from harness.driver import catalog, outside
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.launch import ROOT
 from harness.run.stored import StoredRun
@@ -71,11 +71,28 @@ _DIR_HELP = (
     "ranks are on several."
 )
 DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
+
+
+def _choose_adapters(folders: list[Path] | None) -> list[Path] | None:
+    """Add adapters from outside to the catalog, before the command reads it."""
+    outside.choose(folders or ())
+    return folders
+
+
+AdapterOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--adapter",
+        metavar="DIR",
+        callback=_choose_adapters,
+        help="A folder with a framework or methods of your own; may be given several times.",
+    ),
+]
 ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
 
 
 def make_environment(environments: Environments, framework: str) -> None:
-    """Make a framework's environment where it is not there yet, and say so meanwhile."""
+    """Make an environment where it is not there yet, and say so meanwhile."""
     title = f"environment of {framework}"
     with err.status(escape(title)) as status:
         environments.interpreter(
@@ -85,7 +102,8 @@ def make_environment(environments: Environments, framework: str) -> None:
 
 def environments_of(python: Sequence[str] | None) -> Environments:
     """Return the frameworks' environments, and interpreters that the user named."""
-    return Environments(VENVS, catalog.ADAPTERS, parse_overrides(python or ()))
+    known = catalog.frameworks().values()
+    return Environments(VENVS, catalog.ADAPTERS, parse_overrides(python or ()), known=known)
 
 
 def scratch_directory(directory: Path | None) -> Path:

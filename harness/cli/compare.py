@@ -19,6 +19,7 @@ from harness.analysis.runs import ReadRun, read_run
 from harness.cli import measuring
 from harness.cli.app import (
     RESULTS,
+    AdapterOption,
     DirOption,
     PythonOption,
     ResultsOption,
@@ -94,6 +95,7 @@ def regress_command(
     folder: OutOption = None,
     directory: DirOption = None,
     python: PythonOption = None,
+    adapter: AdapterOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Compare the gate suite with this machine's baseline, which the first run becomes."""

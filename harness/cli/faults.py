@@ -29,7 +29,7 @@ _NEXT = {
     "silent": "No error tells that the state is wrong, or that the save failed.",
     "lost": "It finds no checkpoint that is whole, so look for what has become of the older one.",
 }
-"""What a developer will see, by verdict."""
+"""A sentence on each verdict, for the developer whose training resumes."""
 
 # A record of the experiment, whose class the command line does not know.
 _Record = Any

@@ -13,6 +13,7 @@ from rich.table import Table
 import workloads
 from harness.analysis.text import size
 from harness.cli.app import (
+    AdapterOption,
     DirOption,
     PythonOption,
     app,
@@ -20,18 +21,23 @@ from harness.cli.app import (
     environments_of,
     make_environment,
     out,
+    put,
     scratch_directory,
 )
 from harness.cli.printing import print_table
-from harness.driver import catalog, doctor, suite
-from harness.driver.catalog import Listed, ReadableBy
+from harness.driver import catalog, doctor, script, suite
+from harness.driver.declarations import FrameworkEntry, Listed, MethodEntry, ReadableBy
 from harness.run.errors import UsageError, nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
 
 
 @app.command("doctor")
-def doctor_command(python: PythonOption = None, directory: DirOption = None) -> None:
+def doctor_command(
+    python: PythonOption = None,
+    adapter: AdapterOption = None,
+    directory: DirOption = None,
+) -> None:
     """Say what this machine can run."""
     found = Table("check", "status", "detail")
     colours = {"ok": "green", "warning": "yellow", "missing": "red"}
@@ -43,27 +49,48 @@ def doctor_command(python: PythonOption = None, directory: DirOption = None) -> 
 
 
 @env.command("create")
-def env_create(frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")]) -> None:
-    """Make the environments of frameworks from their exact pins."""
+def env_create(
+    frameworks: Annotated[list[str], typer.Argument(metavar="FRAMEWORK…")],
+    adapter: AdapterOption = None,
+) -> None:
+    """Make the environments of frameworks from their exact pins.
+
+    FRAMEWORK+NAME is that of methods with packages of their own.
+    """
     environments = environments_of(None)
     for framework in frameworks:
         make_environment(environments, framework)
 
 
 @env.command("list")
-def env_list() -> None:
+def env_list(adapter: AdapterOption = None) -> None:
     """Show the environments."""
-    found = Table("framework", "state", "interpreter")
+    found = Table("environment", "state", "interpreter")
     for environment in environments_of(None).listing():
-        found.add_row(environment.framework, environment.state, str(environment.interpreter))
+        found.add_row(environment.name, environment.state, str(environment.interpreter))
     print_table(out, found)
 
 
 @app.command("list")
-def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods") -> None:
+def list_command(
+    what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] = "methods",
+    how: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD|all",
+            help="Print the lines of a training script that save and load with this method.",
+        ),
+    ] = None,
+    adapter: AdapterOption = None,
+) -> None:
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
         raise nearest("list", what, LISTS)
+    if how is not None:
+        if what != "methods":
+            raise UsageError("--how is about a method, so list methods")
+        put(script.how(catalog.frameworks(), how))
+        return
     for table in _LISTED[what]():
         print_table(out, table)
 
@@ -71,7 +98,7 @@ def list_command(what: Annotated[str, typer.Argument(metavar="|".join(LISTS))] =
 def _frameworks() -> list[Table]:
     found = Table("framework", "devices", "methods", "stores", "environment")
     states = {
-        environment.framework: environment.state for environment in environments_of(None).listing()
+        environment.name: environment.state for environment in environments_of(None).listing()
     }
     for name, entry in catalog.frameworks().items():
         methods = str(len(entry.methods) - len(entry.stores))
@@ -84,7 +111,7 @@ def _methods() -> list[Table]:
     return [_methods_of(entry) for entry in catalog.frameworks().values()]
 
 
-def _methods_of(entry: catalog.FrameworkEntry) -> Table:
+def _methods_of(entry: FrameworkEntry) -> Table:
     found = Table(
         title=entry.name,
         title_justify="left",
@@ -115,7 +142,7 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
     return found
 
 
-def _description(method: catalog.MethodEntry) -> str:
+def _description(method: MethodEntry) -> str:
     if method.listed is Listed.TEST_DOUBLE:
         return f"{method.description} (test double)"
     return f"{method.description} (store)" if method.store else method.description

@@ -8,9 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from harness.analysis import precision
@@ -18,8 +16,19 @@ from harness.analysis.row import Row
 from harness.analysis.runs import read_run
 from harness.cli.app import VENVS, err, make_environment
 from harness.cli.watching import in_minutes, watching
-from harness.driver import arms, catalog, judge, launch, machine, preflight
+from harness.driver import (
+    arms,
+    catalog,
+    judge,
+    launch,
+    machine,
+    names,
+    outside,
+    own_models,
+    preflight,
+)
 from harness.driver.arms import Arm
+from harness.driver.declarations import FrameworkEntry
 from harness.driver.environments import Environments
 from harness.driver.ledger import Event
 from harness.driver.session import Goal, Session
@@ -28,47 +37,9 @@ from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import comparable
 from harness.run.plan import PlannedCase, Selection, Settings
+from harness.wire.case import OwnModel
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
-_PRECISION_HELP = (
-    "Add processes after the suite's own until every metric's interval is at most this share wide "
-    "on each side, or the budget is over."
-)
-
-
-def _above_zero(value: float | None) -> float | None:
-    """Refuse a number of seconds that is no duration."""
-    if value is not None and not 0 < value < math.inf:
-        raise UsageError(f"--timeout must be a number of seconds above 0, not {value:g}")
-    return value
-
-
-def _share(value: float | None) -> float | None:
-    """Refuse a precision that nothing can be compared with."""
-    if value is not None and not 0.001 <= value <= 1.0:
-        raise UsageError(f"--precision must be a share from 0.001 to 1, not {value:g}")
-    return value
-
-
-PrecisionOption = Annotated[
-    float | None, typer.Option(callback=_share, metavar="0.05", help=_PRECISION_HELP)
-]
-TimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        callback=_above_zero, help="Seconds without progress after which a worker is ended."
-    ),
-]
-BudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="10m",
-        help="With --precision: add no process that would outlast this time [default: 10m].",
-    ),
-]
-MpirunOption = Annotated[
-    Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")
-]
 
 
 def new_run(
@@ -95,7 +66,7 @@ def new_run(
         python,
         sides,
         goal,
-        settings,
+        settings or settings_of(None, None),
         selection,
     )
 
@@ -112,6 +83,7 @@ def settings_of(
         mpirun=_absolute(mpirun),
         timeout_s=timeout_s,
         site=_absolute(site),
+        adapters=outside.named(),
     )
 
 
@@ -132,8 +104,37 @@ def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
 
 def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> None:
     """Make the environments of all arms, where they are not there yet."""
-    for name, framework in sorted({(item.case.arm, item.case.framework) for item in plan}):
-        make_environment(sides[name].environments, framework)
+    for name, environment in sorted({(item.case.arm, item.case.environment) for item in plan}):
+        make_environment(sides[name].environments, environment)
+
+
+def own_model(
+    text: str | None,
+    workloads: Sequence[str] | None,
+    frameworks: Sequence[FrameworkEntry],
+    environments: Environments,
+    device: str,
+) -> OwnModel | None:
+    """Return the user's own model after it was built once; None where none was named.
+
+    The framework's environment is made first. Raise UsageError where the model cannot be measured.
+    """
+    if text is None:
+        return None
+    model = own_models.named(text)
+    if workloads:
+        raise UsageError("--workload names a workload of this project, so leave it or --model out")
+    if len(frameworks) != 1:
+        raise UsageError(
+            "--model is a model of one framework, so name that with --framework, such as "
+            "--framework pytorch"
+        )
+    (framework,) = frameworks
+    names.require_devices(frameworks, device)
+    make_environment(environments, framework.name)
+    interpreter = environments.interpreter(framework.name)
+    with err.status(escape(f"building {model} once")):
+        return own_models.looked_at(model, framework, interpreter, device)
 
 
 def measure_here(
@@ -161,7 +162,7 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
 
 
 def chosen_frameworks(
-    given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]
+    given: Sequence[str] | None, known: Mapping[str, FrameworkEntry]
 ) -> list[str]:
     """Return the frameworks named.
 
@@ -202,7 +203,9 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
 def _measure(
     run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None
 ) -> None:
-    packages = {name: entry.packages for name, entry in catalog.frameworks().items()}
+    packages: dict[str, tuple[str, ...]] = {}
+    for entry in catalog.frameworks().values():
+        packages |= entry.packages_of()
     estimated_s = judge.estimated_s(run.plan)
     err.print(
         f"run {escape(run.name)}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from harness.cli import measuring
 from harness.cli.app import (
     RESULTS,
+    AdapterOption,
     DirOption,
     PythonOption,
     ResultsOption,
@@ -25,12 +26,34 @@ from harness.cli.app import (
     put,
     scratch_directory,
 )
-from harness.cli.measuring import BudgetOption, MpirunOption, PrecisionOption, TimeoutOption
+from harness.cli.choices import (
+    BudgetOption,
+    DeviceOption,
+    DryRunOption,
+    FrameworkOption,
+    LauncherOption,
+    MethodOption,
+    MethodOptionOption,
+    ModelOption,
+    MpirunOption,
+    NodesOption,
+    PrecisionOption,
+    ResumeOption,
+    SiteOption,
+    StatesOption,
+    StrategyOption,
+    SuiteArgument,
+    SummaryOption,
+    TimeoutOption,
+    WorkloadOption,
+    WorldOption,
+)
 from harness.cli.show import show
 from harness.driver import (
     catalog,
     launch,
     options,
+    outside,
     planning,
     preflight,
     progress,
@@ -48,58 +71,28 @@ from harness.run.plan import PlannedCase, Selection, Settings
 
 @app.command("run")
 def run_command(
-    suite_name: Annotated[str, typer.Argument(metavar="SUITE")] = "bench",
-    framework: Annotated[
-        list[str] | None, typer.Option(help="A framework, or 'all'; may be given several times.")
-    ] = None,
-    workload: Annotated[
-        list[str] | None, typer.Option(help="Only this workload; may be given several times.")
-    ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Only this method; may be given several times.")
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Another value for a method's option."),
-    ] = None,
-    world: Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")] = None,
-    strategy: Annotated[
-        list[str] | None, typer.Option(help="How ranks train together; may be given several times.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    launcher: Annotated[
-        str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="The number of nodes that Slurm spreads the ranks over."),
-    ] = None,
-    site: Annotated[
-        Path | None, typer.Option(help=f"The site file for Slurm (else {slurm.own_site_file()}).")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")
-    ] = False,
+    suite_name: SuiteArgument = "bench",
+    framework: FrameworkOption = None,
+    workload: WorkloadOption = None,
+    model: ModelOption = None,
+    method: MethodOption = None,
+    option: MethodOptionOption = None,
+    world: WorldOption = None,
+    strategy: StrategyOption = None,
+    device: DeviceOption = "cpu",
+    launcher: LauncherOption = None,
+    nodes: NodesOption = None,
+    site: SiteOption = None,
+    dry_run: DryRunOption = False,
     directory: DirOption = None,
     python: PythonOption = None,
+    adapter: AdapterOption = None,
     precision: PrecisionOption = None,
     budget: BudgetOption = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with an interrupted run.")
-    ] = None,
-    states: Annotated[
-        str | None,
-        typer.Option(metavar="N|all", help="Strike each save at so many instants at most."),
-    ] = None,
+    resume: ResumeOption = None,
+    states: StatesOption = None,
     timeout: TimeoutOption = None,
-    summary_above: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="In a world of more ranks, store their spread instead of every rank's samples "
-            "[default: 64].",
-        ),
-    ] = None,
+    summary_above: SummaryOption = None,
     mpirun: MpirunOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
@@ -109,6 +102,7 @@ def run_command(
         new_only = {
             "--framework": framework,
             "--workload": workload,
+            "--model": model,
             "--method": method,
             "--world": world,
             "--strategy": strategy,
@@ -121,6 +115,7 @@ def run_command(
             "--states": states,
             "--summary-above": summary_above,
             "--mpirun": mpirun,
+            "--adapter": adapter or None,
         }
         run = _gone_on(asked, resume, new_only)
     else:
@@ -136,7 +131,7 @@ def run_command(
             "options": options.parse_options(option or ()),
         }
         chosen = _suite_of(suite_name, states)
-        run = _newly_measured(asked, chosen, framework, wishes, goal, settings)
+        run = _newly_measured(asked, chosen, framework, model, wishes, goal, settings)
     rows = show(run, "table")
     raise typer.Exit(measuring.exit_code(run, rows))
 
@@ -170,6 +165,7 @@ def _newly_measured(
     asked: _Asked,
     chosen: suite.Suite,
     framework: list[str] | None,
+    model: str | None,
     wishes: Mapping[str, Any],
     goal: Mapping[str, float],
     settings: Settings,
@@ -179,7 +175,11 @@ def _newly_measured(
     environments = environments_of(asked.python)
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
-    planned = planning.plan(chosen, catalog.select(known, names), **wishes)
+    frameworks = catalog.select(known, names)
+    own_model = measuring.own_model(
+        model, wishes["workloads"], frameworks, environments, wishes["device"]
+    )
+    planned = planning.plan(chosen, frameworks, model=own_model, **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)
     _refuse_stray_options(asked, plan)
     request = _request(asked, plan, asked.site, asked.timeout_s)
@@ -197,7 +197,7 @@ def _newly_measured(
         plan,
         chosen.name,
         asked.results,
-        Selection.of(names, nodes=asked.nodes, **wishes),
+        Selection.of(names, nodes=asked.nodes, model=own_model, **wishes),
         asked.directory,
         asked.python or (),
         goal=goal,
@@ -214,7 +214,9 @@ def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.
             raise UsageError(
                 f"leave {option} out, because --resume keeps what the run was asked for at first"
             )
+    outside.choose(map(Path, run.settings.adapters))
     preflight.check_cases(run.plan)
+    catalog.require_same_adapters(catalog.frameworks(), run.plan)
     stored_directory = run.header["directory"]
     directory = asked.directory or (Path(stored_directory) if stored_directory else None)
     scratch = scratch_directory(directory)

@@ -64,7 +64,7 @@ def _notes(run: ReadRun) -> list[str]:
     """Return sentences that hold for all rows of a run."""
     if not run.stored.begun:
         return ["This run has not begun to measure."]
-    return [*circumstances.notes(run.stored.manifest), *precision.notes(run)]
+    return [*circumstances.notes(run.stored.manifest, run.stored.plan), *precision.notes(run)]
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:

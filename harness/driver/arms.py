@@ -13,7 +13,8 @@ from typing import Any
 
 from harness.driver import border, catalog, machine, options, pins, planning, suite
 from harness.driver.border import UnknownFields
-from harness.driver.environments import REQUIREMENTS, Environments
+from harness.driver.declarations import FrameworkEntry
+from harness.driver.environments import Environments
 from harness.driver.launch import ROOT
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import PlannedCase
@@ -111,14 +112,12 @@ def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> No
     """
     for arm in arms.values():
         for name in frameworks:
-            if arm.checkout and not (arm.adapters / name / REQUIREMENTS).exists():
+            if arm.checkout and name not in _declared(arm):
                 raise IncomparableError(
                     f"{arm.checkout} has no framework {name}, so there is nothing to compare"
                 )
-        requirements = [
-            (arm.adapters / name / REQUIREMENTS).read_text(encoding="utf-8") for name in frameworks
-        ]
-        pins.require_known(arm.pins, requirements)
+        known = _declared(arm)
+        pins.require_known(arm.pins, [known[name].own_requirements() for name in frameworks])
         if arm.python and len(frameworks) > 1:
             raise UsageError(
                 f"{arm.python} is the interpreter of one framework, "
@@ -150,7 +149,7 @@ def plan(
     return planned
 
 
-def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
+def _declared(arm: Described) -> dict[str, FrameworkEntry]:
     """Return the frameworks as an arm's checkout declares them.
 
     Raise IncomparableError where this code cannot read another checkout's declarations.
@@ -172,7 +171,14 @@ def _require_drivable(arm: Described, planned: Sequence[PlannedCase]) -> None:
 
 def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
     overrides = {name: Path(arm.python) for name in frameworks} if arm.python else {}
-    environments = Environments(venvs, arm.adapters, overrides, arm.pins, usual=catalog.ADAPTERS)
+    environments = Environments(
+        venvs,
+        arm.adapters,
+        overrides,
+        arm.pins,
+        usual=catalog.ADAPTERS,
+        known=_declared(arm).values(),
+    )
     if not arm.checkout:
         return Arm(environments)
     _require_same_commit(arm)

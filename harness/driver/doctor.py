@@ -74,7 +74,7 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
 
 def _environment(environment: Environment) -> Check:
     status, detail = _ENVIRONMENT_CHECKS[environment.state]
-    return Check(environment.framework, status, f"{detail} ({environment.interpreter})")
+    return Check(environment.name, status, f"{detail} ({environment.interpreter})")
 
 
 def _mpi(environments: list[Environment]) -> Check:
@@ -171,7 +171,11 @@ def _disk(scratch: Path) -> Check:
     device = machine.block_device(mount)
     kind = f"{mount.type} on {device.name}" if device else mount.type
     free_gib = shutil.disk_usage(scratch).free / preflight.GIB
-    return Check("disk", "ok", f"{kind}, {free_gib:.1f} GiB free in {scratch}")
+    detail = f"{kind}, {free_gib:.1f} GiB free in {scratch}"
+    if device and device.name.startswith("loop"):
+        loop = "a loop device is a file that its host may hold in memory: loads may not be cold"
+        return Check("disk", "warning", f"{detail}; {loop}")
+    return Check("disk", "ok", detail)
 
 
 def _direct_io(scratch: Path) -> Check:

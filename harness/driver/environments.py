@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from harness.driver import pins
+from harness.driver.declarations import IN, REQUIREMENTS, FrameworkEntry
 from harness.run.errors import UsageError, nearest
 
-REQUIREMENTS = "requirements.txt"
 STAMP = "ckptbench.json"
 OLDEST_PYTHON = (3, 11)
 _SHOWN_LINES = 5  # of pip's output in an error
@@ -32,12 +32,13 @@ State = Literal["ready", "outdated", "missing", "external"]
 
 @dataclass(frozen=True)
 class Environment:
-    """The present state of a framework's environment.
+    """The present state of an environment, which has the name of its framework.
 
-    An outdated one was made for other pins or another Python, or was not finished.
+    One for methods with packages of their own is called FRAMEWORK+NAME. An outdated one was made
+    for other pins or another Python, or was not finished.
     """
 
-    framework: str
+    name: str
     interpreter: Path
     state: State
 
@@ -66,7 +67,8 @@ class Environments:
 
     The managed ones lie under `root`, and adapters/FRAMEWORK/requirements.txt is what they hold.
     Where these requirements are not the usual ones, the environment is called FRAMEWORK-HASH, so
-    that both stay.
+    that both stay. Methods with packages of their own run in an environment FRAMEWORK+NAME, which
+    holds the framework's requirements and those packages.
     """
 
     def __init__(
@@ -76,30 +78,40 @@ class Environments:
         overrides: Mapping[str, Path],
         pinned: Mapping[str, str] | None = None,
         usual: Path | None = None,
+        known: Iterable[FrameworkEntry] = (),
     ) -> None:
         """Take the folders, interpreters by framework, and pins that replace those of adapters.
 
         `pinned` holds requirements by package, such as `{"torch": "torch==2.12.*"}`. `usual` is the
-        folder of adapters whose requirements are the usual ones, if it is not `adapters`. Raise
-        UsageError for an unknown framework.
+        folder of adapters whose requirements are the usual ones, if it is not `adapters`. `known`
+        are the declarations, which may add frameworks from outside, and environments of methods.
+        Raise UsageError for an unknown framework.
         """
         self.root = root.absolute()
         self.adapters = adapters.absolute()
         self.overrides = dict(overrides)
         self.pinned = dict(pinned or {})
         self.usual = (usual or adapters).absolute()
+        self._outside: dict[str, Path] = {}
+        self._added: dict[str, tuple[str, ...]] = {}
+        for entry in known:
+            if entry.origin:
+                self._outside[entry.name] = entry.folder
+            for name, table in entry.environments.items():
+                self._added[f"{entry.name}{IN}{name}"] = table.requirements
         for framework in self.overrides:
             self._require(framework)
 
     def interpreter(self, framework: str, on_line: OnLine = lambda line: None) -> Path:
-        """Return the framework's interpreter.
+        """Return the interpreter of a framework, or of an environment FRAMEWORK+NAME.
 
         A managed environment is made first where it is missing or outdated.
         """
         self._require(framework)
-        if framework in self.overrides:
-            _check_interpreter(framework, self.overrides[framework])
-            return self.overrides[framework]
+        own = self._override(framework)
+        if own is not None:
+            _check_interpreter(framework, own)
+            return own
         self.create(framework, on_line)
         return self._python(framework)
 
@@ -123,15 +135,26 @@ class Environments:
         return [self._described(framework) for framework in self._frameworks()]
 
     def _frameworks(self) -> list[str]:
-        return sorted(path.parent.name for path in self.adapters.glob(f"*/{REQUIREMENTS}"))
+        here = [path.parent.name for path in self.adapters.glob(f"*/{REQUIREMENTS}")]
+        return sorted([*here, *self._outside, *self._added])
+
+    def _override(self, name: str) -> Path | None:
+        """Return the user's own interpreter for an environment.
+
+        One for a framework holds for all of its methods, because the user's build of the framework
+        is what is to be measured.
+        """
+        framework = name.partition(IN)[0]
+        return self.overrides.get(name) or self.overrides.get(framework)
 
     def _require(self, framework: str) -> None:
         if framework not in self._frameworks():
             raise nearest("framework", framework, self._frameworks())
 
     def _described(self, framework: str) -> Environment:
-        if framework in self.overrides:
-            return Environment(framework, self.overrides[framework], "external")
+        own = self._override(framework)
+        if own is not None:
+            return Environment(framework, own, "external")
         return Environment(framework, self._python(framework), self._state(framework))
 
     def _state(self, framework: str) -> State:
@@ -141,8 +164,7 @@ class Environments:
 
     def _folder(self, framework: str) -> Path:
         content = self.requirements(framework)
-        usual = self.usual / framework / REQUIREMENTS
-        if usual.is_file() and usual.read_text(encoding="utf-8") == content:
+        if content == self._usual_requirements(framework):
             return self.root / framework
         return self.root / f"{framework}-{_digest(content)[:12]}"
 
@@ -150,17 +172,35 @@ class Environments:
         return self.root / f"{self._folder(framework).name}.{suffix}"
 
     def _requirements_file(self, framework: str) -> Path:
-        """Return the file that pip reads. With other pins, it is written first."""
-        if not self.pinned:
-            return self.adapters / framework / REQUIREMENTS
+        """Return the file that pip reads. With other or more pins, it is written first."""
+        if not self.pinned and framework not in self._added:
+            return self._file_of(framework, self.adapters)
         file = self._beside(framework, "txt")
         file.write_text(self.requirements(framework), encoding="utf-8")
         return file
 
     def requirements(self, framework: str) -> str:
-        """Return the requirements of the framework's managed environment."""
-        text = (self.adapters / framework / REQUIREMENTS).read_text(encoding="utf-8")
+        """Return the requirements of a managed environment."""
+        text = self._with_added(framework, self._file_of(framework, self.adapters))
         return pins.replaced(text, self.pinned) if self.pinned else text
+
+    def _usual_requirements(self, name: str) -> str | None:
+        """Return what the environment usually holds; None for a framework that is not usual."""
+        file = self._file_of(name, self.usual)
+        return self._with_added(name, file) if file.is_file() else None
+
+    def _file_of(self, name: str, adapters: Path) -> Path:
+        """Return the requirements of an environment's framework."""
+        framework = name.partition(IN)[0]
+        return self._outside.get(framework, adapters / framework) / REQUIREMENTS
+
+    def _with_added(self, name: str, file: Path) -> str:
+        """Return the requirements in a file, and those that an environment adds."""
+        text = file.read_text(encoding="utf-8")
+        if name not in self._added:
+            return text
+        lines = [text.rstrip("\n"), f"# of the methods of {name}", *self._added[name]]
+        return "".join(f"{line}\n" for line in lines)
 
     def _python(self, framework: str) -> Path:
         return self._folder(framework) / "bin" / "python"

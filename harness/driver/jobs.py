@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.driver import descendants, launch, process
+from harness.driver import descendants, launch, outside, process
 from harness.driver.arms import Arm
 from harness.driver.launch import Launch
 from harness.driver.ledger import Ledger
@@ -37,7 +37,7 @@ class JobRunner:
     ) -> None:
         """Take the ledger, the arms by name ("" where a run has one), and the scratch directory.
 
-        `packages` names for each framework the packages whose versions a worker reports. A worker
+        `packages` names for each environment the packages whose versions a worker reports. A worker
         without progress for `timeout_s` seconds is ended; None derives the limit from the job.
         """
         run = ledger.run
@@ -76,7 +76,7 @@ class JobRunner:
         temporary.mkdir(parents=True)
         nodes = job.tasks[0].case.nodes if job.tasks else 0
         start = Launch(
-            interpreter=arm.environments.interpreter(case.framework),
+            interpreter=arm.environments.interpreter(case.environment),
             job_file=folder / "job.json",
             folder=folder,
             world=job.world,
@@ -93,6 +93,7 @@ class JobRunner:
             shared_memory=self._shared_memory.ranks if ranks_on_one_machine else None,
             root=arm.checkout,
             mpi=self._mpi,
+            added=outside.link_into(self.folder / "outside"),
         )
         intake = _Intake(self._ledger, job)
         follower = process.Follower(folder, job.world, intake.take)
@@ -135,7 +136,7 @@ class JobRunner:
             return job
         return replace(
             job,
-            packages=self._packages[case.framework],
+            packages=self._packages[case.environment],
             summary_above=self._settings.summary_above,
             without_guards=self._settings.without_guards,
             memory=self._memory_of(job),

@@ -98,18 +98,20 @@ def environment(
     shared_memory: Path | None = None,
     root: Path = ROOT,
     mpi: OpenMpi | None = None,
+    added: Path | None = None,
 ) -> dict[str, str]:
     """Return the worker's environment: `base` or this process's own, with what the worker needs.
 
-    The project in `root` comes first on Python's path, and temporary files go to `temporary`.
+    The project in `root` comes first on Python's path, behind it `added`, which holds adapters from
+    outside, and temporary files go to `temporary`.
     `shared_memory` is a folder in which Open MPI's ranks of one machine meet, so that it can be
     cleared when they were killed. `hash_seed` is the seed of Python's text hashes. Without one,
     every process has another seed, also when the user's own environment fixes it. The ranks load
     the library of `mpi`.
     """
     variables = dict(os.environ if base is None else base)
-    users_path = variables.get("PYTHONPATH", "")
-    variables["PYTHONPATH"] = f"{root}{os.pathsep}{users_path}" if users_path else str(root)
+    path = (root, added, variables.get("PYTHONPATH"))
+    variables["PYTHONPATH"] = os.pathsep.join(str(folder) for folder in path if folder)
     # Without it, -m looks for the worker in the present directory before it looks in `root`.
     variables["PYTHONSAFEPATH"] = "1"
     variables["TMPDIR"] = str(temporary)
@@ -140,7 +142,7 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     if not os.access(information, os.X_OK):
         raise UsageError(
             f"{mpirun} does not look like Open MPI's mpirun, "
-            "because there is no ompi_info beside it"
+            "because there is no ompi_info beside it; name another one with --mpirun"
         )
     if not os.access(mpirun, os.X_OK):
         raise UsageError(f"{mpirun} is not a program that can be run")
@@ -151,7 +153,7 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     if library is None:
         raise UsageError(
             f"{information} loads no libmpi that can be found, "
-            f"so the ranks of {mpirun} cannot load it either"
+            f"so the ranks of {mpirun} cannot load it either; install that Open MPI whole"
         )
     return OpenMpi(mpirun, Path(library[1]))
 

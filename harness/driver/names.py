@@ -7,7 +7,7 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import catalog
-from harness.driver.catalog import FrameworkEntry, MethodEntry, Speed, Strategy
+from harness.driver.declarations import FrameworkEntry, MethodEntry, Speed, Strategy
 from harness.driver.suite import Suite, require
 from harness.run.errors import UsageError
 from harness.wire.case import MOST_RANKS
@@ -18,6 +18,7 @@ TRAITS: dict[str, Callable[[MethodEntry], bool]] = {
     "default": lambda method: method.is_default,
     "fast": lambda method: method.speed is Speed.FASTEST_KNOWN and not method.store,
     "asynchronous": lambda method: method.asynchronous and not method.store,
+    "of-ranks": lambda method: method.is_of_ranks and not method.store,
     STORES: lambda method: method.store,
 }
 STRATEGY_TRAITS: dict[str, Callable[[Strategy], bool]] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import names
-from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
+from harness.driver.declarations import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
 from harness.driver.names import STRATEGY_TRAITS, TRAITS
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
-from harness.wire.case import Case
+from harness.wire.case import Case, OwnModel
 from harness.wire.experiment import Experiment
 from workloads import names as workload_names
 
@@ -71,6 +71,7 @@ def plan(
     frameworks: Sequence[FrameworkEntry],
     *,
     workloads: Sequence[str] | None = None,
+    model: OwnModel | None = None,
     methods: Sequence[str] | None = None,
     worlds: Sequence[int] | None = None,
     strategies: Sequence[str] | None = None,
@@ -84,9 +85,10 @@ def plan(
 
     Where two sweeps hold the same case, the counts of the first one apply. `workloads` and
     `methods` narrow the suite. A method that the suite does not list for a workload is added where
-    the framework has it. `worlds` and `strategies` replace the suite's. `options` replace those of
-    the methods that have them, and show in the method's name. `arm_options`, those of one side of a
-    comparison, do not, so that the rows of both sides have the same name.
+    the framework has it. `model`, one of the user's own, takes the place of all workloads. `worlds`
+    and `strategies` replace the suite's. `options` replace those of the methods that have them, and
+    show in the method's name. `arm_options`, those of one side of a comparison, do not, so that the
+    rows of both sides have the same name.
 
     Raises UsageError for an unknown name, a device that a framework lacks, or a plan without cases.
     """
@@ -96,12 +98,12 @@ def plan(
     names.require_known(suite, frameworks)
     names.require_use_of_stores(suite, frameworks, methods or ())
     names.require_strategies(frameworks, strategies or ())
-    sweeps = _narrowed(suite, workloads or ())
+    sweeps = _of_own_models(suite) if model else _narrowed(suite, workloads or ())
     if strategies:
         sweeps = [sweep.model_copy(update={"strategy": tuple(strategies)}) for sweep in sweeps]
     cells: list[_Cell] = []
     for framework in frameworks:
-        cells += _cells(framework, sweeps, methods or (), worlds or ())
+        cells += _cells(framework, sweeps, methods or (), worlds or (), model)
     if not cells:
         raise UsageError(
             f"suite {suite.name} has nothing to run for {names.in_words(frameworks)} with these "
@@ -141,17 +143,34 @@ def _narrowed(suite: Suite, workloads: Sequence[str]) -> list[Sweep]:
     return narrowed
 
 
+def _of_own_models(suite: Suite) -> list[Sweep]:
+    """Return the suite's sweeps of experiments that measure a model of the user's own.
+
+    Raise UsageError where there is none.
+    """
+    sweeps = [
+        sweep for sweep in suite.sweeps if experiments.experiment(sweep.experiment).own_models
+    ]
+    if not sweeps:
+        raise UsageError(
+            f"suite {suite.name} measures the workloads of this project alone, so leave --model out"
+        )
+    return sweeps
+
+
 def _cells(
     framework: FrameworkEntry,
     sweeps: Sequence[Sweep],
     requested: Sequence[str],
     worlds: Sequence[int],
+    model: OwnModel | None,
 ) -> Iterator[_Cell]:
     for sweep in sweeps:
-        for shape in sweep.shapes(worlds):
+        for shape in sweep.shapes(worlds, model):
             if not _has_peers(framework, sweep, shape):
                 continue
-            listed = _listed(sweeps, shape.workload)
+            # The model takes part in every sweep, and so do all methods that any sweep lists.
+            listed = _listed(sweeps, shape.workload if model is None else None)
             for strategy in _strategies(framework, sweep, shape.world):
                 yield from _cells_of(framework, sweep, shape, strategy, listed, requested)
 
@@ -224,11 +243,14 @@ def _is_sharded(framework: FrameworkEntry, strategy: str) -> bool:
     return strategy in framework.strategies and framework.strategies[strategy].sharded
 
 
-def _listed(sweeps: Iterable[Sweep], workload: str) -> list[str]:
-    """Return the names and traits of methods that any sweep lists for the workload."""
+def _listed(sweeps: Iterable[Sweep], workload: str | None) -> list[str]:
+    """Return the names and traits of methods that any sweep lists for the workload.
+
+    None stands for every workload.
+    """
     listed: list[str] = []
     for sweep in sweeps:
-        if workload in sweep.workload:
+        if workload is None or workload in sweep.workload:
             listed += sweep.method
     return listed
 
@@ -333,6 +355,9 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         arm=choices.arm,
         settings=settings,
         peers=_peers(cell),
+        model=shape.model,
+        adapter=cell.framework.origin_of(method),
+        own_environment=cell.framework.environment_of(method),
         **fields_of_case,
     )
 

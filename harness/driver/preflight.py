@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 import workloads
+from harness.driver import own_models
 from harness.driver.launch import LAUNCHERS
 from harness.driver.machine import mount_of
 from harness.driver.shared_memory import digest_of
@@ -48,6 +49,9 @@ def check_cases(plan: Sequence[PlannedCase]) -> None:
     for item in plan:
         case = item.case
         require("launcher", case.launcher, LAUNCHERS)
+        if case.model is not None:
+            own_models.require_unchanged(case.model)
+            continue
         try:
             workloads.load(
                 case.workload, case.preset, case.precision, case.dropout, case.scale or 1

@@ -57,7 +57,7 @@ class Session:
     ) -> None:
         """Take the run to fill, its arms by name ("" where it has one), and a scratch directory.
 
-        The scratch directory is removed at the end. `packages` names for each framework whose
+        The scratch directory is removed at the end. `packages` names for each environment whose
         versions a worker reports. `not_direct` says why the directory takes no direct I/O.
         """
         run.salvage()

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from harness import experiments
 from harness.driver import tables
 from harness.run.errors import UsageError, nearest
-from harness.wire.case import MOST_PROCESSES, MOST_RANKS, MOST_SAMPLES
+from harness.wire.case import MOST_PROCESSES, MOST_RANKS, MOST_SAMPLES, OwnModel
 from harness.wire.experiment import Experiment, SuiteKey
 from workloads import is_scalable, precisions, presets
 from workloads import names as workload_names
@@ -43,6 +43,7 @@ class Shape:
     world: int
     scale: int  # 0 where the workload does not grow
     settings: Mapping[str, Any] = field(default_factory=dict)  # the experiment's own suite keys
+    model: OwnModel | None = None  # where the user's own model takes the workload's place
 
 
 class Sweep(tables.Table):
@@ -149,21 +150,34 @@ class Sweep(tables.Table):
             if not set(self.precision) & set(of_workload):
                 require("precision", self.precision[0], of_workload, f"of workload {workload}")
 
-    def shapes(self, worlds: Sequence[int]) -> Iterator[Shape]:
+    def shapes(self, worlds: Sequence[int], model: OwnModel | None = None) -> Iterator[Shape]:
         """Yield the product of the axes, over `worlds` where any are given instead of the sweep's.
 
         A precision that a workload lacks is left out, because it is there for other workloads of
-        the sweep.
+        the sweep. A model of the user's own takes the place of all workloads.
         """
-        states = itertools.product(self.workload, self.preset, self.precision, self.dropout)
+        states = self._states() if model is None else [(model.workload, model.digest, "", 0.0)]
         axes = list(itertools.product(worlds or self.world, *self.settings.values()))
         for workload, preset, precision, dropout in states:
-            if precision not in precisions(workload):
-                continue
             for world, *values in axes:
-                settings = dict(zip(self.settings, values, strict=True))
-                scale = world if self.weak else 0
-                yield Shape(workload, preset, precision, dropout, world, scale, settings)
+                yield Shape(
+                    workload=workload,
+                    preset=preset,
+                    precision=precision,
+                    dropout=dropout,
+                    world=world,
+                    scale=world if self.weak and model is None else 0,
+                    settings=dict(zip(self.settings, values, strict=True)),
+                    model=model,
+                )
+
+    def _states(self) -> Iterator[tuple[str, str, str, float]]:
+        """Yield workload, preset, precision and dropout of each state that the sweep trains."""
+        states = itertools.product(self.workload, self.preset, self.precision, self.dropout)
+        for state in states:
+            workload, _, precision, _ = state
+            if precision in precisions(workload):
+                yield state
 
 
 class _SuiteFile(tables.Table):

@@ -19,7 +19,7 @@ _KEPT_BYTES_AT_MOST = 8 << 30
 
 @dataclass(frozen=True)
 class Unit:
-    """Cases that share one worker process: one experiment, framework, device, world, launcher."""
+    """Cases that share one worker process: one experiment, environment, device, world."""
 
     items: tuple[PlannedCase, ...]
 
@@ -73,6 +73,8 @@ def group(plan: Sequence[PlannedCase]) -> list[Unit]:
 
 def state_bytes(case: Case) -> int:
     """Return the bytes of one rank's state, without the few that a framework adds."""
+    if case.model is not None:
+        return case.model.state_bytes
     return _state_bytes(case.workload, case.preset, case.precision, case.scale)
 
 
@@ -96,7 +98,7 @@ def _shared_process(item: PlannedCase) -> tuple[object, ...]:
     alone = _key(case) if item.own_process else ""
     ranks_of_stages = experiments.experiment(case.experiment).ranks(case)
     ranks = (case.world, ranks_of_stages, case.strategy, case.launcher)
-    return (case.experiment, case.framework, case.device, ranks, alone)
+    return (case.experiment, case.framework, case.environment, case.device, ranks, alone)
 
 
 def _key(case: Case) -> str:

@@ -1,4 +1,4 @@
-"""How often to checkpoint: costs, failures, policies, and what share of the time trains.
+"""The interval between checkpoints: costs, failures, policies, and the time that trains.
 
 It needs numpy and scipy alone, so that a training script can use it.
 

@@ -1,4 +1,4 @@
-"""What a checkpoint and a failure cost a training, in seconds."""
+"""The costs of a checkpoint and of a failure to a training, in seconds."""
 
 from __future__ import annotations
 

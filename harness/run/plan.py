@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from harness import experiments
 from harness.run.validation import require_known
-from harness.wire.case import SUMMARY_ABOVE, Case, case_from_json, known_fields
+from harness.wire.case import SUMMARY_ABOVE, Case, OwnModel, case_from_json, known_fields
 
 _FIRST_FLOOR = "raw"
 """The only floor of the runs whose plans do not say which frameworks are one."""
@@ -104,7 +104,8 @@ class Settings:
     In a world of more than `summary_above` ranks, one record stands for the samples of all.
     `mpirun` is that of the system's own Open MPI, where the user has named one. A worker without
     progress for `timeout_s` is ended; None leaves the limit to each job. `site` is a file with the
-    options for Slurm, where it is not the user's usual one. `without_guards` names guards that are
+    options for Slurm, where it is not the user's usual one. `adapters` are folders with adapters
+    from outside this project that the user has named. `without_guards` names guards that are
     switched off, which only tests do.
     """
 
@@ -113,6 +114,7 @@ class Settings:
     timeout_s: float | None = None
     site: str | None = None
     without_guards: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.timeout_s is not None and self.timeout_s <= 0:
@@ -142,6 +144,7 @@ class Selection:
         frameworks: Sequence[str],
         *,
         workloads: Sequence[str] | None = None,
+        model: OwnModel | None = None,
         methods: Sequence[str] | None = None,
         worlds: Sequence[int] | None = None,
         strategies: Sequence[str] | None = None,
@@ -153,7 +156,7 @@ class Selection:
         """Return the selection of a command line, where an empty list names nothing."""
         return cls(
             frameworks=tuple(frameworks),
-            workloads=tuple(workloads or ()) or None,
+            workloads=(model.workload,) if model else tuple(workloads or ()) or None,
             methods=tuple(methods or ()) or None,
             worlds=tuple(worlds or ()) or None,
             strategies=tuple(strategies or ()) or None,

@@ -8,6 +8,7 @@ a renamed or reinterpreted field does.
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import operator
 import re
@@ -104,11 +105,15 @@ def _first_reason(error: ValidationError) -> str:
 
 
 def read(file: Path) -> tuple[list[Record], list[Damage]]:
-    """Return the records of a file in order, and its damaged lines."""
+    """Return the records of a file in order, and its damaged lines.
+
+    A file whose name ends in ".gz" is packed. Raises EOFError or zlib.error if it is damaged.
+    """
     records: list[Record] = []
     damages: list[Damage] = []
     # A file is split at newlines alone, because splitlines() also splits at form feeds.
-    with file.open(encoding="utf-8", errors="replace") as lines:
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 records.append(parse(line.rstrip("\n")))

@@ -23,7 +23,7 @@ from harness.run.errors import UsageError, nearest
 from harness.run.manifest import Manifest
 from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.reading import InvalidLine, parse
-from harness.run.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders
+from harness.run.stored import MANIFEST, PLAN, RECORDS, StoredRun, folders, records_file
 from harness.wire.case import known_fields
 from harness.wire.records import IsolatedRecord, Record, to_line
 
@@ -37,10 +37,14 @@ class Run(StoredRun):
     def settings(self) -> Settings:
         """Return the settings of the run. A run that is older than they are has the defaults."""
         stored = known_fields(Settings, self.header.get("settings") or {})
-        return Settings(**stored | {"without_guards": tuple(stored.get("without_guards", ()))})
+        for name in ("without_guards", "adapters"):
+            stored[name] = tuple(stored.get(name, ()))
+        return Settings(**stored)
 
     def _read(self) -> None:
         super()._read()
+        if self.is_packed:
+            return
         content = self._file.read_text(encoding="utf-8", errors="replace")
         self._lines = set(content.splitlines())
         self._torn = not content.endswith("\n") and content != ""
@@ -50,7 +54,13 @@ class Run(StoredRun):
         """Open the records for the first lock or line.
 
         It is late, because a run that is only looked at may lie where nothing can be written.
+        Raises UsageError where the records are packed.
         """
+        if self.is_packed:
+            raise UsageError(
+                f"run {self.name} is packed, so nothing can be added to it; "
+                f"unpack it with: gunzip {self._file}"
+            )
         return os.open(self._file, os.O_WRONLY | os.O_APPEND)
 
     def begin(self, manifest: Manifest) -> None:
@@ -234,7 +244,7 @@ def find(results: Path, name: str) -> Path:
 
     Raise UsageError with the names of the runs there are.
     """
-    if name != LATEST and (Path(name) / RECORDS).is_file():
+    if name != LATEST and records_file(Path(name)).is_file():
         return Path(name)
     known = {folder.name: folder for folder in folders(results)}
     if not known:

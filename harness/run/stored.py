@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from harness.wire.case import Case
 from harness.wire.records import Record
 
 RECORDS = "records.jsonl"
+PACKED = f"{RECORDS}.gz"
+"""The records of a reference run that has many. `gzip records.jsonl` packs them."""
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
 
@@ -85,14 +88,15 @@ class StoredRun:
         """Open the run in `folder`. A line that a power loss cut short becomes a damage."""
         self.folder = folder
         self.name = folder.name
-        self._file = folder / RECORDS
+        self._file = records_file(folder)
         self._read()
 
     def _read(self) -> None:
         try:
             self.records, self.damages = read(self._file)
-        except OSError as error:
-            raise self._unreadable(RECORDS, error.strerror) from error
+        except (OSError, EOFError, zlib.error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise self._unreadable(self._file.name, reason) from error
 
     @functools.cached_property
     def manifest(self) -> Manifest:
@@ -105,6 +109,11 @@ class StoredRun:
             return Manifest.from_json(text)
         except ValueError as error:
             raise self._unreadable(MANIFEST, f"it lacks what a manifest has ({error})") from error
+
+    @property
+    def is_packed(self) -> bool:
+        """Return whether the records are packed, as those of large reference runs are."""
+        return self._file.name == PACKED
 
     @property
     def begun(self) -> bool:
@@ -172,6 +181,12 @@ class StoredRun:
         return UsageError(f"run {self.name} cannot be read: {name}: {reason}")
 
 
+def records_file(folder: Path) -> Path:
+    """Return the file of a run's records, which may be packed."""
+    packed = folder / PACKED
+    return packed if packed.exists() else folder / RECORDS
+
+
 def folders(results: Path) -> list[Path]:
     """Return the folders of all runs under `results`, with those of reference runs.
 
@@ -185,6 +200,6 @@ def folders(results: Path) -> list[Path]:
         return []
     found: list[Path] = []
     for folder, subfolders, files in os.walk(results, onerror=refuse):
-        if RECORDS in files or RECORDS in subfolders:
+        if RECORDS in files or RECORDS in subfolders or PACKED in files:
             found.append(Path(folder))
     return sorted(found)

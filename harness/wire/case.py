@@ -1,4 +1,4 @@
-"""What to measure: the values that go from the driver to a worker.
+"""The values that go from the driver to a worker and say what to measure.
 
 Standard library only, because they cross that border.
 """
@@ -28,10 +28,34 @@ _LATER_FIELDS = (
     "arm",
     "settings",
     "peers",
+    "adapter",
+    "own_environment",
 )
 
 IGNORABLE = {"ignorable": True}
 """Marks a field without which a worker of an older version measures the same, with fewer checks."""
+
+_NO_IDENTITY = ("model",)
+"""Fields that do not tell cases apart."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """The place of a model of the user's own, and the size of its state.
+
+    `file` is the absolute path of the user's text, `function` the name of the function in it that
+    makes the model, and `digest` the first digits of the text's SHA-256.
+    """
+
+    file: str
+    function: str
+    digest: str
+    state_bytes: int
+
+    @property
+    def workload(self) -> str:
+        """The name of the model as a workload, such as "train.py:make"."""
+        return f"{self.file.rpartition('/')[2]}:{self.function}"
 
 
 @dataclass(frozen=True)
@@ -68,18 +92,32 @@ class Case:
     # The framework's own means by which ranks add up: `class`, and in `launch` the arguments of the
     # interpreter that start the ranks, where mpirun does not. Empty where they add up over MPI.
     peers: dict[str, Any] = field(default_factory=dict)
+    # Where the user's own model is; None for a workload of this project. `workload` and `preset`
+    # then hold its name and the digest of its text.
+    model: OwnModel | None = None
+    # name, version and digest of the code from outside this project that is measured; empty where
+    # all is of this project
+    adapter: str = ""
+    # the environment of a method with packages of its own; empty where it runs in the framework's
+    own_environment: str = ""
+
+    @property
+    def environment(self) -> str:
+        """The name of the environment in which the case runs."""
+        return self.own_environment or self.framework
 
     @functools.cached_property
     def id(self) -> str:
         """The first 12 hex digits of the SHA-256 of the case's canonical JSON.
 
         What a case has of the fields that schema 1 did not know counts only where it is not the
-        default, so that the identifiers of stored runs stay what they are.
+        default, so that the identifiers of stored runs stay what they are. The folder of a model of
+        the user's own does not count, because the digest of its text does.
         """
         known = {
             name: value
             for name, value in asdict(self).items()
-            if name not in _LATER_FIELDS or value
+            if name not in _NO_IDENTITY and (name not in _LATER_FIELDS or value)
         }
         canonical = json.dumps(known, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
@@ -87,7 +125,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Task:
-    """What one process still has to do for one case."""
+    """The work that one process still has to do for one case."""
 
     case: Case
     samples: int  # undisturbed samples wanted
@@ -181,7 +219,11 @@ def job_from_json(text: str) -> Job:
 
 def case_from_json(values: Mapping[str, Any]) -> Case:
     """Return the case that `asdict` gave, also one of a version that has more fields."""
-    return Case(**known_fields(Case, values))
+    known = known_fields(Case, values)
+    model = known.get("model")
+    if model is not None:
+        known["model"] = OwnModel(**known_fields(OwnModel, model))
+    return Case(**known)
 
 
 def _task(values: Mapping[str, Any]) -> Task:

@@ -104,7 +104,8 @@ class Experiment:
     frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside
     the checkpoints that are kept. `steps_a_sample` counts the training steps of one sample, and
     `jobs_a_case` the jobs that the experiment's `driver.py` starts for one case alone. With
-    `checks_timed_saves`, timed saves are loaded too.
+    `checks_timed_saves`, timed saves are loaded too. With `own_models`, it also measures a model of
+    the user's own.
     """
 
     name: str
@@ -122,6 +123,7 @@ class Experiment:
     steps_a_sample: Callable[[Case], int] = no_steps
     jobs_a_case: Callable[[Case], int] = no_jobs
     checks_timed_saves: bool = False
+    own_models: bool = True
 
     @property
     def takes_samples(self) -> bool:

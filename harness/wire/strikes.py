@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, cast, get_args
 
-# Each stands for a family of calls. "change" is every call that changes a file or a name.
-Struck = Literal["write", "open", "fsync", "rename", "close", "change"]
+# Each stands for a family of calls. "change" is every call that changes a file or a name, and
+# "directory" is every change but a write: a creation, a truncation, a rename, a removal.
+Struck = Literal["write", "open", "fsync", "rename", "close", "change", "directory"]
 # "kill" kills all processes under the gate, "kill-process" only the one that makes the call, and
-# "kill-session" all of that one's session but its tracers. All kill before the call takes effect.
+# "kill-session" all of that one's session but its tracers, and "kill-group" all of its process
+# group. All kill before the call takes effect. "kill-others" kills all groups but the caller's and
+# the gate's own, and the call goes on: mpirun starts each rank in a group of its own.
 # "short" writes half of the bytes.
-Effect = Literal["EIO", "ENOSPC", "kill", "kill-process", "kill-session", "short"]
+Effect = Literal[
+    "EIO", "ENOSPC", "kill", "kill-process", "kill-session", "kill-group", "kill-others", "short"
+]
 
 _PREFIX = "/ckptbench/gate/"
 OFF: Final = "off"
@@ -57,6 +62,11 @@ class Report:
     seen: int = 0
     # the first struck call in words, such as "write to step-2/model.pt"
     first: str | None = None
+    # how many of the calls that were seen write bytes
+    writes: int = field(default=0, compare=False, repr=False)
+    # the process group of the first struck call, and its instant on the system's monotonic clock
+    group: int = field(default=0, compare=False, repr=False)
+    at_ns: int = field(default=0, compare=False, repr=False)
 
 
 def order(strike: Strike) -> bool:

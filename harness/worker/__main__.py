@@ -24,7 +24,7 @@ from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
 from harness.worker.bench import Bench, Entries, load_class
-from harness.worker.ceiling import Ceiling, calibrate
+from harness.worker.ceiling import Ceiling, calibrate, random_ring
 from harness.worker.failures import record_failure
 from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
@@ -72,11 +72,14 @@ def run_calibration(job: Job, output: Output) -> None:
 
 
 def run_forked(job: Job, world: World, output: Output) -> None:
-    """Do each task in a process of its own, which begins with the framework imported.
+    """Do each task in a process of its own, which begins with what all of them need.
 
     An import takes seconds, and a process that is killed has done only one task.
     """
-    load_class(job.tasks[0].case.framework_path)
+    case = job.tasks[0].case
+    load_class(case.framework_path)
+    stage_function(case.experiment, job.role)
+    random_ring()
     for entry in enumerate(job.tasks):
         child = os.fork()
         if child == 0:
@@ -209,7 +212,7 @@ def _run_state(bench: Bench, entries: Entries) -> None:
     try:
         with bench.phase("build"):
             seed = bench.job.seed + _seed_offset(case.experiment, role)
-            bench.build(_workload(case), seed)
+            bench.build(case.model or _workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
         bench.check_kept(entries)
     except MustBeAlone:
@@ -248,7 +251,8 @@ def _is_supported(framework: Framework[Any], entries: Entries, output: Output) -
     Where it cannot, write its reason as the record of each task.
     """
     case = entries[0][1].case
-    reason = framework.unsupported(_workload(case), case.device)
+    workload = None if case.model else _workload(case)
+    reason = framework.unsupported(workload, case.device)
     if reason is None:
         return True
     for _, task in entries:

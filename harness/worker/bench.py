@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from adapters.base import Coverage, Framework, Method, Peers, Place
-from harness.wire.case import TRACE, Case, Job, Task
+from harness.wire.case import TRACE, Case, Job, OwnModel, Task
 from harness.wire.folders import Folders
 from harness.wire.records import Backing, FindingRecord, IsolatedRecord, Record, Weight
-from harness.worker import storage
+from harness.worker import own_models, storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling
 from harness.worker.failures import ThreadErrors, record_failure
@@ -74,7 +74,7 @@ class Bench:
     backer: Backer
     folders: Folders
     thread_errors: ThreadErrors = field(default_factory=ThreadErrors)
-    workload: Workload | None = None
+    workload: Workload | OwnModel | None = None
     state: Any = None
     peers: Peers | None = None  # the framework's own means by which the ranks add up
     fresh_bytes: int = 0  # random bytes in the state
@@ -120,15 +120,22 @@ class Bench:
 
     # The state
 
-    def build(self, workload: Workload, seed: int) -> None:
-        """Build the workload's state, and drop the one before."""
+    def build(self, workload: Workload | OwnModel, seed: int) -> None:
+        """Build the state of a workload or of the user's own model, and drop the one before."""
         self.drop_state()
         self.forget_digests()
         self.workload = workload
-        self.state = self.framework.build(workload, seed)
+        if isinstance(workload, OwnModel):
+            make = own_models.load(Path(workload.file), workload.function)
+            self.state = self.framework.adopt(make, seed)
+        else:
+            self.state = self.framework.build(workload, seed)
 
     def drop_state(self) -> None:
         """Free the state's memory."""
+        # A collection goes through everything that the framework has made, which takes long.
+        if self.state is None:
+            return
         self.state = None
         # A framework's state may refer to itself in cycles, and was frozen with everything else.
         gc.unfreeze()
@@ -237,7 +244,14 @@ class Bench:
         self._discarded_on_failure.discard(path)
 
     def keep(self, case: Case, checkpoints: Sequence[Kept]) -> None:
-        """List the checkpoints that a later process loads, for this rank."""
+        """List the checkpoints that a later process loads, for this rank.
+
+        Those that were listed before and are not any more are removed.
+        """
+        paths = {kept.path for kept in checkpoints}
+        for listed_before in self._kept.get(case.id, []):
+            if listed_before.path not in paths:
+                self.discard(listed_before.path)
         for kept in checkpoints:
             self.hold(kept.path)
         write_kept(self.folders.kept(case, self.world.rank), checkpoints)

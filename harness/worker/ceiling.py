@@ -13,7 +13,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Literal
 
@@ -154,8 +154,9 @@ class Ceiling:
         return self._folder / f"ceiling-{self._world.rank}-{purpose}"
 
 
+@cache
 def random_ring() -> memoryview:
-    """Return aligned memory of `RING_BYTES` full of random bytes."""
+    """Return aligned memory of `RING_BYTES` full of random bytes. A process makes it once."""
     ring = aligned_buffer(RING_BYTES)
     largest = np.iinfo(np.uint64).max
     words = np.random.default_rng(0).integers(0, largest, RING_BYTES // 8, dtype=np.uint64)

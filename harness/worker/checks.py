@@ -93,7 +93,7 @@ def check_from_memory(read_bytes: int, file_bytes: int, looks: int) -> None:
     """
     if read_bytes > max(file_bytes // 2, looks * _READAHEAD_BYTES):
         raise NotFromMemory(
-            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from the device, "
+            f"the load read {read_bytes} of the checkpoint's {file_bytes} bytes from its files, "
             "not from memory; a method that declares to restore from memory must not read its files"
         )
 

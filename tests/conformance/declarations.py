@@ -6,7 +6,7 @@ The harness reads them with pydantic, which the frameworks' environments lack.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,21 @@ def declaration(framework: str) -> Declaration:
     for path in sorted(ADAPTERS.glob("*/methods.toml")):
         engine = path.parent.name
         if (folder / f"{engine}.py").is_file():
-            declared["methods"].update(_methods_for(framework, path))
+            script = declared["framework"].get("script")
+            declared["methods"].update(_methods_for(framework, script, path))
     return declared
 
 
-def _methods_for(framework: str, path: Path) -> Iterator[tuple[str, Declaration]]:
+def _methods_for(
+    framework: str, script: Mapping[str, str] | None, path: Path
+) -> Iterator[tuple[str, Declaration]]:
     for name, method in _toml(path)["methods"].items():
         class_path = method["class"].replace("{framework}", framework)
-        yield name, method | {"class": class_path}
+        lines = {}
+        if script is not None:
+            lines["save"] = script["arrays"] + method["save"]
+            lines["load"] = script["arrays"] + method["load"] + script["restore"]
+        yield name, method | lines | {"class": class_path}
 
 
 def _toml(path: Path) -> Declaration:

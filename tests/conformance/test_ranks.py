@@ -24,13 +24,11 @@ STRATEGIES = tuple(SUBJECT.strategies) or ("none",)
 GROUPS = [STRATEGIES] if QUIRKS.can_be_started_again else [(name,) for name in STRATEGIES]
 TIMEOUT_S = 600
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        shutil.which("mpirun", path=Path(sys.executable).parent) is None,
-        reason="mpirun is not installed",
-    ),
-]
+needs_mpirun = pytest.mark.skipif(
+    shutil.which("mpirun", path=Path(sys.executable).parent) is None,
+    reason="mpirun is not installed",
+)
+pytestmark = [pytest.mark.slow, needs_mpirun]
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def reports_of_ranks(
-    world: int, folder: Path, strategies: tuple[str, ...], checks: list[str]
+    world: int, folder: Path, strategies: tuple[str, ...], checks: list[str], script: Path = SCRIPT
 ) -> list[str]:
     """Return the lines that a run of some ranks prints."""
     mpirun = str(Path(sys.executable).parent / "mpirun")
@@ -64,7 +62,7 @@ def reports_of_ranks(
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]),
     }
-    command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, str(SCRIPT)]
+    command = [mpirun, "--oversubscribe", "-n", str(world), sys.executable, str(script)]
     command += [str(folder), ",".join(strategies), *checks]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S

@@ -158,6 +158,7 @@ class SeedAndStep(Fault):
         return 0
 
     def _computed(self, state: State, seed: int, step: int) -> State:
+        assert state.workload is not None
         computed = self.framework.build(state.workload, seed)
         for _ in range(step):
             self.framework.gradients(computed)

@@ -139,6 +139,7 @@ def measured_costs(row: SideRow) -> dict[str, MeasuredCost]:
     measured = {}
     for cost, table in _declared_costs(row.row):
         samples = row.run.records.samples_of(table, row_class, row.case.id)
+        samples = row.row.counted(table, samples)
         if not samples["warmup"].all():
             measured[cost.name] = MeasuredCost(cost, row, samples)
     return measured

@@ -18,7 +18,16 @@ ARMS = ("a", "b")
 """The arms of a run that has two: base and head."""
 
 # Fields of a case that may differ between the two sides of one row.
-_MAY_DIFFER = ("arm", "covers", "rank_local", "framework_path", "method_path", "options")
+_MAY_DIFFER = (
+    "arm",
+    "covers",
+    "rank_local",
+    "framework_path",
+    "method_path",
+    "options",
+    "adapter",
+    "own_environment",
+)
 # Fields of a case that say what its saves take of the disk, by whatever method. Cases of every
 # experiment have all of them, so a training finds the ceilings of the saves beside it.
 _OF_THE_STATE = (

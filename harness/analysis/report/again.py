@@ -27,7 +27,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
         words += ["ab", header["suite"].removeprefix(AB), *_sides(arms)]
     else:
         words += ["run", header["suite"]]
-    words += [*_frameworks(case, cases), "--workload", case.workload]
+    words += [*_frameworks(case, cases), *_state(case)]
     words += [*_method(case), *_world(case, cases), *_suite_options(case)]
     if not arms:
         words += _launch(case)
@@ -45,6 +45,13 @@ def _frameworks(case: Case, cases: Sequence[Case]) -> list[str]:
     if experiments.experiment(case.experiment).compares_frameworks:
         return _repeated("--framework", dict.fromkeys(other.framework for other in cases))
     return ["--framework", case.framework]
+
+
+def _state(case: Case) -> list[str]:
+    """Return the words for the workload, or for the user's own model."""
+    if case.model is None:
+        return ["--workload", case.workload]
+    return ["--model", f"{case.model.file}:{case.model.function}"]
 
 
 def _places(header: Mapping[str, Any]) -> list[str]:

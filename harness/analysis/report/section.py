@@ -204,7 +204,10 @@ def run_facts(run: ReadRun, anchor: str) -> RunFacts:
         name=run.name,
         command=shlex.join(run.stored.header["command"]),
         software=f"{version}; Python {manifest.driver_python}",
-        notes=[*summary.notes(run.rows, run.records), *circumstances.notes(manifest)],
+        notes=[
+            *summary.notes(run.rows, run.records),
+            *circumstances.notes(manifest, run.stored.plan),
+        ],
     )
 
 

@@ -42,6 +42,8 @@ class Form:
         """Return whether the call may be one of those that an order counts."""
         if struck == "change":
             return self.family not in _UNCHANGING
+        if struck == "directory":
+            return self.family not in (*_UNCHANGING, "write")
         return self.family == struck
 
 
@@ -128,7 +130,9 @@ class Answer:
     """The gate's answer to a call."""
 
     # The kernel makes the call, or the call only returns, or something is killed before it.
-    action: Literal["continue", "return", "kill", "kill-process", "kill-session"]
+    action: Literal[
+        "continue", "return", "kill", "kill-process", "kill-session", "kill-group", "kill-others"
+    ]
     # what the call returns
     value: int = 0
     # a number of `errno`; 0 for none

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _KILLS = {
     "kill": Answer("kill"),
     "kill-process": Answer("kill-process"),
     "kill-session": Answer("kill-session"),
+    "kill-group": Answer("kill-group"),
+    "kill-others": Answer("kill-others"),
 }
 _ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 # openat2 takes the address of its flags.
@@ -96,7 +99,8 @@ class Striker:
 
     def _count(self, strike: Strike, request: Request, target: Target, paths: list[str]) -> Answer:
         seen = self._report.seen + 1
-        self._report = replace(self._report, seen=seen)
+        writes = self._report.writes + (request.form.family == "write")
+        self._report = replace(self._report, seen=seen, writes=writes)
         is_struck = seen >= strike.number if strike.lasting else seen == strike.number
         if not is_struck:
             return CONTINUE
@@ -125,11 +129,14 @@ class Striker:
     def _note(self, request: Request, paths: list[str]) -> None:
         """Report a struck call. The program may read the report as soon as the call is answered."""
         names = " to ".join(self._shown(path) for path in paths)
-        self._report = replace(
-            self._report,
-            struck=self._report.struck + 1,
-            first=self._report.first or f"{request.form.words} {names}",
-        )
+        if not self._report.struck:
+            self._report = replace(
+                self._report,
+                first=f"{request.form.words} {names}",
+                group=os.getpgid(Target(request.thread).process()),
+                at_ns=time.monotonic_ns(),
+            )
+        self._report = replace(self._report, struck=self._report.struck + 1)
         self._write_report()
 
     def _shown(self, path: str) -> str:
@@ -158,7 +165,8 @@ def _paths(request: Request, target: Target) -> list[str]:
 def _opens_for(strike: Strike, request: Request, target: Target, path: str) -> bool:
     """Return whether an open is one that a strike counts.
 
-    It is a change if it truncates the file, or if it creates a name that does not exist yet.
+    It is a change, also of a directory, if it truncates the file, or if it creates a name that does
+    not exist yet.
     """
     flags = _open_flags(request, target)
     if strike.call == "open":

@@ -130,6 +130,13 @@ class Supervisor:
             case "kill-session":
                 with contextlib.suppress(OSError):
                     tree.kill_session(os.getsid(Target(request.thread).process()))
+            case "kill-group":
+                with contextlib.suppress(OSError):
+                    tree.kill_group(os.getpgid(Target(request.thread).process()))
+            case "kill-others":
+                with contextlib.suppress(OSError):
+                    tree.kill_other_groups(os.getpgid(Target(request.thread).process()))
+                self._listener.respond(number, CONTINUE)
             case _ if self._may_go_on(request):
                 self._listener.respond(number, answer)
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import time
+from collections.abc import Callable
 
 import psutil
 
@@ -52,6 +53,24 @@ def kill_session(session: int) -> None:
     for process in below():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             if process.pid not in spared and os.getsid(process.pid) == session:
+                process.kill()
+
+
+def kill_group(group: int) -> None:
+    """Kill the processes of a process group that are below this one."""
+    _kill_groups(lambda other: other == group)
+
+
+def kill_other_groups(group: int) -> None:
+    """Kill the processes below this one that are neither in a process group nor in this one's."""
+    spared = (group, os.getpgid(0))
+    _kill_groups(lambda other: other not in spared)
+
+
+def _kill_groups(is_meant: Callable[[int], bool]) -> None:
+    for process in below():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if is_meant(os.getpgid(process.pid)):
                 process.kill()
 
 

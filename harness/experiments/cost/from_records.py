@@ -102,9 +102,7 @@ def _waits_in_step(updates: Sequence[UpdatesRecord]) -> Estimate | None:
 
 
 def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
-    if row.waits_in_step_s is not None:
-        samples = samples.assign(stall_s=samples["stall_s"] + row.waits_in_step_s.value)
-    used = add_samples(row, SAVES, samples, wanted)
+    used = add_samples(row, SAVES, row.counted(SAVES, samples), wanted)
     if used is None:
         return
     # Records before schema 6 have only the one copy of the state that was timed by itself.

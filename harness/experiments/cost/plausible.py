@@ -21,6 +21,8 @@ _FASTER_THAN_RAW = 1.5
 _TOTALS_DIFFER_SHARE = 0.02
 _TOTALS_DIFFER_BYTES = 64 << 10
 _READ_WHILE_OPENING = 0.5  # of the checkpoint's bytes
+# Fewer bytes are a settings file or the kernel's own, and no part of a load.
+_READ_AT_LEAST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ def marks_of_loads(
     # Only the first opening of a process imports modules, so the median leaves that out.
     to_load_bytes = loads["open_read_bytes"].median()
     to_save_bytes = max((record.read_bytes for record in opened), default=0)
-    if to_load_bytes - to_save_bytes > _READ_WHILE_OPENING * loads["file_bytes"].median():
+    share_bytes = _READ_WHILE_OPENING * loads["file_bytes"].median()
+    if to_load_bytes - to_save_bytes > max(share_bytes, _READ_AT_LEAST_BYTES):
         yield (
             f"opening it to load reads {size(to_load_bytes)} and to save {size(to_save_bytes)}, so "
             "a part of the load may be outside of its time"

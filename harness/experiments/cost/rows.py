@@ -31,6 +31,7 @@ from harness.analysis.sampled import (
     state_bytes_column,
     used_disturbed_column,
 )
+from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost import cells
 from harness.experiments.cost.plausible import FastestRaw
@@ -313,7 +314,7 @@ class CostRow(Sampled, Row):
 
     @property
     def above_ceiling(self) -> bool:
-        """Whether a save or a load beat its ceiling beyond the interval.
+        """Return whether a save or a load beat its ceiling beyond the interval.
 
         Then the ceiling is in doubt, and not the method.
         """
@@ -324,6 +325,12 @@ class CostRow(Sampled, Row):
     def write_ceiling_s(self) -> float | None:
         """The seconds of a raw write beside its saves."""
         return self.ceiling_write_s.value if self.ceiling_write_s else None
+
+    def counted(self, table: SampleTable, samples: pd.DataFrame) -> pd.DataFrame:
+        """Return the samples with the waits in step added to each stall."""
+        if table is not SAVES or self.waits_in_step_s is None:
+            return samples
+        return samples.assign(stall_s=samples["stall_s"] + self.waits_in_step_s.value)
 
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[CostRow]:

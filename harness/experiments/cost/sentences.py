@@ -18,6 +18,7 @@ from harness.analysis.claims import (
 from harness.analysis.row import Naming, Row, group_title
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import DISTURBED, duration, listed, size
+from harness.experiments.cost import own_words
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.cost.samples import DURABILITY
 from harness.experiments.cost.scaling import is_scaling
@@ -32,7 +33,10 @@ def meaning(rows: Sequence[CostRow], naming: Naming) -> str:
         return "No method gave a verified checkpoint without a mark here."
     if is_scaling(rows):
         return _scaling(rows, naming)
-    sentences = [_fastest(good, naming), _least_stall(good, naming), _unsafe(good, naming)]
+    if good[0].model is not None:
+        sentences = [own_words.answer(good, naming)]
+    else:
+        sentences = [_fastest(good, naming), _least_stall(good, naming), _unsafe(good, naming)]
     failed = [naming.name(row) for row in rows if row.status == "failed"]
     if failed:
         sentences.append(f"{listed(failed)} failed: see the reasons below.")

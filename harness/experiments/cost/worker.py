@@ -143,6 +143,9 @@ class SaveTrial(Trial[Fence]):
         updates.add_after_staged(bench, update_ns)
         if updates.are_suspicious:
             self._take_more(updates)
+            if self.case.from_memory:
+                # Memory holds the last save only, and nobody has kept the last one.
+                keep_checkpoint(bench, self.case, bench.open_method(self.case), drawn)
         record = UpdatesRecord(
             kind="updates",
             **bench.identity(self.case),

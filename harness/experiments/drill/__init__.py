@@ -36,4 +36,5 @@ EXPERIMENT = Experiment(
     },
     states_at_work=states_at_work,
     jobs_a_case=jobs_a_case,
+    own_models=False,
 )

@@ -11,7 +11,7 @@ from harness.wire.records import StageRecord
 
 @dataclass(frozen=True)
 class DrillRecord(StageRecord):
-    """What came of a failure.
+    """The outcome of a failure.
 
     `back_ns` is the time from the first strike until every rank had done the struck step; None
     where that never was. `ended` says whether every rank came to the last step. `same_as` is the

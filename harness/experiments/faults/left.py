@@ -79,7 +79,7 @@ def store(recorded: Path, left: Left, tree: Tree) -> None:
     folder = recorded / _FOLDER
     folder.mkdir(exist_ok=True)
     number = len(list(folder.glob("*.json")))
-    pack(tree, folder / f"{number:05d}.tar.gz")
+    pack(tree, folder / f"{number:05d}.tar")
     # The description comes last, because it says that the directory is complete.
     (folder / f"{number:05d}.json").write_text(json.dumps(asdict(left)))
 
@@ -88,7 +88,7 @@ def stored(recorded: Path) -> Iterator[tuple[Left, Tree]]:
     """Yield all that `store` has stored, in its order."""
     for file in sorted((recorded / _FOLDER).glob("*.json")):
         values: dict[str, Any] = json.loads(file.read_text())
-        yield Left(**values), unpack(file.with_suffix(".tar.gz"))
+        yield Left(**values), unpack(file.with_suffix(".tar"))
 
 
 def store_expected(recorded: Path, name: str, digests: dict[str, Any]) -> None:

@@ -32,10 +32,10 @@ DISK_INSTANTS = "disk-instants.json"
 """The file in a recording's folder with the instants of the disk's log that this save has noted."""
 
 _CALLS = "calls.log.gz"
-_BEFORE = "before.tar.gz"
-_AFTER = "after.tar.gz"
+_BEFORE = "before.tar"
+_AFTER = "after.tar"
 _ROOT = "root.json"
-_FASTEST = 1  # of gzip, because most of the bytes are random
+_FASTEST = 1  # of gzip
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,11 @@ def read_calls(folder: Path) -> list[Call]:
 
 
 def pack(tree: Tree, archive: Path) -> None:
-    """Store a tree as an archive. Raises OSError where that fails."""
-    with tarfile.open(archive, "w:gz", compresslevel=_FASTEST) as tar:
+    """Store a tree as an archive. Raises OSError where that fails.
+
+    It is not compressed, because weights are almost random and that takes most of a strike's time.
+    """
+    with tarfile.open(archive, "w") as tar:
         for name in sorted(tree):
             node = tree[name]
             member = tarfile.TarInfo(name)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from pathlib import Path
 
 from adapters.base import NothingToRestore
 from harness.durability import trees
-from harness.experiments.faults.damage import both_checkpoints, files_of
+from harness.experiments.faults.damage import files_of
 from harness.experiments.faults.outcome import Outcome
-from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.states import NEWER
 from harness.experiments.faults.subject import open_subject
 from harness.wire.case import Case
@@ -29,16 +30,21 @@ class Trial:
     """Loads by one method or store into one state, which is another one before each load."""
 
     def __init__(
-        self, bench: Bench, case: Case, save: RecordedSave, saved: Iterable[Digests]
+        self,
+        bench: Bench,
+        case: Case,
+        checkpoints: Sequence[AbstractSet[str]],
+        saved: Iterable[Digests],
     ) -> None:
-        """Take the save that was recorded, and make a state that has no value of any saved one.
+        """Take what was saved, and make a state that has no value of any saved one.
 
-        Raises Mismatch where that fails.
+        `checkpoints` holds the hashes of all files of each checkpoint. Raises Mismatch where no
+        such state can be made.
         """
         self._bench = bench
         self._case = case
         self._scope = bench.scope(case)
-        self._checkpoints = both_checkpoints(save.before, save.after)
+        self._checkpoints = checkpoints
         bench.rebuild_target()
         for digests in saved:
             bench.assign_other_bytes(verify.equal_leaves(digests, bench.digests()))
@@ -128,5 +134,10 @@ class Trial:
 
         They may have other names, such as the name of an unfinished file. Somebody can repair that.
         """
-        found = set(files_of(trees.read(folder), {}).values())
-        return any(found.issuperset(files.values()) for files in self._checkpoints)
+        found = set(hashes(files_of(trees.read(folder), {})).values())
+        return any(found.issuperset(files) for files in self._checkpoints)
+
+
+def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the hash of every file's bytes."""
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}

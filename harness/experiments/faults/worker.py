@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.durability import trees
 from harness.experiments.faults import EXPERIMENT
-from harness.experiments.faults.damage import files_of
+from harness.experiments.faults.damage import both_checkpoints, files_of
 from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
 from harness.experiments.faults.kills import save_until_killed
@@ -35,7 +35,7 @@ from harness.experiments.faults.records import (
 )
 from harness.experiments.faults.states import NEWER, OLDER, State, States
 from harness.experiments.faults.subject import open_subject
-from harness.experiments.faults.trial import Expected, Trial
+from harness.experiments.faults.trial import Expected, Trial, hashes
 from harness.wire.case import Case, Task
 from harness.wire.marks import mark
 from harness.worker import storage, verify
@@ -193,7 +193,9 @@ class _Tried:
                 NEXT: digests,
             }
         saved = [digests for known in self._expected_of.values() for digests in known.values()]
-        self._trial = Trial(bench, case, save, saved)
+        checkpoints = both_checkpoints(save.before, save.after)
+        file_hashes = [set(hashes(files).values()) for files in checkpoints]
+        self._trial = Trial(bench, case, file_hashes, saved)
         self._folder = bench.folders.scratch / "struck"
         self._first: dict[str, tuple[int, Outcome | None]] = {}
 

@@ -9,4 +9,5 @@ EXPERIMENT = Experiment(
     stages=(Stage("train", "ten steps"),),
     methods=False,
     compares_frameworks=True,
+    own_models=False,
 )

@@ -33,7 +33,7 @@ def run_trajectories(bench: Bench, entries: Entries) -> None:
 
 def run_trajectory(bench: Bench, case: Case) -> None:
     """Check the first state against the workload, then train and record the numbers."""
-    assert bench.workload is not None
+    assert isinstance(bench.workload, Workload)
     framework = bench.framework
     state = bench.state
     with bench.phase("verify"):

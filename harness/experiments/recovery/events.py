@@ -15,20 +15,25 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """An event of one process. `at_ns` is an instant of the system's monotonic clock."""
+    """An event of one process of a rank.
 
-    process: int
+    `at_ns` is an instant of the system's monotonic clock. A launcher that starts the ranks again
+    gives a rank several processes in one job.
+    """
+
+    rank: int
     name: str
     at_ns: int
     values: dict[str, Any]
+    process: int = 0
 
 
 class EventLog:
     """Appends the events of this process to a file. The first is that it was started."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"process-{os.getpid()}.jsonl"
+        path = folder / f"{rank}-{os.getpid()}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._append("started", _started_ns(), {})
 
@@ -44,12 +49,13 @@ class EventLog:
 def read_events(folder: Path) -> list[Event]:
     """Return the events of all processes of a job in the order of time, without torn lines."""
     events = []
-    for path in sorted(folder.glob("process-*.jsonl")):
-        process = int(path.stem.removeprefix("process-"))
+    for path in sorted(folder.glob("*.jsonl")):
+        rank, process = map(int, path.stem.split("-"))
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 values = json.loads(line)
-                events.append(Event(process, values.pop("name"), values.pop("at_ns"), values))
+                name, at_ns = values.pop("name"), values.pop("at_ns")
+                events.append(Event(rank, name, at_ns, values, process))
     return sorted(events, key=lambda event: event.at_ns)
 
 

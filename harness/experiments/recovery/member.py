@@ -17,7 +17,6 @@ from mpi4py import MPI
 from adapters.base import Peers
 from harness.experiments.recovery.checkpoints import Checkpoints, when_half_written
 from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.script import SAVE_EVERY
 from harness.experiments.recovery.training import (
     Floats,
     Leaves,
@@ -150,7 +149,7 @@ class Member:
             copies_ns=copies_ns,
         )
         self.log_digest()
-        if self.step % SAVE_EVERY == 0:
+        if self.step % self.script.save_every == 0:
             self.save()
 
     def added(self, values: Floats) -> Floats:

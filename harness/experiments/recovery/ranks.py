@@ -35,6 +35,7 @@ from harness.wire.case import Case
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.failures import record_failure
 from harness.worker.world import SPAWNED, World
+from workloads import Workload
 
 
 def run(bench: Bench, entries: Entries) -> None:
@@ -46,8 +47,8 @@ def run(bench: Bench, entries: Entries) -> None:
     if not script.survives:
         # A launcher that starts the ranks again gives them the same script.
         script = script.without(kills_so_far(read_events(events)))
-    log = EventLog(events)
-    assert bench.workload is not None
+    log = EventLog(events, bench.world.rank)
+    assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()

@@ -62,7 +62,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Script:
-    """What the ranks of one job do.
+    """The orders for the ranks of one job.
 
     `members` train and `spares` wait, up to step `steps`. With `planned`, the holders of the slots
     in `kills` leave without dying, which gives the bits that the survivors of a shrink must have.
@@ -75,6 +75,10 @@ class Script:
     kills: tuple[Kill, ...]
     mirror: bool = False
     planned: bool = False
+    # steps from one checkpoint to the next
+    save_every: int = SAVE_EVERY
+    # of the system's monotonic clock: the last step ends after it; 0 where `steps` alone ends it
+    until_ns: int = 0
     # of a waiting spare, between two looks for a failure
     pause_s: float = 0.02
     # where the ranks of this job write their events

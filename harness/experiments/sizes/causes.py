@@ -1,4 +1,4 @@
-"""Why two files of one state differ, as far as their bytes show it.
+"""The reasons why two files of one state differ, as far as their bytes show them.
 
 A cause is named only with evidence in both files. They have a moment of the run in that position,
 or a random identifier, or a running number. Or they have the same content in another order: each

@@ -105,7 +105,7 @@ TRAINING = Cost("training", "times that without", _of_training, drift=_drift, wo
 
 @dataclass(kw_only=True)
 class TrainRow(Sampled, Row):
-    """What one checkpoint every `every` steps costs a training loop. Seconds are per checkpoint.
+    """The cost of a checkpoint every `every` steps to a training loop. Seconds are per checkpoint.
 
     The overhead is the sum of the stall, of the slowdown and of the back-pressure.
     """

@@ -14,10 +14,13 @@ import resource
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 NAME = "neighbours"
 # A thread that waits for work takes less of a processor, and one that is busy takes all of it.
 _BUSY_SHARE = 0.2
+# On a crowded machine a busy thread gets little of a processor, and waits for it all the time.
+_ALWAYS_SHARE = 0.8
 _FIRST_LOOK_S = 0.05
 _LOOK_S = 0.5
 _FLUSHES = ("fsync", "fdatasync", "sync")
@@ -36,7 +39,7 @@ class MustBeAlone(BaseException):
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all methods of a process share, and none may change."""
+    """The conditions that all methods of a process share, and none may change."""
 
     processors: frozenset[int]
     folder: str
@@ -92,25 +95,37 @@ def are_busy(of_method: set[int]) -> bool:
 
 
 def _use_a_processor(of_method: set[int], look_s: float) -> bool:
-    before_ns = _processor_ns(of_method)
+    before = _processor_times(of_method)
     begin = time.monotonic()
     time.sleep(look_s)
-    passed_s = time.monotonic() - begin
-    used_s = (_processor_ns(of_method) - before_ns) / 1e9
-    return used_s > _BUSY_SHARE * passed_s
+    passed_ns = 1e9 * (time.monotonic() - begin)
+    now = _processor_times(of_method)
+    used_ns = now.used_ns - before.used_ns
+    waited_ns = now.waited_ns - before.waited_ns
+    return used_ns > _BUSY_SHARE * passed_ns or used_ns + waited_ns > _ALWAYS_SHARE * passed_ns
 
 
-def _processor_ns(of_method: set[int]) -> int:
-    """Return the processor time that threads have used. One that has ended counts no more."""
-    return sum(_thread_ns(thread) for thread in of_method)
+class _ProcessorTimes(NamedTuple):
+    """The time that threads have been on a processor, and have waited to get one."""
+
+    used_ns: int
+    waited_ns: int
 
 
-def _thread_ns(thread: int) -> int:
+def _processor_times(of_method: set[int]) -> _ProcessorTimes:
+    """Return the times of all these threads together. One that has ended counts no more."""
+    times = [_thread_times(thread) for thread in of_method]
+    used_ns = sum(each.used_ns for each in times)
+    return _ProcessorTimes(used_ns, sum(each.waited_ns for each in times))
+
+
+def _thread_times(thread: int) -> _ProcessorTimes:
     try:
-        # The first number is the time on a processor, see the kernel's scheduler/sched-stats.rst.
-        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
-    except (OSError, IndexError):
-        return 0
+        # The numbers are explained in the kernel's scheduler/sched-stats.rst.
+        used, waited, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()
+        return _ProcessorTimes(int(used), int(waited))
+    except (OSError, ValueError):
+        return _ProcessorTimes(0, 0)
 
 
 def _folder() -> str:

@@ -1,0 +1,63 @@
+"""DeepFreeze for a training script, whose state is a dictionary of numpy arrays."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adapters.base import DirectIo, Framework, Place
+from adapters.deepfreeze.method import REQUEST_BYTES, DeepFreezeMethod
+from adapters.deepfreeze.tensor import Bytes, Source, Spec
+
+Arrays = dict[str, NDArray[Any]]
+
+_IO = DirectIo(direct=True, block_bytes=REQUEST_BYTES, depth=2)
+
+
+class DeepFreeze(DeepFreezeMethod[Arrays]):
+    """Saves the arrays of one process over and over, and loads them.
+
+    Make it once, because its memory is as large as the arrays. The arrays may change when a save's
+    `staged()` returns, and the checkpoint is durable when its `finished()` returns.
+    """
+
+    def __init__(self, arrays: Arrays, memory: Path | None = None) -> None:
+        """Take arrays with the names, types and shapes of those that later calls are about.
+
+        With `memory`, a folder of a file system in memory, the copies lie there and outlive the
+        process. Loads take them from there while they are there.
+        """
+        temporary = Path(tempfile.gettempdir())
+        place = Place(0, 1, "cpu", temporary, _IO, memory=memory)
+        options = {"restore_from_memory": memory is not None}
+        # The framework is asked for the leaves of a state alone, and `specs` does without them.
+        no_framework = cast("Framework[Arrays]", None)
+        super().__init__(place, no_framework, options)
+        self.open(arrays)
+
+    def specs(self, state: Arrays) -> list[Spec]:
+        return [Spec(name, str(array.dtype), array.shape) for name, array in state.items()]
+
+    def sources(self, state: Arrays) -> Mapping[str, Source]:
+        return {name: _bytes(array) for name, array in state.items()}
+
+    def step(self, state: Arrays) -> int:
+        raise ValueError("arrays have no step, so give one to `save`")
+
+    def load(self, state: Arrays, path: Path) -> None:
+        """Put the arrays of a checkpoint into the dictionary, in new memory.
+
+        Raise Damaged if the checkpoint does not hold what was saved.
+        """
+        loaded = self.engine.load(self.nearest(path), self.tensors, targets={})
+        for spec in self.tensors:
+            state[spec.name] = loaded[spec.name].view(spec.dtype).reshape(spec.shape)
+
+
+def _bytes(array: NDArray[Any]) -> Bytes:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

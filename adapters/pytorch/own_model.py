@@ -1,0 +1,106 @@
+"""A model of the user's own as a PyTorch state: what `make` may return, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from adapters.base import UnusableModel
+from adapters.pytorch.state import State
+from adapters.pytorch.strategies import FullySharded, Strategy
+from adapters.pytorch.training import OwnTraining, RandomTraining
+from adapters.shared.own_models import in_words, taken_apart
+
+
+def new_state(made: object, strategy: Strategy, rng: dict[str, Tensor]) -> State:
+    """Return the state of what a user's `make` returned, before its first step.
+
+    `made` is a module and an optimizer, or a dictionary of optimizers, and a step function if
+    wanted. Without one, random gradients train the module. Raise UnusableModel where it cannot be
+    measured.
+    """
+    model, optimizers, step = taken_apart(made, nn.Module, Optimizer)
+    _require_parameters(model)
+    _require_tensors(model)
+    _require_device(model, strategy.device)
+    _require_sharding(model, strategy)
+    _require_own_parameters(model, optimizers.values())
+    model.train()
+    training = OwnTraining(step) if step is not None else RandomTraining()
+    return State(training, strategy, model, optimizers, rng)
+
+
+def require_comparable(state: State) -> None:
+    """Raise UnusableModel where the optimizers keep what is neither a tensor nor a number."""
+    for optimizer in state.optimizers.values():
+        for slots in optimizer.state.values():
+            for key, value in slots.items():
+                if not isinstance(value, Tensor | bool | int | float):
+                    raise UnusableModel(
+                        f"{type(optimizer).__name__} keeps {key!r} as {in_words(value)}, "
+                        "and only tensors and numbers can be compared bit by bit"
+                    )
+
+
+def _require_parameters(model: nn.Module) -> None:
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UnusableModel("the model has no parameters that can be trained")
+
+
+def _require_tensors(model: nn.Module) -> None:
+    """Refuse a model whose state_dict holds other things than ordinary tensors."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise UnusableModel(
+                f"the model's state_dict holds {name!r} as {in_words(value)}, "
+                "and only tensors can be compared bit by bit"
+            )
+        if value.layout is not torch.strided or value.is_quantized:
+            raise UnusableModel(
+                f"{name} is a sparse or quantized tensor, whose bytes cannot be compared"
+            )
+
+
+def _require_device(model: nn.Module, device: torch.device) -> None:
+    """Refuse a model that does not lie on the device of the run."""
+    for name, tensor in _tensors(model):
+        if tensor.device.type != device.type:
+            raise UnusableModel(
+                f"{name} is on device {tensor.device.type!r}, and the run is on {device.type!r}; "
+                "move the model there before it is returned, or give another --device"
+            )
+
+
+def _require_sharding(model: nn.Module, strategy: Strategy) -> None:
+    """Refuse a model that is sharded where the ranks' strategy is not, or the other way round."""
+    is_sharded = any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    if is_sharded and not isinstance(strategy, FullySharded):
+        raise UnusableModel("it shards the model, so give --strategy fsdp")
+    if not is_sharded and isinstance(strategy, FullySharded):
+        raise UnusableModel(
+            "with --strategy fsdp it must call fully_shard on the model before it makes the "
+            "optimizer"
+        )
+
+
+def _require_own_parameters(model: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Refuse optimizers that change other tensors than the model's parameters."""
+    own = {id(parameter) for parameter in model.parameters()}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in own:
+                    raise UnusableModel(
+                        f"{type(optimizer).__name__} changes a parameter of shape "
+                        f"{list(parameter.shape)} that is not the model's; was the model "
+                        "converted or copied after the optimizer was made?"
+                    )
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()

@@ -1,0 +1,119 @@
+"""Models of the user's own: finding one, and building it once before anything is measured."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.driver import launch, outside
+from harness.driver.declarations import FrameworkEntry
+from harness.run.errors import UsageError
+from harness.wire.case import OwnModel
+
+_DIGEST_DIGITS = 8
+_LOOK_TIMEOUT_S = 1800.0
+_SHOWN_LINES = 3
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model as the command line names it: a file, and the function in it that makes the model."""
+
+    file: Path
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.name}:{self.function}"
+
+
+def named(text: str) -> Named:
+    """Read "FILE.py:FUNCTION". Raise UsageError where it is something else, or no file."""
+    path, separator, function = text.rpartition(":")
+    if not (separator and function.isidentifier() and path.endswith(".py")):
+        raise UsageError(
+            "--model must be FILE.py:FUNCTION, such as train.py:make, where the function returns a "
+            f"model and an optimizer, not {text!r}"
+        )
+    file = Path(path).expanduser().absolute()
+    if not file.is_file():
+        raise UsageError(f"--model: there is no file {file}")
+    return Named(file, function)
+
+
+def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device: str) -> OwnModel:
+    """Build a model once in its framework's interpreter, and return what a plan needs of it.
+
+    The model takes one step there. Raise UsageError with one sentence where it cannot be built,
+    or where the framework cannot measure it.
+    """
+    with tempfile.TemporaryDirectory(prefix="ckptbench-") as folder:
+        request = Path(folder) / "request.json"
+        answer = Path(folder) / "answer.json"
+        asked = {
+            "file": str(model.file),
+            "function": model.function,
+            "framework": framework.class_path,
+            "device": device,
+            "folder": folder,
+        }
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        argv = [str(interpreter), "-m", "harness.worker.look", str(request), str(answer)]
+        last_lines = _run(argv, Path(folder), model)
+        if not answer.exists():
+            raise UsageError(f"{model} could not be built: {last_lines}")
+        found = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in found:
+        raise UsageError(found["error"])
+    return OwnModel(
+        file=str(model.file),
+        function=model.function,
+        digest=_digest(model.file),
+        state_bytes=found["state_bytes"],
+    )
+
+
+def require_unchanged(model: OwnModel) -> None:
+    """Raise UsageError where the text of a run's model is another than when the run began."""
+    file = Path(model.file)
+    if not file.is_file():
+        raise UsageError(f"the run measures {model.workload}, and {file} is no longer there")
+    if _digest(file) != model.digest:
+        raise UsageError(
+            f"{file} has changed since the run began, and its samples would be mixed with others; "
+            "start a new run"
+        )
+
+
+def _run(argv: list[str], folder: Path, model: Named) -> str:
+    """Run a command to its end, and return why it may have failed."""
+    try:
+        done = subprocess.run(
+            argv,
+            env=launch.environment(folder, added=outside.link_into(folder / "outside")),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_LOOK_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"{model} was not built within {_LOOK_TIMEOUT_S / 60:.0f} minutes"
+        ) from error
+    lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
+    ended = f"exit status {done.returncode}"
+    if done.returncode < 0:
+        ended = f"signal {signal.Signals(-done.returncode).name}"
+    shown = " | ".join(line.strip() for line in lines) or "it printed nothing"
+    return f"its process ended with {ended} ({shown})"
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGEST_DIGITS]

@@ -1,0 +1,174 @@
+"""Rows of killed ranks: what each of them left, and how the other rank's save went on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from harness.analysis import text
+from harness.analysis.columns import column, column_of_list
+from harness.analysis.compared import Rank
+from harness.analysis.records import RunRecords
+from harness.analysis.row import Row, Wanted, identity, printable
+from harness.analysis.statistics import Estimate
+from harness.experiments.faults.records import WORST_FIRST
+from harness.experiments.killed_rank.records import (
+    Fate,
+    RankKillRecord,
+    RankLeftRecord,
+    RanksResumedRecord,
+    RanksStruckRecord,
+)
+
+FATES: tuple[Fate, ...] = get_args(Fate)
+
+
+def _counted(row: KilledRankRow) -> str:
+    if not row.killed_rank_verdicts:
+        return text.NOTHING
+    count = row.killed_rank_verdicts[row.killed_rank]
+    worst = row.killed_rank
+    return worst if worst == "safe" else f"{worst} {count}/{row.kills}"
+
+
+def _fates_text(row: KilledRankRow) -> str:
+    fates = row.fates or {}
+    return ", ".join(f"{fate} {fates[fate]}" for fate in FATES if fates.get(fate)) or text.NOTHING
+
+
+@dataclass(kw_only=True)
+class KilledRankRow(Row):
+    """The saves of one method in which a rank was killed."""
+
+    kills: int | None = column("in how many saves a rank was killed", heading="kills")
+    changes: int | None = column(
+        "how many calls of an undisturbed save change a directory", heading="changes"
+    )
+    killed_rank: str = column(
+        "the worst verdict on what a killed rank has left, once new ranks have loaded it. A table "
+        "adds how many of the kills have it",
+        default="",
+        heading="what is left",
+        text=_counted,
+        left_aligned=True,
+        compared=Rank("after the kill of a rank, the worst", WORST_FIRST),
+    )
+    killed_rank_verdicts: dict[str, int] | None = column("how many kills had each verdict")
+    fates: dict[str, int] | None = column(
+        "how many times the other rank's save finished, raised an error, hung until the time limit "
+        "came, or its process died by itself",
+        heading="the other rank",
+        text=_fates_text,
+        left_aligned=True,
+    )
+    raised_after: Estimate | None = column(
+        "the longest time from a kill to an error of the other rank",
+        heading="raised after",
+        unit="s",
+    )
+    hung_for: Estimate | None = column(
+        "the shortest time for which a rank hung after a kill. Then the time limit came, so it "
+        "would have hung longer",
+        heading="hung for at least",
+        unit="s",
+        shown=lambda rows: any(row.hung_for for row in rows),
+    )
+    save_s: float | None = column("the seconds that a save takes in which nobody is killed")
+    not_reached: int | None = column("how many saves ended before the kill that was ordered")
+    worst: str = column("the first kill with the worst verdict, in words", default="")
+    first_hang: str = column("the first kill after which the other rank hung", default="")
+    struck: list[dict[str, Any]] = column_of_list(
+        "every kill: which call it preceded, the verdict, and the other rank. Only JSON has it",
+        in_csv=False,
+    )
+
+
+def rows(items: Sequence[Wanted], records: RunRecords) -> list[KilledRankRow]:
+    """Derive the row of every case."""
+    return [_row(item, records) for item in items]
+
+
+def _row(item: Wanted, records: RunRecords) -> KilledRankRow:
+    row = KilledRankRow(**identity(item))
+    case = item.case.id
+    if row.fail(records.failures(case)):
+        return row
+    struck = records.last(RanksStruckRecord, case)
+    if struck is None or records.last(RanksResumedRecord, case) is None:
+        row.interrupt("struck")
+        return row
+    row.changes = struck.changes
+    row.save_s = struck.save_ns / 1e9
+    row.not_reached = struck.not_reached
+    # An interrupted case begins anew. The last answer counts.
+    kills = {record.number: record for record in records.of(RankKillRecord, case)}
+    lefts = {record.number: record for record in records.of(RankLeftRecord, case)}
+    both = [(kills[number], lefts[number]) for number in sorted(kills) if number in lefts]
+    row.kills = len(both)
+    row.struck = [_described(kill, left) for kill, left in both]
+    if both:
+        _add_verdicts(row, [left for _, left in both])
+        _add_fates(row, [kill for kill, _ in both])
+        row.worst = _worst(row.struck)
+        row.first_hang = _first_hang(row.struck)
+    return row
+
+
+def _add_verdicts(row: KilledRankRow, lefts: Sequence[RankLeftRecord]) -> None:
+    verdicts = [left.verdict for left in lefts]
+    row.killed_rank = min(verdicts, key=WORST_FIRST.index)
+    row.killed_rank_verdicts = dict(Counter(verdicts))
+
+
+def _add_fates(row: KilledRankRow, kills: Sequence[RankKillRecord]) -> None:
+    row.fates = dict(Counter(kill.fate for kill in kills))
+    raised = _times(kills, "raised")
+    hung = _times(kills, "hung")
+    if raised:
+        row.raised_after = _single(max(raised))
+    if hung:
+        row.hung_for = _single(min(hung))
+
+
+def _times(kills: Sequence[RankKillRecord], fate: Fate) -> list[int]:
+    """Return the nanoseconds after which saves had a fate."""
+    times = [kill.after_ns for kill in kills if kill.fate == fate]
+    return [time for time in times if time is not None]
+
+
+def _single(nanoseconds: int) -> Estimate:
+    seconds = nanoseconds / 1e9
+    return Estimate(seconds, seconds, seconds, single=True)
+
+
+def _worst(struck: Sequence[dict[str, Any]]) -> str:
+    """Return the first kill with the worst verdict; empty where all are safe."""
+    worst = min(struck, key=lambda kill: WORST_FIRST.index(kill["verdict"]))
+    if worst["verdict"] == "safe":
+        return ""
+    reason = f", {worst['reason']}" if worst["reason"] else ""
+    return f"{worst['in_words']}: {worst['verdict']}{reason}"
+
+
+def _first_hang(struck: Sequence[dict[str, Any]]) -> str:
+    """Return the first kill after which the other rank hung; empty where there is none."""
+    for kill in struck:
+        if kill["other_rank"] == "hung":
+            return f"{kill['in_words']}: the other rank {kill['said']}"
+    return ""
+
+
+def _described(kill: RankKillRecord, left: RankLeftRecord) -> dict[str, Any]:
+    return {
+        "number": kill.number,
+        "in_words": printable(kill.in_words),
+        "victim": kill.victim,
+        "verdict": left.verdict,
+        "got": left.got,
+        "reason": printable(left.reason),
+        "other_rank": kill.fate,
+        "after_s": None if kill.after_ns is None else kill.after_ns / 1e9,
+        "said": printable(kill.said),
+    }

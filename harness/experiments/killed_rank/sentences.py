@@ -1,0 +1,52 @@
+"""Experiment `killed_rank` in words: what killed ranks leave, and whether the others hang."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.row import Naming
+from harness.analysis.text import listed
+from harness.experiments.killed_rank.rows import KilledRankRow
+
+_LINE_CHARACTERS = 200
+
+
+def meaning(rows: Sequence[KilledRankRow], naming: Naming) -> str:
+    """Return which methods leave a usable checkpoint, and whose ranks hang."""
+    tried = [row for row in rows if row.killed_rank]
+    if not tried:
+        return "No rank could be killed."
+    safe = [naming.full_name(row) for row in tried if row.killed_rank == "safe"]
+    hanging = [naming.full_name(row) for row in tried if (row.fates or {}).get("hung")]
+    if safe:
+        said = [f"A resumed run is safe wherever one rank is killed with {listed(safe)}."]
+    else:
+        said = ["With no method is a resumed run safe wherever one rank is killed."]
+    if hanging:
+        said.append(f"The other rank may hang with {listed(hanging)}.")
+    return " ".join(said)
+
+
+def details(rows: Sequence[KilledRankRow], naming: Naming, *, is_short: bool) -> list[str]:
+    """Return the worst kill of each method, and the first one after which the other rank hung."""
+    names_of: dict[str, list[str]] = {}
+    for row in rows:
+        for line in filter(None, (row.worst, row.first_hang)):
+            shown = line
+            if is_short:
+                first_line = line.partition("\n")[0]
+                shown = textwrap.shorten(first_line, _LINE_CHARACTERS, placeholder=" …")
+            names_of.setdefault(shown, []).append(naming.full_name(row))
+    return [f"{listed(names)}: {line}" for line, names in names_of.items()]
+
+
+def claims(runs: Runs) -> Claims:
+    """Return how many methods are safe wherever a rank is killed."""
+    rows = [row for members in rows_of_kind(runs, KilledRankRow) for row in members]
+    tried = [row for row in rows if row.killed_rank]
+    if not tried:
+        return Claims()
+    safe = sum(row.killed_rank == "safe" for row in tried)
+    return Claims(trust=[f"{safe} of {len(tried)} methods are safe wherever one rank is killed"])

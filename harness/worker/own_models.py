@@ -1,0 +1,111 @@
+"""Models of the user's own: importing the function that makes one, and naming what it got wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from adapters.base import UnusableModel
+
+MODULE = "ckptbench_own_model"
+"""The name under which the user's text is imported, so that it hides no other module."""
+
+
+def load(file: Path, function: str) -> Callable[[], Any]:
+    """Import the user's text, and return the function that makes the model.
+
+    The text is run as a script is, with its own folder first on Python's path, but it is not
+    called "__main__". Raise UnusableModel where it has no such function, or one that needs
+    arguments. Errors of the text itself pass through.
+    """
+    found = getattr(_imported(file), function, None)
+    if found is None:
+        raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
+    if not callable(found):
+        raise UnusableModel(
+            f"{file.name}: {function} is no function, but of type {type(found).__name__}"
+        )
+    needed = _needed_arguments(found)
+    if needed:
+        raise UnusableModel(
+            f"{file.name}: {function} is called without arguments, and it needs {needed}"
+        )
+    made: Callable[[], Any] = found
+    return made
+
+
+def sentence(error: BaseException, file: Path, function: str) -> str:
+    """Return an error in one sentence that names the line of the user's text, where one is."""
+    if isinstance(error, UnusableModel):
+        text = str(error)
+        return text if text.startswith(file.name) else f"{file.name}:{function}: {text}"
+    described = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    if isinstance(error, SyntaxError) and error.filename == str(file):
+        return f"{file.name}:{error.lineno}: SyntaxError: {error.msg}"
+    if isinstance(error, SystemExit):
+        described = (
+            "it ends the program while it is imported or called; "
+            "put what only a script does below if __name__ == '__main__'"
+        )
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(file)]
+    if own:
+        return f"{file.name}:{own[-1].lineno}: {described}"
+    return f"{file.name}:{function}: {described}{_where(frames)}"
+
+
+def _imported(file: Path) -> ModuleType:
+    """Return the module of a text, which is imported once in a process."""
+    present = sys.modules.get(MODULE)
+    if present is not None and present.__file__ == str(file):
+        return present
+    # The project itself must not be found before the user's own modules of the same name.
+    sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(MODULE, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[MODULE]
+        raise
+    return module
+
+
+def _nearest(function: str) -> str:
+    """Return which function of the text may be meant; empty where none is near."""
+    close = get_close_matches(function, vars(sys.modules[MODULE]), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _needed_arguments(function: Callable[..., Any]) -> str:
+    """Return the names of the arguments without which a function cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        # Functions of extensions need not have a signature.
+        return ""
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [
+        repr(parameter.name)
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variable
+    ]
+    return " and ".join(needed)
+
+
+def _where(frames: traceback.StackSummary) -> str:
+    """Return the place of an error that no line of the user's text is part of."""
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" (in {Path(last.filename).name}:{last.lineno}, {last.name})"

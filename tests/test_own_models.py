@@ -1,0 +1,166 @@
+"""`--model`: a model of the user's own, from the command line to the table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stubs import Ended, command
+
+from harness.driver import own_models, planning, suite
+from harness.driver.catalog import frameworks
+from harness.run.errors import UsageError
+from harness.wire.case import OwnModel
+
+RAW = frameworks()["raw"]
+TEXT = """
+import numpy as np
+
+
+def make():
+    return {"one": np.random.rand(300, 50).astype("float32"), "two": np.arange(7)}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(TEXT)
+    return path
+
+
+def run(file: Path, *words: str, suite_name: str = "smoke") -> Ended:
+    return command(
+        *("run", suite_name, "--framework", "raw", "--model", f"{file}:make"),
+        *("--python", f"raw={sys.executable}", "--results", str(file.parent / "results")),
+        *("--dir", str(file.parent), *words),
+    )
+
+
+def rows(file: Path) -> list[dict[str, Any]]:
+    shown = command("show", "latest", "--results", str(file.parent / "results"), "--format", "json")
+    found: list[dict[str, Any]] = json.loads(shown.output)
+    return found
+
+
+def sentence(ended: Ended) -> str:
+    assert (ended.status, ended.escaped) == (2, "")
+    assert ended.errors.startswith("ckptbench: ")
+    return ended.errors.removeprefix("ckptbench: ").strip()
+
+
+def looked_at(file: Path) -> OwnModel:
+    named = own_models.named(f"{file}:make")
+    return own_models.looked_at(named, RAW, Path(sys.executable), "cpu")
+
+
+def test_a_model_is_measured_by_every_method_that_is_named(file: Path) -> None:
+    ended = run(file, "--method", "direct", "--method", "deepfreeze-sync")
+    assert ended.status == 0, ended.errors
+    found = rows(file)
+    assert [(row["method"], row["status"], row["verified"]) for row in found] == [
+        ("direct", "ok", True),
+        ("deepfreeze-sync", "ok", True),
+    ]
+    assert {row["workload"] for row in found} == {"train.py:make"}
+    assert found[0]["state_bytes"] == 300 * 50 * 4 + 7 * 8 + 32 + 8
+    assert "Your checkpoint is" in ended.output
+    assert "--how" in ended.output
+
+
+@pytest.mark.slow
+def test_other_experiments_and_ranks_measure_it_too(file: Path) -> None:
+    for name in ("resume", "sizes", "train"):
+        ended = run(file, "--method", "direct", "--world", "1,2", suite_name=name)
+        assert ended.status == 0, (name, ended.errors, ended.output)
+
+
+def test_a_page_says_how_to_measure_it_again(file: Path) -> None:
+    assert run(file, "--method", "direct").status == 0
+    page = file.parent / "page"
+    results = str(file.parent / "results")
+    command("report", "latest", "--results", results, "--out", str(page))
+    assert f"--model {file}:make" in (page / "report.html").read_text()
+
+
+def test_runs_of_different_texts_are_never_the_same_case(file: Path) -> None:
+    first = looked_at(file)
+    file.write_text(TEXT + "# other\n")
+    second = looked_at(file)
+    moved = shutil.copy(file, file.parent / "copy")
+    assert Path(moved).exists()
+    smoke = suite.load("smoke")
+    ids = [planning.plan(smoke, [RAW], model=each)[0].case.id for each in (first, second)]
+    assert ids[0] != ids[1]
+
+
+def test_the_folder_of_a_text_does_not_tell_cases_apart(file: Path) -> None:
+    elsewhere = file.parent / "elsewhere"
+    elsewhere.mkdir()
+    shutil.copy(file, elsewhere / "train.py")
+    models = [looked_at(file), looked_at(elsewhere / "train.py")]
+    ids = {planning.plan(suite.load("smoke"), [RAW], model=each)[0].case.id for each in models}
+    assert len(ids) == 1
+
+
+def test_a_text_that_changed_is_not_mixed_into_a_run(file: Path) -> None:
+    assert run(file, "--method", "direct").status == 0
+    file.write_text(TEXT + "\n# another\n")
+    results = str(file.parent / "results")
+    again = command("run", "--resume", "latest", "--results", results)
+    assert "has changed since the run began" in sentence(again)
+    file.unlink()
+    again = command("run", "--resume", "latest", "--results", results)
+    assert "is no longer there" in sentence(again)
+
+
+@pytest.mark.parametrize(
+    "text", ["train.py", "train:make", "train.py:", ":make", "train.py:ma-ke", "train.txt:make"]
+)
+def test_what_is_no_model_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--model must be FILE\.py:FUNCTION"):
+        own_models.named(text)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file .*/nowhere.py"):
+        own_models.named(f"{tmp_path}/nowhere.py:make")
+
+
+def test_a_model_belongs_to_one_framework(file: Path) -> None:
+    ended = command("run", "smoke", "--model", f"{file}:make", "--framework", "all")
+    assert "--model is a model of one framework" in sentence(ended)
+
+
+def test_a_workload_beside_a_model_is_refused(file: Path) -> None:
+    assert "--workload names a workload of this project" in sentence(
+        run(file, "--workload", "resnet50")
+    )
+
+
+def test_a_suite_of_our_own_workloads_is_refused(file: Path) -> None:
+    assert "leave --model out" in sentence(run(file, suite_name="recovery"))
+
+
+def test_a_text_that_kills_its_process_is_told(file: Path) -> None:
+    file.write_text("import os, signal\ndef make():\n    os.kill(os.getpid(), signal.SIGKILL)\n")
+    assert "its process ended with signal SIGKILL" in sentence(run(file))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return 3", "train.py:make: it must return a dictionary of numpy arrays, not an int"),
+        ("return {'a': [1]}", "'a' must be a numpy array of numbers, not a list"),
+        ("return {'a': np.array(['x'])}", "not an array of <U1"),
+        ("return nothing", "train.py:3: NameError"),
+        ("import nowhere", "train.py:3: ModuleNotFoundError"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_its_line(file: Path, body: str, expected: str) -> None:
+    file.write_text(f"import numpy as np\ndef make():\n    {body}\n")
+    assert expected in sentence(run(file))

@@ -1,0 +1,56 @@
+"""`ckptbench list methods --how METHOD` prints the lines of a training script."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from stubs import command
+
+from harness.driver import catalog, script
+from harness.driver.declarations import Listed
+
+
+def test_a_method_that_several_frameworks_have_is_printed_for_each() -> None:
+    done = command("list", "methods", "--how", "safetensors")
+    assert done.status == 0
+    titles = [line for line in done.output.splitlines() if line.startswith("# safetensors in")]
+    assert titles == [
+        "# safetensors in jax: save",
+        "# safetensors in jax: load",
+        "# safetensors in pytorch: save",
+        "# safetensors in pytorch: load",
+    ]
+    assert "save_file(tensors, path)" in done.output
+
+
+def test_all_methods_of_all_frameworks_declare_lines() -> None:
+    text = command("list", "methods", "--how", "all").output
+    ast.parse(text)
+    for framework in catalog.frameworks().values():
+        for method in framework.methods.values():
+            title = f"# {method.name} in {framework.name}: "
+            is_measured_alone = framework.floor or method.listed is Listed.TEST_DOUBLE
+            assert (f"{title}save\n" in text) is not is_measured_alone
+            assert (f"{title}load\n" in text) is not is_measured_alone
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["methods", "--how", "torch-sav"], "unknown method 'torch-sav'; did you mean"),
+        (["methods", "--how", "buffered"], "method buffered of raw declares no lines"),
+        (["suites", "--how", "dcp"], "--how is about a method, so list methods"),
+    ],
+)
+def test_a_wrong_method_gets_one_sentence(arguments: list[str], sentence: str) -> None:
+    done = command("list", *arguments)
+    assert done.status == 2
+    assert sentence in done.errors
+    assert not done.output
+
+
+def test_the_lines_of_an_engine_stand_between_those_of_the_framework() -> None:
+    text = script.how({"jax": catalog.frameworks()["jax"]}, "deepfreeze-sync")
+    places = [text.index(part) for part in ("arrays = {", "freezer = ", ": load", "unflatten")]
+    assert places == sorted(places)
