@@ -11,6 +11,7 @@ This module imports the standard library and `workloads` alone.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -288,6 +289,51 @@ class Method(ABC, Generic[StateT]):
 
     def close(self) -> None:
         """Give back the resources that `open` made."""
+
+
+class PeerLost(Exception):
+    """A rank has died, as the framework's own means to add up have noticed."""
+
+
+class Peers(ABC):
+    """The ranks of a job that add up by the framework's own means, and not over MPI.
+
+    It is made before the framework starts, because a framework joins its ranks before it looks for
+    devices.
+    """
+
+    over_mpi = False
+    """The ranks meet in a communicator of MPI, which is made anew where some of them die."""
+
+    def __init__(self, place: Place) -> None:
+        """Join the ranks that meet at `place.rendezvous`."""
+        self.place = place
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Let the ranks exchange something in a block. Raises PeerLost if one of them dies in it.
+
+        Ranks that can go on without the dead all leave the block in the same way.
+        """
+        yield
+
+    @abstractmethod
+    def add_up(self, values: memoryview, team: Any) -> memoryview:
+        """Return the sum over the ranks of float32 values, with format "f" and one dimension.
+
+        `team` is the communicator in which ranks meet `over_mpi`. Raises PeerLost.
+        """
+
+    def survivors(self) -> tuple[int, ...]:
+        """Return the ranks that live after a PeerLost. They go on without the others."""
+        raise NotImplementedError(f"{type(self).__name__} cannot go on without a rank")
+
+    def go_on_with(self, ranks: tuple[int, ...]) -> None:
+        """Add up over these ranks alone from now on."""
+        raise NotImplementedError(f"{type(self).__name__} cannot go on without a rank")
+
+    def leave(self) -> None:
+        """Prepare for the end of this process, when all ranks are done."""
 
 
 class NothingToRestore(FileNotFoundError):

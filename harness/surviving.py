@@ -22,7 +22,8 @@ of them have what the block exchanged, or all of them raise RankLost. So nobody 
 
 Processes beyond the first `members` are spares. They call `wait`, until they take the slot of a
 dead member, or until the others are done. A slot is the number of a member. It stays the same when
-others die, and a spare takes it over.
+others die, and a spare takes it over. Where no spare waits, a repair can start a process with the
+command `spawn`. That process calls `SurvivingWorld.take_over`.
 
 Source of the method: Bland et al., "Post-failure recovery of MPI communication capability", IJHPCA
 27(3), 2013 (revoke, shrink, agree).
@@ -34,16 +35,20 @@ MPI_Finalize, which can then hang.
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
 _DONE_TAG = 4242
+_READY_TAG = 4243
 _SPARE = -1
+_JOIN_LIMIT_S = 10.0  # of a spawned process that is ready
+_LOOK_S = 0.01  # between two looks for a spawned process, which needs the processors itself
 _TOO_EARLY = "a rank died before the world was made; start the job again"
 
 
@@ -77,20 +82,40 @@ class Repair:
         return tuple(sorted({*self.taken, *self.behind}))
 
 
+class _Claim(NamedTuple):
+    """The words of one process before the slots are given out.
+
+    `slot` and `step` are -1 for a spare, and `slots` are all slots before the failure.
+    """
+
+    slot: int
+    step: int
+    slots: tuple[int, ...]
+    may_spawn: bool
+
+
 class SurvivingWorld:
     """The members that work together in slots, and the spares that wait."""
 
-    def __init__(self, comm: Any, members: int | None = None, fills_slots: bool = True) -> None:
+    spawn_limit_s = 120.0
+    """A spawned process must be ready so soon; the survivors then go on without it."""
+
+    def __init__(
+        self,
+        comm: Any,
+        members: int | None = None,
+        fills_slots: bool = True,
+        spawn: Sequence[str] = (),
+    ) -> None:
         """Take a communicator, of which the first `members` ranks work; None for all of them.
 
-        With `fills_slots`, spares take the slots of the dead. Errors of `comm` are returned from
-        now on. Raises RankLost if a rank dies before the world is made.
+        With `fills_slots`, spares take the slots of the dead, and processes that start with the
+        command `spawn` take those that are left. Errors of `comm` are returned from now on. Raises
+        RankLost if a rank dies before the world is made.
         """
         rank, size = comm.Get_rank(), comm.Get_size()
         members = size if members is None else members
-        self._fills_slots = fills_slots
-        self.slot = rank if rank < members else _SPARE
-        self.slots = tuple(range(members))
+        self._begin(rank if rank < members else _SPARE, tuple(range(members)), fills_slots, spawn)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         try:
             # It copies a communicator, and unlike Dup it returns when a rank dies meanwhile.
@@ -102,7 +127,45 @@ class SurvivingWorld:
             # Whoever waits in one of these calls must not wait for ever.
             _revoke(comm)
             raise RankLost(_TOO_EARLY) from None
+
+    @classmethod
+    def take_over(cls, spawn: Sequence[str] = ()) -> tuple[SurvivingWorld, Repair]:
+        """Take a slot in this process, which survivors have spawned in a repair.
+
+        Call it as late as possible, when this process is ready to be given the state, because the
+        survivors sleep until then. Raises RankLost if another one dies meanwhile. The survivors
+        then go on without this process.
+        """
+        world = cls.__new__(cls)
+        world._begin(_SPARE, (), True, spawn)
+        # If a parent dies just now, the call that brings all together can wait for ever.
+        give_up = threading.Timer(_JOIN_LIMIT_S, os._exit, (1,))
+        give_up.start()
+        try:
+            parents = _returning_errors(MPI.Comm.Get_parent())
+            ranks = range(parents.Get_remote_size())
+            # Nobody waits for these messages to arrive, because a parent may be dead.
+            messages = [parents.Isend(b"", dest=rank, tag=_READY_TAG) for rank in ranks]
+            everyone = _returning_errors(parents.Merge(high=True))
+            repair = world._divide(everyone, _SPARE)
+            MPI.Request.Testall(messages)
+        except MPI.Exception:
+            repair = None
+        give_up.cancel()
+        if repair is None:
+            raise RankLost("a rank died while this process took its slot")
+        return world, repair
+
+    def _begin(
+        self, slot: int, slots: tuple[int, ...], fills_slots: bool, spawn: Sequence[str]
+    ) -> None:
+        self.slot = slot
+        self.slots = slots
         self.agreement_s = 0.0  # the last agreement of members took so long
+        self._fills_slots = fills_slots
+        self._spawn = tuple(spawn)
+        # until a spawned process has died before it had its slot
+        self._may_spawn = fills_slots and bool(spawn)
 
     @property
     def is_spare(self) -> bool:
@@ -204,23 +267,80 @@ class SurvivingWorld:
     ) -> Repair | None:
         """Give out the slots among survivors; None if another one failed in the meantime."""
         try:
-            holders = survivors.allgather((self.slot, step))
+            claims = survivors.allgather(self._claim(step))
             if before_agreement is not None:
                 before_agreement()
-            repair, slots_by_rank = _assigned(holders, self.slots, self._fills_slots)
-            team = _split(survivors, slots_by_rank[survivors.Get_rank()])
-            succeeded = True
         except MPI.Exception:
             _revoke(survivors)
-            succeeded = False
-        if not _agreed(survivors, succeeded):
+            claims = []
+        if not _agreed(survivors, bool(claims)):
             return None
-        self._everyone = survivors
+        missing = _vacant(claims) if all(claim.may_spawn for claim in claims) else 0
+        if missing == 0:
+            return self._divide(survivors, step)
+        everyone = self._grown(survivors, missing)
+        return None if everyone is None else self._divide(everyone, step)
+
+    def _grown(self, survivors: Any, missing: int) -> Any:
+        """Return a communicator of the survivors and of as many processes as are missing.
+
+        They are spawned now. Return None, and spawn no others, where one of them or a survivor dies
+        before all are together.
+        """
+        everyone = MPI.COMM_NULL
+        try:
+            command, arguments = self._spawn[0], list(self._spawn[1:])
+            children = _returning_errors(survivors.Spawn(command, arguments, maxprocs=missing))
+            self._await_ready(children, missing)
+            everyone = _returning_errors(children.Merge(high=False))
+        except (MPI.Exception, TimeoutError):
+            _revoke(survivors)
+        if _agreed(survivors, everyone != MPI.COMM_NULL):
+            return everyone
+        _revoke(everyone)
+        self._may_spawn = False
+        return None
+
+    def _await_ready(self, children: Any, count: int) -> None:
+        """Return when all spawned processes are ready. Raises TimeoutError after `spawn_limit_s`.
+
+        MPI notices no death of a process that has not joined, so nothing but the limit ends this.
+        A call that waits would take a processor from those for which it waits.
+        """
+        deadline_s = time.monotonic() + self.spawn_limit_s
+        for child in range(count):
+            while not children.Iprobe(source=child, tag=_READY_TAG):
+                if time.monotonic() > deadline_s:
+                    raise TimeoutError
+                time.sleep(_LOOK_S)
+            children.Recv(bytearray(), source=child, tag=_READY_TAG)
+
+    def _divide(self, everyone: Any, step: int) -> Repair | None:
+        """Give out the slots among these processes; None if one of them failed meanwhile."""
+        try:
+            claims = everyone.allgather(self._claim(step))
+            repair, slots_by_rank = _assigned(
+                [(claim.slot, claim.step) for claim in claims],
+                max((claim.slots for claim in claims), key=len),
+                self._fills_slots,
+            )
+            team = _split(everyone, slots_by_rank[everyone.Get_rank()])
+            succeeded = True
+        except MPI.Exception:
+            _revoke(everyone)
+            succeeded = False
+        if not _agreed(everyone, succeeded):
+            _revoke(everyone)
+            return None
+        self._everyone = everyone
         self.team = team
-        self.slot = slots_by_rank[survivors.Get_rank()]
+        self.slot = slots_by_rank[everyone.Get_rank()]
         self.slots = repair.slots
         self._note_members(slots_by_rank)
         return repair
+
+    def _claim(self, step: int) -> _Claim:
+        return _Claim(self.slot, step, self.slots, self._may_spawn)
 
     def _split(self) -> Any:
         slots_by_rank = self._everyone.allgather(self.slot)
@@ -267,6 +387,12 @@ def _assigned(
         source=source,
     )
     return repair, slots_by_rank
+
+
+def _vacant(claims: list[_Claim]) -> int:
+    """Return how many slots nobody holds, and no spare can take."""
+    slots = max((claim.slots for claim in claims), key=len)
+    return max(0, len(slots) - len(claims))
 
 
 def _split(comm: Any, slot: int) -> Any:

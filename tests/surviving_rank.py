@@ -1,7 +1,8 @@
 """One rank of a job that survives: it adds up numbers in steps, and dies where it is told to.
 
-Arguments: the number of members, the number of steps, and deaths such as `1:8`, by which rank 1
-dies before its eighth call of MPI. Each rank prints its slot and its sum at the end.
+Arguments: the number of members, the number of steps, `spares` or `spawn` for what takes the slots
+of the dead, and deaths such as `1:8`, by which rank 1 dies before its eighth call of MPI. A spawned
+process has the rank -1 there. Each rank prints its slot and its sum at the end.
 """
 
 from __future__ import annotations
@@ -55,16 +56,26 @@ def items_of(slot: int, slots: tuple[int, ...]) -> range:
     return range(ITEMS * index // len(slots), ITEMS * (index + 1) // len(slots))
 
 
-def main(members: int, steps: int, deaths: dict[int, int]) -> None:
-    rank = MPI.COMM_WORLD.Get_rank()
+def main(members: int, steps: int, spawns: bool, deaths: dict[int, int]) -> None:
+    spawn = [sys.executable, "-m", "tests.surviving_rank", *sys.argv[1:]] if spawns else []
+    is_spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
+    rank = -1 if is_spawned else MPI.COMM_WORLD.Get_rank()
+    SurvivingWorld.spawn_limit_s = 5.0
     Counted.dies_before = deaths.get(rank, 0)
+    step, total = 0, 0
     try:
-        world = SurvivingWorld(Counted(MPI.COMM_WORLD), members)
+        if is_spawned:
+            # Nothing of its own is counted but what it does before it takes its slot.
+            if Counted.dies_before:
+                os.kill(os.getpid(), signal.SIGKILL)
+            world, repair = SurvivingWorld.take_over(spawn)
+            step, total = taken_over(world, repair, total)
+        else:
+            world = SurvivingWorld(Counted(MPI.COMM_WORLD), members, spawn=spawn)
     except RankLost as error:
         print(error, flush=True)
         # A usual exit calls MPI_Finalize, which can hang after a failure.
         os._exit(1)
-    step, total = 0, 0
     if world.is_spare:
         repair = world.wait(pause_s=0.01)
         if repair is None:
@@ -100,5 +111,6 @@ def taken_over(world: SurvivingWorld, repair: Any, total: int) -> tuple[int, int
 
 
 if __name__ == "__main__":
-    told = [pair.split(":") for pair in sys.argv[3:]]
-    main(int(sys.argv[1]), int(sys.argv[2]), {int(rank): int(call) for rank, call in told})
+    told = [pair.split(":") for pair in sys.argv[4:]]
+    dying = {int(rank): int(call) for rank, call in told}
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "spawn", dying)

@@ -58,6 +58,14 @@ def test_ranks_are_started_by_the_mpirun_on_the_path(started: Launch, on_path: P
     assert launch.argv("mpirun", started, []) == [mpirun, "-n", "2", *mapping, *worker(started)]
 
 
+def test_a_launcher_of_the_frameworks_own_starts_the_worker(started: Launch) -> None:
+    start = replace(started, own=("-m", "launcher", "--ranks={ranks}"))
+    interpreter, *arguments = worker(started)
+    expected = [interpreter, "-m", "launcher", "--ranks=2", *arguments]
+    # Where setpriv ties the job to this process, its prefix comes first.
+    assert launch.argv("mpirun", start, [])[-len(expected) :] == expected
+
+
 def test_the_mpirun_beside_the_interpreter_comes_first(started: Launch, on_path: Path) -> None:
     command(on_path, "mpirun")
     beside = command(started.interpreter.parent, "mpirun")

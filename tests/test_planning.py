@@ -426,3 +426,33 @@ def test_what_no_other_number_of_ranks_can_load_is_unsupported(tmp_path: Path) -
         ("plain", 4, True),
         ("any", 4, False),
     ]
+
+
+PEERS = """
+[peers.torchrun]
+class = "adapters.elastic.launched:Launched"
+launch = ["-m", "launcher", "--ranks={ranks}"]
+description = "a launcher of its own"
+"""
+
+
+def test_a_way_of_a_frameworks_own_is_planned_where_it_is_declared(tmp_path: Path) -> None:
+    default = {"plain": 'listed = "default"'}
+    plain = declared(tmp_path, "plain", default)
+    elastic = declared(tmp_path, "elastic", default, head=HEAD + PEERS)
+    text = sweeps_of(
+        {
+            "experiment": "recovery",
+            "way": ["shrink", "torchrun", "live-devices"],
+            "world": 2,
+            "samples": None,
+        }
+    )
+    planned = planning.plan(read_suite(tmp_path, text), [plain, elastic])
+    ways = [(item.case.framework, item.case.settings["way"]) for item in planned]
+    assert ways == [("plain", "shrink"), ("elastic", "shrink"), ("elastic", "torchrun")]
+    assert [item.case.peers for item in planned[:2]] == [{}, {}]
+    assert planned[2].case.peers == {
+        "class": "adapters.elastic.launched:Launched",
+        "launch": ["-m", "launcher", "--ranks={ranks}"],
+    }

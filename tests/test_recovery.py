@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from harness.experiments.recovery import SPARE_WAYS, WAYS, plans, timeline
+from harness.experiments.recovery import WAYS, plans, timeline
 from harness.experiments.recovery.events import Event, EventLog, read_events
 from harness.experiments.recovery.script import (
     MICRO_BATCHES,
@@ -57,7 +58,7 @@ def test_every_way_has_six_kills_of_ranks_that_live(way: str, members: int) -> N
         living = set(range(members))
         for kill in each.kills:
             assert kill.slot in living
-            if way not in SPARE_WAYS and way != "restart":
+            if not WAYS[way].newcomer and not WAYS[way].restarts:
                 living.remove(kill.slot)
         assert living
         assert each.steps > max(kill.step for kill in each.kills)
@@ -70,7 +71,7 @@ def test_steps_are_lost_in_every_kill_of_a_rollback() -> None:
 
 def test_the_undisturbed_run_is_as_long_as_the_longest_one() -> None:
     longest = max(each.steps for way in WAYS for each in plans.scripts(way, 4, mirror=False))
-    assert plans.undisturbed(4).steps >= longest
+    assert plans.undisturbed(4, "restart").steps >= longest
 
 
 def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -84,14 +85,17 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
     EventLog(tmp_path, 2).write("step", step=4)
-    with (tmp_path / "rank-2.jsonl").open("a") as file:
+    with (tmp_path / f"2-{os.getpid()}.jsonl").open("a") as file:
         file.write('{"name": "do')
-    (event,) = read_events(tmp_path)
-    assert (event.rank, event.name, event.values) == (2, "step", {"step": 4})
+    started, step = read_events(tmp_path)
+    assert (step.rank, step.process) == (2, os.getpid())
+    assert (step.name, step.values) == ("step", {"step": 4})
+    assert started.name == "started"
+    assert started.at_ns < step.at_ns
 
 
 def events(*lines: tuple[int, int, str, dict[str, object]]) -> list[Event]:
-    return [Event(rank, name, at_ms * MS, values) for at_ms, rank, name, values in lines]
+    return [Event(rank, name, at_ms * MS, values, rank) for at_ms, rank, name, values in lines]
 
 
 KILL = Kill(6, "exchange", 1)
@@ -174,6 +178,57 @@ def test_a_rank_that_does_not_come_back_from_a_restart_is_told() -> None:
     second = Segment(script("restart"), restart_events(0, 1), 2000 * MS, "exit status 1")
     back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
     assert (back.back_ns, back.reason) == (None, "exit status 1")
+
+
+def test_a_job_whose_launcher_starts_it_again_has_a_segment_for_each_start() -> None:
+    """The first one ends when the first process of the second one is started."""
+    first = events(
+        (0, 10, "started", {}),
+        (1, 11, "started", {}),
+        (100, 11, "kill", {"step": 6, "instant": "exchange", "slot": 1}),
+        (120, 10, "detected", {"told": "Connection closed by peer"}),
+    )
+    second = [
+        *events((510, 20, "started", {}), (500, 21, "started", {})),
+        *[replace(event, process=event.process + 20) for event in restart_events(0, 1)],
+    ]
+    job = Segment(replace(script("torchrun"), members=2), [*first, *second], 2000 * MS, "")
+    before, after = timeline.starts(job)
+    assert before.events == first
+    assert (before.ended_ns, after.ended_ns) == (500 * MS, 2000 * MS)
+    back = timeline.restarted(before, 100 * MS, KILL, after, before=2)
+    assert (back.detect_ns, back.restart_ns, back.back_ns) == (400 * MS, 501 * MS, 1301 * MS)
+    assert back.told == "Connection closed by peer"
+
+
+def test_a_job_that_is_not_started_again_has_one_segment() -> None:
+    job = Segment(script("torchrun"), events((0, 10, "started", {}), STRUCK), 900 * MS, "broke")
+    (only,) = timeline.starts(job)
+    assert (only.ended_ns, only.reason) == (900 * MS, "broke")
+
+
+def test_the_start_of_a_spawned_process_is_a_part_of_its_own() -> None:
+    spawned = events(
+        STRUCK,
+        (110, 0, "detected", {}),
+        (600, 9, "ready", {}),
+        (610, 0, "repaired", {"slots": [0, 1], "lost": [1], "taken": [1], "step": 6}),
+        (612, 9, "repaired", {"slots": [0, 1], "lost": [1], "taken": [1], "step": 6}),
+        (620, 0, "restored", {"step": 6}),
+        (630, 9, "restored", {"step": 6}),
+        (650, 0, "done", {"step": 6}),
+        (640, 9, "done", {"step": 6}),
+    )
+    segment = Segment(script("peer-spawn"), spawned, 900 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 900 * MS, before=2)
+    parts = (back.detect_ns, back.restart_ns, back.reconfigure_ns, back.restore_ns)
+    assert parts == (10 * MS, 490 * MS, 12 * MS, 18 * MS)
+    assert back.back_ns == 550 * MS
+
+
+def test_kills_that_have_happened_are_left_out_of_the_script() -> None:
+    killed = script("torchrun", [KILL, Kill(10, "before", 0)])
+    assert killed.without([KILL]).kills == (Kill(10, "before", 0),)
 
 
 # The bits

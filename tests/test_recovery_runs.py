@@ -57,6 +57,13 @@ def test_every_way_comes_back_with_the_bits_that_it_must_have(measure: Measure) 
     assert rows["restart False"].times_faster is None, "buffered is not the default method"
 
 
+def test_a_spawned_process_takes_over_bit_by_bit(measure: Measure) -> None:
+    (row,) = ways_of(measure([killed("peer-spawn", "yes")])).values()
+    assert (row.came_back, row.same_as) == (KILLS, "all ranks"), row.not_back
+    assert row.restart is not None, "a new process starts and imports"
+    assert set(row.ranks_after) == {RANKS}
+
+
 def test_a_restart_from_a_method_that_loses_a_leaf_has_nobodys_bits(measure: Measure) -> None:
     run = measure([killed("restart", item=faulty("one-leaf-missing"))])
     (row,) = ways_of(run).values()
@@ -91,6 +98,14 @@ def test_training_survives_harder_failures(measure: Measure) -> None:
     assert {(row.way, row.failure): (row.status, row.verdict) for row in rows} == dict.fromkeys(
         pairs, ("ok", "passed")
     )
+
+
+@pytest.mark.parametrize("failure", ["rank-0", "in-repair", "stopped"])
+def test_spawned_processes_survive_harder_failures(measure: Measure, failure: str) -> None:
+    item = of_ranks(planned("buffered"), "drill", way="peer-spawn", failure=failure)
+    item = replace(item, case=replace(item.case, world=4))
+    (row,) = measure([item]).rows
+    assert (row.status, row.verdict) == ("ok", "passed"), row.reason
 
 
 def test_a_failure_that_a_way_cannot_have_is_refused(measure: Measure) -> None:

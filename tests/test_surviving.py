@@ -27,7 +27,9 @@ END_S = 10  # for ranks whose launcher is gone
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside the interpreter")
 
 
-def started(ranks: int, members: int, *deaths: str, steps: int = STEPS) -> subprocess.Popen[str]:
+def started(
+    ranks: int, members: int, *deaths: str, steps: int = STEPS, newcomers: str = "spares"
+) -> subprocess.Popen[str]:
     """Start a job of ranks under mpirun."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -36,7 +38,8 @@ def started(ranks: int, members: int, *deaths: str, steps: int = STEPS) -> subpr
     }
     start = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), "--bind-to", "none"]
     mapping = ["--map-by", f"ppr:{ranks}:node:oversubscribe"]
-    rank = [sys.executable, "-m", "tests.surviving_rank", str(members), str(steps), *deaths]
+    arguments = [str(members), str(steps), newcomers, *deaths]
+    rank = [sys.executable, "-m", "tests.surviving_rank", *arguments]
     return subprocess.Popen(
         [*start, *mapping, *rank],
         cwd=ROOT,
@@ -47,17 +50,36 @@ def started(ranks: int, members: int, *deaths: str, steps: int = STEPS) -> subpr
     )
 
 
-def run_ranks(ranks: int, members: int, *deaths: str) -> list[tuple[int, int, int, int]]:
-    """Return slot, slots, sum and calls of every rank that came to its end."""
-    job = started(ranks, members, *deaths)
+def run_ranks(
+    ranks: int, members: int, *deaths: str, newcomers: str = "spares"
+) -> list[tuple[int, int, int, int]]:
+    """Return slot, slots, sum and calls of every rank that came to its end.
+
+    After a spawn, mpirun may hang although all ranks are done. It is ended then.
+    """
+    job = started(ranks, members, *deaths, newcomers=newcomers)
     try:
         output, _ = job.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        if newcomers != "spawn":
+            raise
+        end(job)
+        output, _ = job.communicate()
     finally:
         job.kill()
     found = DONE.findall(output)
     return sorted(
         (int(slot), int(slots), int(total), int(calls)) for slot, slots, total, calls in found
     )
+
+
+def end(job: subprocess.Popen[str]) -> None:
+    """End a job and its processes."""
+    processes = psutil.Process(job.pid).children(recursive=True)
+    job.kill()
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def test_a_spare_takes_the_lowest_lost_slot() -> None:
@@ -146,6 +168,27 @@ def test_a_spare_may_die_while_it_waits() -> None:
         (0, 2, WHOLE),
         (1, 2, WHOLE),
     ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_a_process_that_is_spawned_takes_the_slot_of_a_dead_one() -> None:
+    """mpirun may hang afterwards or end with an error although all was right."""
+    results = run_ranks(3, 3, "1:11", newcomers="spawn")
+    assert [(slot, slots, total) for slot, slots, total, _ in results] == [
+        (slot, 3, WHOLE) for slot in range(3)
+    ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.patient
+@pytest.mark.parametrize("death", ["0:22", "0:24", "-1:1"])
+def test_survivors_go_on_without_a_process_that_cannot_join(death: str) -> None:
+    """A parent dies while the process starts, or the process itself does."""
+    results = run_ranks(3, 3, "1:11", death, newcomers="spawn")
+    assert {total for _, _, total, _ in results} == {WHOLE}
+    assert {slot for slot, *_ in results} >= {2}
 
 
 @needs_mpirun

@@ -37,7 +37,9 @@ class Jax(Framework[State]):
             )
         self.device = jax.local_devices()[0]
         self.host = jax.local_devices(backend="cpu")[0]
-        self.strategy = strategy(place, jax.devices())
+        # A process that trains alone may have joined others, whose devices are not for it.
+        devices = jax.devices() if place.world > 1 else jax.local_devices()
+        self.strategy = strategy(place, devices)
 
     def build(self, workload: Workload, seed: int) -> State:
         return new_state(workload, seed, self.strategy)

@@ -41,7 +41,7 @@ class OneRank:
         """Take the place and the devices of all ranks, in the order of the ranks."""
         self.rank = place.rank
         self.world = place.world
-        # A process that started alone sees its own device only, whatever rank it has.
+        # A process that trains alone is given its own device only, whatever rank it has.
         self.device = devices[place.rank if place.world > 1 else 0]
 
     @property

@@ -127,6 +127,7 @@ def read(path: Path) -> FrameworkEntry:
         methods=methods,
         folder=path.parent,
         strategies=declared.strategies,
+        peers=declared.peers,
         environments=declared.environments,
         **declared.framework.model_dump(by_alias=True),
     )

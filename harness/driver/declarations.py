@@ -217,6 +217,19 @@ class Strategy(tables.Table):
     sharded: bool = False  # no rank holds the whole state
 
 
+class PeersEntry(tables.Table):
+    """The keys of `[peers.NAME]`: how ranks add up by the framework's own means.
+
+    The name is a way back of experiment `recovery`, which this framework then has.
+    """
+
+    class_path: ClassPath
+    # the arguments of the interpreter that start the ranks, where mpirun does not; `{ranks}` stands
+    # for their number, and the worker's own arguments follow
+    launch: tuple[str, ...] = Field(default=(), strict=False)
+    description: str
+
+
 class Script(tables.Table):
     """The keys of `[framework.script]`: the lines around those of an engine of several frameworks.
 
@@ -262,6 +275,7 @@ class FrameworkEntry(FrameworkTable):
     folder: Path
     methods: dict[str, MethodEntry]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    peers: dict[str, PeersEntry] = Field(default_factory=dict)
     environments: dict[str, PackagesTable] = Field(default_factory=dict)
     # the outside code that it is; empty for a framework of this project
     origin: str = ""
@@ -319,6 +333,7 @@ class AdapterFile(tables.Table):
     framework: FrameworkTable
     methods: dict[str, MethodTable]
     strategies: dict[str, Strategy] = Field(default_factory=dict)
+    peers: dict[str, PeersEntry] = Field(default_factory=dict)
     environments: dict[str, PackagesTable] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -83,6 +83,7 @@ class JobRunner:
             nodes=nodes,
             mpi=self._mpi,
             options=tuple(options),
+            own=_own_launcher(job),
         )
         launcher = job.tasks[0].case.launcher if job.world > 1 else "local"
         ranks_on_one_machine = job.world > 1 and nodes <= 1
@@ -162,6 +163,11 @@ class JobRunner:
         size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
         sweep_s = _SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
         return _SLOWEST_START_S + max(size_bytes / _SLOWEST_METHOD_BYTES_PER_S, sweep_s)
+
+
+def _own_launcher(job: Job) -> tuple[str, ...]:
+    """Return what starts the ranks by the framework's own launcher; empty for mpirun."""
+    return tuple(job.tasks[0].case.peers.get("launch", ())) if job.tasks else ()
 
 
 def _restores_from_memory(job: Job) -> bool:

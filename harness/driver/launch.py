@@ -42,6 +42,9 @@ class Launch:
     nodes: int = 0
     mpi: OpenMpi | None = None
     options: tuple[str, ...] = ()
+    # the arguments of the interpreter that start the ranks by a launcher of the framework's own,
+    # which then takes the place of mpirun
+    own: tuple[str, ...] = ()
 
     @property
     def worker(self) -> list[str]:
@@ -68,6 +71,12 @@ def mpirun(launch: Launch) -> list[str]:
     return [_mpirun(launch), *launch.options, *ranks, *unbound, *launch.worker]
 
 
+def own(launch: Launch) -> list[str]:
+    """Start ranks on this machine by the framework's own launcher."""
+    arguments = [argument.format(ranks=launch.world) for argument in launch.own]
+    return [str(launch.interpreter), *arguments, *launch.worker[1:]]
+
+
 LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
 
 
@@ -78,7 +87,8 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     """
     if launcher not in LAUNCHERS:
         raise nearest("launcher", launcher, LAUNCHERS)
-    return [*_tied_to_parent(launcher), *tracer, *LAUNCHERS[launcher](launch)]
+    command = own(launch) if launch.own else LAUNCHERS[launcher](launch)
+    return [*_tied_to_parent(launcher), *tracer, *command]
 
 
 def environment(

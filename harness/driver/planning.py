@@ -167,10 +167,23 @@ def _cells(
 ) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds, model):
+            if not _has_peers(framework, sweep, shape):
+                continue
             # The model takes part in every sweep, and so do all methods that any sweep lists.
             listed = _listed(sweeps, shape.workload if model is None else None)
             for strategy in _strategies(framework, sweep, shape.world):
                 yield from _cells_of(framework, sweep, shape, strategy, listed, requested)
+
+
+def _has_peers(framework: FrameworkEntry, sweep: Sweep, shape: Shape) -> bool:
+    """Return whether a framework declares the peers that a shape's settings need, if any."""
+    return all(name in framework.peers for name in _peers_of(sweep, shape))
+
+
+def _peers_of(sweep: Sweep, shape: Shape) -> list[str]:
+    """Return the values of a shape's settings that only some frameworks declare."""
+    keys = experiments.experiment(sweep.experiment).suite_keys
+    return [value for key, value in shape.settings.items() if value in keys[key].declared_as_peers]
 
 
 def _cells_of(
@@ -341,11 +354,20 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         from_memory=method.from_memory,
         arm=choices.arm,
         settings=settings,
+        peers=_peers(cell),
         model=shape.model,
         adapter=cell.framework.origin_of(method),
         own_environment=cell.framework.environment_of(method),
         **fields_of_case,
     )
+
+
+def _peers(cell: _Cell) -> dict[str, Any]:
+    """Return the framework's own means by which the ranks of a case add up; empty for MPI."""
+    for name in _peers_of(cell.sweep, cell.shape):
+        entry = cell.framework.peers[name]
+        return {"class": entry.class_path, "launch": list(entry.launch)}
+    return {}
 
 
 def _unsupported(cell: _Cell) -> str:

@@ -27,6 +27,7 @@ _LATER_FIELDS = (
     "from_memory",
     "arm",
     "settings",
+    "peers",
     "adapter",
     "own_environment",
 )
@@ -88,6 +89,9 @@ class Case:
     arm: str = ""  # which side of a comparison, where a run has two
     # values of an experiment's own suite keys, but for those that have a field above
     settings: dict[str, Any] = field(default_factory=dict)
+    # The framework's own means by which ranks add up: `class`, and in `launch` the arguments of the
+    # interpreter that start the ranks, where mpirun does not. Empty where they add up over MPI.
+    peers: dict[str, Any] = field(default_factory=dict)
     # Where the user's own model is; None for a workload of this project. `workload` and `preset`
     # then hold its name and the digest of its text.
     model: OwnModel | None = None

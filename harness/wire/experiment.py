@@ -67,6 +67,7 @@ class SuiteKey:
     sweep that leaves the key out has `default`. Where that is None, every sweep must have the key.
     `in_words` returns what a case's name has of a value; empty where it goes without saying.
     `option` is the option of `ckptbench run` that replaces the suite's values; empty for none.
+    A framework has a value in `declared_as_peers` only if it declares peers of that name.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
@@ -76,6 +77,7 @@ class SuiteKey:
     default: int | str | None = None
     in_words: Callable[[Any], str] | None = None
     option: str = ""
+    declared_as_peers: tuple[str, ...] = ()
 
     def why_not(self, value: object) -> str:
         """Return which values the key takes instead of this one; empty where it takes it."""

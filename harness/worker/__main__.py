@@ -10,12 +10,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import workloads
-from adapters.base import DirectIo, Framework, Place
+from adapters.base import DirectIo, Framework, Peers, Place
 from harness import experiments
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.experiment import Stage
@@ -28,7 +29,7 @@ from harness.worker.failures import record_failure
 from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
 from harness.worker.tracing import run_traces
-from harness.worker.world import World, join
+from harness.worker.world import SPAWNED, SeparateWorld, World, join
 from workloads import Workload
 
 _FORKED_AT_MOST_S = 60  # of one task
@@ -36,10 +37,18 @@ _FORKED_AT_MOST_S = 60  # of one task
 StageFunction = Callable[[Bench, Entries], None]
 
 
-def main(job_file: str, folder: str) -> None:
+def main(job_file: str, folder: str, started: str = "") -> None:
     """Read the job, do it, and mark that it was done to the end."""
     job = job_from_json(Path(job_file).read_text())
-    world = join(job.world)
+    if started == SPAWNED:
+        # It is no rank of the driver's, which reads nothing there.
+        folder = f"{folder}/{SPAWNED}-{os.getpid()}"
+        Path(folder).mkdir()
+        world = World()
+    elif _launches_itself(job):
+        world = SeparateWorld()
+    else:
+        world = join(job.world)
     on_nodes = world.ranks_here < world.size
     output = Output(Path(folder), world.rank, job.process, on_nodes=on_nodes)
     if job.role == CALIBRATE:
@@ -133,6 +142,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         local_rank=world.local_rank,
         strategy=case.strategy if world.size > 1 and not is_alone else "",
     )
+    peers = _join_peers(case, place, world)
     framework.start(place)
     bench = Bench(
         job=job,
@@ -143,11 +153,26 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         ceiling=Ceiling(job.storage, folders.ceilings, world),
         backer=Backer(),
         folders=folders,
+        peers=peers,
     )
     if world.rank == 0 or bench.every_rank_writes:
         output.write(worker_record(job, world, case.device))
     bench.thread_errors.watch()
     return bench
+
+
+def _join_peers(case: Case, place: Place, world: World) -> Peers | None:
+    """Join the ranks by the framework's own means; None where the case has none."""
+    if not case.peers:
+        return None
+    joined = replace(place, world=world.size, rendezvous=world.rendezvous())
+    peers: Peers = load_class(case.peers["class"])(joined)
+    return peers
+
+
+def _launches_itself(job: Job) -> bool:
+    """Return whether the framework's own launcher starts the ranks of a job."""
+    return bool(job.tasks) and bool(job.tasks[0].case.peers.get("launch"))
 
 
 def worker_record(job: Job, world: World, device: str) -> WorkerRecord:
@@ -253,4 +278,4 @@ def _direct_io(settings: Storage) -> DirectIo:
 if __name__ == "__main__":
     # Forget a folder that an import has chosen: the driver has pointed TMPDIR into scratch.
     tempfile.tempdir = None
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from adapters.base import Coverage, Framework, Method, Place
+from adapters.base import Coverage, Framework, Method, Peers, Place
 from harness.wire.case import TRACE, Case, Job, OwnModel, Task
 from harness.wire.folders import Folders
 from harness.wire.records import Backing, FindingRecord, IsolatedRecord, Record, Weight
@@ -76,6 +76,7 @@ class Bench:
     thread_errors: ThreadErrors = field(default_factory=ThreadErrors)
     workload: Workload | OwnModel | None = None
     state: Any = None
+    peers: Peers | None = None  # the framework's own means by which the ranks add up
     fresh_bytes: int = 0  # random bytes in the state
     _digests: Digests | None = None
     _sums: unchanged_state.Sums | None = None

@@ -8,6 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any, TypeVar
 
+SPAWNED = "spawned"
+"""The worker's last argument in a process that ranks have spawned, and not the driver."""
+
 T = TypeVar("T")
 
 
@@ -145,6 +148,28 @@ class MpiWorld(World):
         self._mpi.Finalize()
         # A normal exit can be aborted by communication threads of a framework that are still
         # joinable.
+        os._exit(0)
+
+
+class SeparateWorld(World):
+    """The ranks that a framework's own launcher started. They do not meet here.
+
+    Such launchers tell each rank its number and where all meet in these variables of the
+    environment.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank = int(os.environ["RANK"])
+        self.size = int(os.environ["WORLD_SIZE"])
+        self.local_rank = int(os.environ["LOCAL_RANK"])
+        self.ranks_here = int(os.environ["LOCAL_WORLD_SIZE"])
+
+    def rendezvous(self) -> tuple[str, int] | None:
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    def leave(self) -> None:
+        # Threads of a framework could abort a normal exit.
         os._exit(0)
 
 

@@ -42,7 +42,7 @@ def _record(
     states = timeline.digests(segment.events).get(script.steps, {})
     finished = {slot: states[slot] for slot in holders if slot in states}
     ended = bool(holders) and len(finished) == len(holders)
-    everyone = references.of(case, plans.undisturbed(script.members))
+    everyone = references.of(case, plans.undisturbed(script.members, script.way))
     fewer = {} if script.fills_slots else references.of(case, _leaving(script))
     return DrillRecord(
         kind="drill",

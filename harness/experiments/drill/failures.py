@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.experiments.recovery import SPARE_WAYS
+from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.records import SameAs
 from harness.experiments.recovery.script import SAVE_EVERY, Kill, Script
 
@@ -15,10 +15,10 @@ _RANKS_OF_TWO = 4
 
 def why_not(failure: str, way: str, members: int) -> str:
     """Return why a way has no such failure, or a world too few ranks; empty where it can be."""
-    if failure == "in-save" and way in ("peer-spare", "shrink", "shrink-drop"):
+    if failure == "in-save" and WAYS[way].state_from == "peers":
         return "this way saves no checkpoints"
-    if failure == "down-to-one" and way in SPARE_WAYS:
-        return "spares take the places of the dead, so nobody is ever alone"
+    if failure == "down-to-one" and WAYS[way].newcomer:
+        return "newcomers take the places of the dead, so nobody is ever alone"
     if failure in _OF_TWO and members < _RANKS_OF_TWO:
         return f"it needs at least {_RANKS_OF_TWO} ranks, so that the two dead are no neighbours"
     return ""
@@ -31,20 +31,20 @@ def script_of(failure: str, way: str, members: int) -> Script:
     return Script(
         way=way,
         members=members,
-        spares=deaths if way in SPARE_WAYS else 0,
+        spares=deaths if WAYS[way].newcomer == "waiting" else 0,
         steps=max(kill.step for kill in kills) + _STEPS_AFTER,
         kills=kills,
         # Files have what each rank alone had, and who shrinks gives it up.
-        mirror=way in ("rollback-memory", "peer-spare"),
+        mirror=bool(WAYS[way].newcomer) and WAYS[way].state_from != "files",
     )
 
 
 def expected_bits(failure: str, way: str) -> SameAs:
     """Return the undisturbed run whose bits the survivors of a failure must have."""
-    if failure == "apart" or way in SPARE_WAYS:
+    if failure == "apart" or WAYS[way].newcomer:
         return "all ranks"
     # The control leaves batches out, so it must have the bits of neither run.
-    return "neither" if way == "shrink-drop" else "fewer ranks"
+    return "neither" if WAYS[way].drops else "fewer ranks"
 
 
 def _kills(failure: str, members: int) -> tuple[Kill, ...]:

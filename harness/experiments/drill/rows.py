@@ -66,7 +66,7 @@ class DrillRow(Row):
     def title(self, several_frameworks: bool) -> str:
         """Return the way."""
         framework = f"{self.framework} " if several_frameworks else ""
-        return f"{framework}{WAYS[self.way]}"
+        return f"{framework}{WAYS[self.way].in_words}"
 
 
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[DrillRow]:

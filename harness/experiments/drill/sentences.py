@@ -20,7 +20,8 @@ def meaning(rows: Sequence[DrillRow], naming: Naming) -> str:
     said = [f"Training survived {passed} of {len(tried)} failures."]
     for row in tried:
         if not row.passed:
-            said.append(f"'{WAYS[row.way]}' failed where {DRILLS[row.failure]}: {_why(row)}.")
+            way = WAYS[row.way].in_words
+            said.append(f"'{way}' failed where {DRILLS[row.failure]}: {_why(row)}.")
     return " ".join(said)
 
 

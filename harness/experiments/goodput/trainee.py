@@ -10,9 +10,10 @@ from pathlib import Path
 
 from mpi4py import MPI
 
+from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.member import Member, PlainWorld
-from harness.experiments.recovery.ranks import open_checkpoints
+from harness.experiments.recovery.member import Member, Parts, PlainWorld
+from harness.experiments.recovery.ranks import method_of, open_method
 from harness.experiments.recovery.script import read_script, script_path
 from harness.experiments.recovery.training import Training
 from harness.worker.bench import Bench, Entries
@@ -51,9 +52,12 @@ def run(bench: Bench, entries: Entries) -> None:
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()
-    checkpoints = open_checkpoints(bench, MPI.COMM_WORLD, task.case, script)
+    checkpoints = Checkpoints(Path(script.checkpoints), method_of(bench, task.case))
     checkpoints.on_complete = lambda step: log.write("complete", step=step)
-    trainee = Trainee(PlainWorld(MPI.COMM_WORLD), training, checkpoints, log)
+    world = PlainWorld(MPI.COMM_WORLD)
+    parts = Parts(training, checkpoints, log, None)
+    open_method(bench, parts, world.slot == 0, world.team.Barrier)
+    trainee = Trainee(world, parts)
     log.write("ready")
     newest = trainee.world.team.bcast(max(checkpoints.steps(), default=0))
     if newest:

@@ -1,23 +1,90 @@
 """The way back of a training whose ranks are killed: a checkpoint, a peer, or fewer ranks."""
 
+from dataclasses import dataclass
+from typing import Literal
+
 from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
+
+@dataclass(frozen=True)
+class Way:
+    """A way in which training comes back after a kill.
+
+    With `restarts`, all processes end and others begin. Otherwise the survivors go on in theirs. A
+    `newcomer` takes the slot of the dead: a spare that waits, or a process that is spawned then.
+    Without one, the survivors are fewer. `state_from` says where the ranks go back to. The
+    survivors of `peers` go back to nothing, because the step that was struck never happened.
+    """
+
+    in_words: str
+    needs: str
+    restarts: bool = False
+    newcomer: Literal["", "waiting", "spawned"] = ""
+    state_from: Literal["files", "memory", "peers"] = "peers"
+    drops: bool = False  # nobody computes what the dead would have
+    # The framework's own means start the ranks or add up, for those that declare them in `[peers]`.
+    own: bool = False
+    kills_a_job: int = 3
+
+
 WAYS = {
-    "restart": "restart",
-    "rollback-file": "roll back to a file",
-    "rollback-memory": "roll back in memory",
-    "peer-spare": "a spare takes over",
-    "shrink": "shrink",
-    "shrink-drop": "shrink, drop the lost batches",
+    "restart": Way(
+        "restart",
+        "a launcher that starts it again, and a checkpoint",
+        restarts=True,
+        state_from="files",
+        kills_a_job=6,
+    ),
+    "rollback-file": Way(
+        "roll back to a file",
+        "ULFM, a spare, and a checkpoint",
+        newcomer="waiting",
+        state_from="files",
+    ),
+    "rollback-memory": Way(
+        "roll back in memory",
+        "ULFM, a spare, and memory for a copy of the state",
+        newcomer="waiting",
+        state_from="memory",
+    ),
+    "peer-spare": Way("a spare takes over", "ULFM and a spare", newcomer="waiting"),
+    "peer-spawn": Way(
+        "a spawned process takes over",
+        "ULFM, and a launcher that can start one more process",
+        newcomer="spawned",
+    ),
+    "shrink": Way("shrink", "ULFM"),
+    "shrink-drop": Way("shrink, drop the lost batches", "ULFM", drops=True),
+    "torchrun": Way(
+        "torchrun starts all again",
+        "torchrun, a store for each attempt, and a checkpoint",
+        restarts=True,
+        state_from="files",
+        own=True,
+        kills_a_job=6,
+    ),
+    "multiworker": Way(
+        "MultiWorkerMirroredStrategy, all start again",
+        "a launcher that starts it again, and a checkpoint",
+        restarts=True,
+        state_from="files",
+        own=True,
+        kills_a_job=6,
+    ),
+    # The death of process 0 ends all, so a job has one kill.
+    "live-devices": Way(
+        "live devices go on",
+        "jax_enable_recoverability, and process 0 alive",
+        own=True,
+        kills_a_job=1,
+    ),
+    "chainermn": Way("ChainerMN on a shrunk communicator", "ULFM", own=True),
 }
-"""The ways in which training comes back, and their names in words."""
+"""The ways in which training comes back."""
 
-SPARE_WAYS = ("rollback-file", "rollback-memory", "peer-spare")
-"""The ways in which a waiting spare takes the place of the dead rank."""
-
-FILE_WAYS = ("restart", "rollback-file")
-"""The ways that load a checkpoint from a method's files."""
+OWN_WAYS = tuple(name for name, way in WAYS.items() if way.own)
+"""The ways that only a framework has that declares them."""
 
 
 def states_at_work(case: Case) -> int:
@@ -27,7 +94,8 @@ def states_at_work(case: Case) -> int:
 
 def jobs_a_case(case: Case) -> int:
     """Return about how many jobs a case has: a restart after each of six kills, or two jobs."""
-    return 7 if case.settings.get("way") == "restart" else 2
+    way = WAYS.get(case.settings.get("way", ""), WAYS["restart"])
+    return 7 if way.restarts or way.kills_a_job == 1 else 2
 
 
 EXPERIMENT = Experiment(
@@ -44,12 +112,22 @@ EXPERIMENT = Experiment(
         ),
     ),
     suite_keys={
-        "way": SuiteKey("how training comes back after a kill", choices=tuple(WAYS)),
+        "way": SuiteKey(
+            "how training comes back after a kill",
+            choices=tuple(WAYS),
+            declared_as_peers=OWN_WAYS,
+        ),
         "mirror": SuiteKey(
             "whether a neighbour keeps a copy of what a rank alone has",
             choices=("no", "yes"),
             default="no",
             in_words=lambda chosen: "with a mirror" if chosen == "yes" else "",
+        ),
+        "cache": SuiteKey(
+            "whether a restart finds the checkpoint's files in the page cache",
+            choices=("warm", "cold"),
+            default="warm",
+            in_words=lambda chosen: "with cold files" if chosen == "cold" else "",
         ),
     },
     states_at_work=states_at_work,

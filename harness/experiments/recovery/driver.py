@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from harness.experiments.recovery import plans, timeline
+from harness.experiments.recovery import WAYS, plans, timeline
 from harness.experiments.recovery.events import Event, read_events
 from harness.experiments.recovery.records import (
     KillRecord,
@@ -15,7 +17,13 @@ from harness.experiments.recovery.records import (
     SameAs,
     SteadyRecord,
 )
-from harness.experiments.recovery.script import IN_WORDS, Script, script_path, write_script
+from harness.experiments.recovery.script import (
+    EPOCH_STEPS,
+    IN_WORDS,
+    Script,
+    script_path,
+    write_script,
+)
 from harness.experiments.recovery.timeline import Digests, Segment, WayBack
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -76,7 +84,7 @@ class CaseOfKills:
         for number, script in enumerate(scripts, start=1):
             part = f", job {number} of {len(scripts)}" if len(scripts) > 1 else ""
             self.session.announce(f"{_name(self.case)}: {len(script.kills)} kills{part}")
-            segments = self.restart(script) if way == "restart" else [self.run(script)]
+            segments = self.segments(script)
             if self.has_failed():
                 return
             self.store_kills(script, segments)
@@ -87,6 +95,14 @@ class CaseOfKills:
             RecoveredRecord(kind="recovered", case=self.case.id, process=self.session.slot, rank=0)
         )
 
+    def segments(self, script: Script) -> list[Segment]:
+        """Run the jobs of a script. Each has a segment, and so has each start of all ranks."""
+        if not script.how.restarts:
+            return [self.run(script)]
+        if self.case.peers.get("launch"):
+            return timeline.starts(self.run(script))
+        return self.restart(script)
+
     def run(self, script: Script) -> Segment:
         """Run a job whose survivors go on."""
         self.remove_checkpoints()
@@ -96,21 +112,18 @@ class CaseOfKills:
         """Run a job, and start it again after every kill."""
         self.remove_checkpoints()
         segments = []
-        remaining = list(script.kills)
         while True:
-            segments.append(
-                run_script(self.session, self.case, replace(script, kills=tuple(remaining)))
-            )
+            segments.append(run_script(self.session, self.case, script))
             deaths = segments[-1].deaths
             if not deaths or self.has_failed():
                 return segments
-            for _, kill in deaths:
-                remaining.remove(kill)
+            script = script.without([kill for _, kill in deaths])
+            if self.case.settings.get("cache") == "cold":
+                drop_from_cache(checkpoints_of(self.session, self.case))
 
     def remove_checkpoints(self) -> None:
         """Remove the checkpoints of an earlier job, because this one begins anew."""
-        folder = script_path(self.session.scratch, self.case).parent / "checkpoints"
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(checkpoints_of(self.session, self.case), ignore_errors=True)
 
     def has_failed(self) -> bool:
         """Return whether a rank has raised an error, so that the case has failed."""
@@ -125,12 +138,9 @@ class CaseOfKills:
                 reason = segments[-1].reason or "the job ended before"
                 missing = WayBack(kill, script.members, reason=f"nobody was killed: {reason}")
                 ways_back.append((missing, {}))
-        everyone = self.references.of(self.case, plans.undisturbed(script.members))
-        fewer = (
-            self.references.of(self.case, plans.with_leaves_taken(script))
-            if (script.way in ("shrink", "shrink-drop"))
-            else {}
-        )
+        everyone = self.references.of(self.case, plans.undisturbed(script.members, script.way))
+        shrinks = script.survives and not script.fills_slots
+        fewer = self.references.of(self.case, plans.with_leaves_taken(script)) if shrinks else {}
         for way_back, states in ways_back:
             step = way_back.kill.step + 1
             self.store(script, way_back, timeline.same_as(states, step, everyone, fewer))
@@ -160,6 +170,7 @@ class CaseOfKills:
                 own_state_lost=not (script.saves_files or script.mirror),
                 same_as=same_as if way_back.back_ns is not None else "unknown",
                 reason=way_back.reason,
+                told=way_back.told,
             )
         )
         self._number += 1
@@ -178,6 +189,7 @@ class CaseOfKills:
                 copies_ns=timeline.median_of(events, "copies_ns"),
                 spare_share=max(shares, default=None),
                 loss=timeline.losses(events),
+                epoch_steps=EPOCH_STEPS,
             )
         )
 
@@ -187,13 +199,29 @@ def run_script(session: ExperimentSession, case: Case, script: Script) -> Segmen
     path = script_path(session.scratch, case)
     events = path.parent / "events"
     shutil.rmtree(events, ignore_errors=True)
-    checkpoints = path.parent / "checkpoints"
+    checkpoints = checkpoints_of(session, case)
     checkpoints.mkdir(parents=True, exist_ok=True)
     script = replace(script, events=str(events), checkpoints=str(checkpoints))
     write_script(path, script)
     ranks = script.members + script.spares
     reason = session.run_job(_STAGE, [case], ranks=ranks, options=script.launcher_options)
     return Segment(script, read_events(events), time.monotonic_ns(), reason)
+
+
+def checkpoints_of(session: ExperimentSession, case: Case) -> Path:
+    """Return the folder of a case's checkpoints."""
+    return script_path(session.scratch, case).parent / "checkpoints"
+
+
+def drop_from_cache(folder: Path) -> None:
+    """Drop the files of a folder from the page cache, as on a node that has not seen them."""
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        with path.open("rb") as file:
+            # The kernel keeps pages that are not on the disk yet.
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str]]]:
@@ -223,8 +251,9 @@ def _too_small(case: Case) -> str:
 
 
 def _name(case: Case) -> str:
-    method = f" {case.method}" if case.settings["way"] in ("restart", "rollback-file") else ""
-    return f"{case.settings['way']}{method}"
+    way = case.settings["way"]
+    method = f" {case.method}" if WAYS[way].state_from == "files" else ""
+    return f"{way}{method}"
 
 
 def refuse(session: ExperimentSession, case: Case, obstacle: str) -> None:

@@ -1,6 +1,6 @@
-"""The events of each rank of a recovery job, with instants on the clock that the node shares.
+"""The events of each process of a recovery job, with instants on the clock that the node shares.
 
-A rank appends each event with one system call, so that those before a SIGKILL remain.
+A process appends each event with one system call, so that those before a SIGKILL remain.
 """
 
 from __future__ import annotations
@@ -15,35 +15,52 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Event:
-    """An event of one rank. `at_ns` is an instant of the system's monotonic clock."""
+    """An event of one process of a rank.
+
+    `at_ns` is an instant of the system's monotonic clock. A launcher that starts the ranks again
+    gives a rank several processes in one job.
+    """
 
     rank: int
     name: str
     at_ns: int
     values: dict[str, Any]
+    process: int = 0
 
 
 class EventLog:
-    """Appends the events of one rank to a file."""
+    """Appends the events of this process to a file. The first is that it was started."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"rank-{rank}.jsonl"
+        path = folder / f"{rank}-{os.getpid()}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._append("started", _started_ns(), {})
 
     def write(self, name: str, **values: Any) -> None:
         """Append an event that happens now."""
-        line = json.dumps({"name": name, "at_ns": time.monotonic_ns(), **values})
+        self._append(name, time.monotonic_ns(), values)
+
+    def _append(self, name: str, at_ns: int, values: dict[str, Any]) -> None:
+        line = json.dumps({"name": name, "at_ns": at_ns, **values})
         os.write(self._file, f"{line}\n".encode())
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Return the events of all ranks of a job in the order of time. A torn line is left out."""
+    """Return the events of all processes of a job in the order of time, without torn lines."""
     events = []
-    for path in sorted(folder.glob("rank-*.jsonl")):
-        rank = int(path.stem.removeprefix("rank-"))
+    for path in sorted(folder.glob("*.jsonl")):
+        rank, process = map(int, path.stem.split("-"))
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 values = json.loads(line)
-                events.append(Event(rank, values.pop("name"), values.pop("at_ns"), values))
+                name, at_ns = values.pop("name"), values.pop("at_ns")
+                events.append(Event(rank, name, at_ns, values, process))
     return sorted(events, key=lambda event: event.at_ns)
+
+
+def _started_ns() -> int:
+    """Return when this process was started, to a hundredth of a second; see proc_pid_stat(5)."""
+    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks_since_boot = int(after_name[19])
+    return ticks_since_boot * 1_000_000_000 // os.sysconf("SC_CLK_TCK")

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from mpi4py import MPI
+
+from adapters.base import Peers
 from harness.experiments.recovery.checkpoints import Checkpoints, when_half_written
 from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.training import Leaves, Striker, Training, add_up
+from harness.experiments.recovery.training import (
+    Floats,
+    Leaves,
+    Striker,
+    Training,
+    added_over_mpi,
+    in_buckets,
+)
 from harness.worker.verify import sha256
 
 
@@ -28,6 +41,13 @@ class TrainingWorld(Protocol):
 
     def rank_of(self, slot: int) -> int:
         """Return the rank in `team` of the member that holds a slot."""
+
+
+class LeavableWorld(TrainingWorld, Protocol):
+    """Ranks of which some may leave as planned, without a failure."""
+
+    def go_on_with(self, slots: tuple[int, ...]) -> None:
+        """Train with the holders of these slots alone. The others call it too."""
 
 
 class PlainWorld:
@@ -49,19 +69,33 @@ class PlainWorld:
         """Return the rank that holds a slot."""
         return self.slots.index(slot)
 
+    def go_on_with(self, slots: tuple[int, ...]) -> None:
+        """Train with the holders of these slots alone. The others call it too."""
+        self.team = self.team.Split(0 if self.slot in slots else MPI.UNDEFINED, self.slot)
+        self.slots = slots
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a rank. `peers` are the framework's own means to add up; None for MPI."""
+
+    training: Training
+    checkpoints: Checkpoints
+    log: EventLog
+    peers: Peers | None
+
 
 class Member:
     """One rank that trains, or a spare that has taken a slot."""
 
-    def __init__(
-        self, world: TrainingWorld, training: Training, checkpoints: Checkpoints, log: EventLog
-    ) -> None:
+    def __init__(self, world: TrainingWorld, parts: Parts) -> None:
         self.world = world
-        self.training = training
-        self.script = training.script
-        self.checkpoints = checkpoints
-        self.log = log
-        self.striker = Striker(self.script.kills, log)
+        self.training = parts.training
+        self.script = parts.training.script
+        self.checkpoints = parts.checkpoints
+        self.log = parts.log
+        self.peers = parts.peers
+        self.striker = Striker(self.script.kills, parts.log)
         # what this rank alone has, as it was when the present step began
         self.own: Leaves = {}
         # what its neighbour alone has, as it was then, and the neighbour's slot
@@ -84,7 +118,7 @@ class Member:
             with self.world.protected():
                 mirrored = self.exchange(self.own)
             self.mirrored = mirrored
-        if self.script.way == "rollback-memory":
+        if self.script.saves_in_memory:
             self.save_in_memory()
 
     def take_step(self) -> None:
@@ -99,7 +133,8 @@ class Member:
             copies_ns = self.copy_own()
             self.striker.strike(step, "before", slot)
             self.striker.strike(step, "stopped", slot)
-            add_up(self.world.team, total, lambda: self.striker.strike(step, "exchange", slot))
+            strike = functools.partial(self.striker.strike, step, "exchange", slot)
+            in_buckets(total, self.added, strike)
             self.striker.strike(step, "after", slot)
         if self.striker.is_due(step, "apart", slot):
             self.give_up_step(step, slot)
@@ -116,6 +151,12 @@ class Member:
         self.log_digest()
         if self.step % self.script.save_every == 0:
             self.save()
+
+    def added(self, values: Floats) -> Floats:
+        """Return the sum over the ranks."""
+        if self.peers is None:
+            return added_over_mpi(self.world.team, values)
+        return np.frombuffer(self.peers.add_up(values.data, self.world.team), np.float32)
 
     def give_up_step(self, step: int, slot: int) -> None:
         """Behave as if the exchange had failed on this rank alone, so that it falls behind."""
@@ -153,7 +194,7 @@ class Member:
 
     def save(self) -> None:
         """Save a checkpoint as the way wants it, in files or in memory, or none."""
-        if self.script.way == "rollback-memory" and self.script.survives:
+        if self.script.saves_in_memory:
             self.save_in_memory()
         elif self.script.saves_files:
             self.save_in_files()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.experiments.recovery import SPARE_WAYS
+from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.script import SAVE_EVERY, Instant, Kill, Script
 
 KILLS = 6  # of a row; their range covers the true median 97 times of 100
-_CHAINED = 3  # kills of one job
 # Two steps after each checkpoint. So two steps are lost where ranks go back to one.
 _FIRST_STEP = SAVE_EVERY + 2
 _INSTANTS: tuple[Instant, ...] = ("forward", "before", "exchange", "after", "save", "before")
@@ -19,11 +18,11 @@ _STEPS_AFTER_LAST = 4
 def kills(way: str, members: int) -> list[tuple[Kill, ...]]:
     """Return the kills of each job of a way. A restarted job counts as one that goes on.
 
-    Without spares every kill costs a rank, so a job has as many as leave one rank.
+    Without newcomers every kill costs a rank, so a job has at most as many as leave one rank.
     """
-    if way == "restart":
-        return [tuple(_kill(number, number, way, members) for number in range(KILLS))]
-    chained = _CHAINED if way in SPARE_WAYS else min(_CHAINED, members - 1)
+    chained = WAYS[way].kills_a_job
+    if not WAYS[way].restarts and not WAYS[way].newcomer:
+        chained = min(chained, members - 1)
     jobs = []
     for first in range(0, KILLS, chained):
         numbers = range(first, min(first + chained, KILLS))
@@ -39,7 +38,7 @@ def scripts(way: str, members: int, mirror: bool) -> list[Script]:
             Script(
                 way=way,
                 members=members,
-                spares=len(chain) if way in SPARE_WAYS else 0,
+                spares=len(chain) if WAYS[way].newcomer == "waiting" else 0,
                 steps=_last_step(chain),
                 kills=chain,
                 mirror=mirror,
@@ -48,16 +47,26 @@ def scripts(way: str, members: int, mirror: bool) -> list[Script]:
     return written
 
 
-def undisturbed(members: int) -> Script:
-    """Return the script of a run in which nobody dies, as long as the longest one."""
+def undisturbed(members: int, way: str) -> Script:
+    """Return the script of a run in which nobody dies, as long as the longest one.
+
+    The ranks add up as they do in the way, because another order of sums gives other bits.
+    """
     steps = max(script.steps for script in scripts("restart", members, mirror=False))
-    return Script(way="shrink", members=members, spares=0, steps=steps, kills=(), planned=True)
+    way = _adding_up_as(way)
+    return Script(way=way, members=members, spares=0, steps=steps, kills=(), planned=True)
 
 
 def with_leaves_taken(script: Script) -> Script:
     """Return the script in which the ranks that a shrink loses take leave at the same steps."""
     leaving = tuple(kill for kill in script.kills if kill.instant != "apart")
-    return replace(script, way="shrink", spares=0, kills=leaving, mirror=False, planned=True)
+    way = _adding_up_as(script.way)
+    return replace(script, way=way, spares=0, kills=leaving, mirror=False, planned=True)
+
+
+def _adding_up_as(way: str) -> str:
+    """Return the way whose runs without a failure have the same sums as those of this one."""
+    return way if WAYS[way].own else "shrink"
 
 
 def without_paths(script: Script) -> Script:
@@ -72,7 +81,7 @@ def _kill(number: int, place: int, way: str, members: int) -> Kill:
     step = _FIRST_STEP + place * SAVE_EVERY
     if instant != "save":
         return Kill(step, instant, victim)
-    if way in ("shrink", "shrink-drop", "peer-spare"):
+    if WAYS[way].state_from == "peers":
         # There is no checkpoint.
         return Kill(step, "forward", victim)
     return Kill(step + SAVE_EVERY - _FIRST_STEP % SAVE_EVERY, instant, victim)

@@ -10,6 +10,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,35 +19,46 @@ from mpi4py import MPI
 
 from adapters.base import Method
 from harness.experiments.recovery.checkpoints import Checkpoints
-from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.member import Member, PlainWorld
-from harness.experiments.recovery.script import Script, read_script, script_path
+from harness.experiments.recovery.events import Event, EventLog, read_events
+from harness.experiments.recovery.member import (
+    LeavableWorld,
+    Member,
+    Parts,
+    PlainWorld,
+)
+from harness.experiments.recovery.peers import PeerWorld
+from harness.experiments.recovery.script import Kill, Script, read_script, script_path
 from harness.experiments.recovery.survivor import Survivor
 from harness.experiments.recovery.training import Training
 from harness.surviving import RankLost, SurvivingWorld
 from harness.wire.case import Case
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.failures import record_failure
-from harness.worker.world import World
+from harness.worker.world import SPAWNED, World
 from workloads import Workload
 
 
 def run(bench: Bench, entries: Entries) -> None:
     """Train by the script of the case, and end this process."""
-    _, task = entries[0]
-    bench.output.task(entries[0][0])
+    index, task = entries[0]
+    bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
-    log = EventLog(Path(script.events), MPI.COMM_WORLD.rank)
+    events = Path(script.events)
+    if not script.survives:
+        # A launcher that starts the ranks again gives them the same script.
+        script = script.without(kills_so_far(read_events(events)))
+    log = EventLog(events, bench.world.rank)
     assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()
-    checkpoints = open_checkpoints(bench, MPI.COMM_WORLD, task.case, script)
+    method = method_of(bench, task.case)
+    parts = Parts(training, Checkpoints(Path(script.checkpoints), method), log, bench.peers)
     if not script.survives:
-        run_plain(bench, MPI.COMM_WORLD, training, checkpoints, log)
+        run_plain(bench, parts)
         return
     try:
-        run_surviving(bench, MPI.COMM_WORLD, training, checkpoints, log)
+        run_surviving(bench, parts)
     except BaseException as error:
         # The others would take it for a failure that they can survive.
         record_failure(bench.output, World(), [task], error)
@@ -54,28 +66,36 @@ def run(bench: Bench, entries: Entries) -> None:
         end(bench)
 
 
-def open_checkpoints(bench: Bench, comm: Any, case: Case, script: Script) -> Checkpoints:
-    """Return the checkpoints of the case's method, which is opened on the state.
+def kills_so_far(events: Sequence[Event]) -> list[Kill]:
+    """Return the kills that have happened already in this job."""
+    return [
+        Kill(event.values["step"], event.values["instant"], event.values["slot"])
+        for event in events
+        if event.name == "kill"
+    ]
+
+
+def open_method(bench: Bench, parts: Parts, saves: bool, barrier: Callable[[], None]) -> None:
+    """Open the case's method on the state, where the ranks save files.
 
     The rank that saves opens it first, because it may make memory that the others look into.
     """
-    method = method_of(bench, comm.rank, case)
-    if script.saves_files:
-        if comm.rank == 0:
-            method.open(bench.state)
-        comm.Barrier()
-        if comm.rank > 0:
-            method.open(bench.state)
-    return Checkpoints(Path(script.checkpoints), method)
+    if not parts.training.script.saves_files:
+        return
+    if saves:
+        parts.checkpoints.method.open(bench.state)
+    barrier()
+    if not saves:
+        parts.checkpoints.method.open(bench.state)
 
 
-def method_of(bench: Bench, rank: int, case: Case) -> Method[Any]:
+def method_of(bench: Bench, case: Case) -> Method[Any]:
     """Return the case's method as every rank needs it to read what another one has saved.
 
     A method names its files by its rank, and here another rank may load them. So it is always rank
     0 of a world of one. What it needs for itself has a folder of the real rank's own.
     """
-    temporary = bench.place.temporary / f"method-{rank}"
+    temporary = bench.place.temporary / f"method-{bench.world.rank}"
     temporary.mkdir(parents=True, exist_ok=True)
     place = replace(
         bench.place, rank=0, local_rank=0, temporary=temporary, memory=bench.memory(case)
@@ -84,69 +104,128 @@ def method_of(bench: Bench, rank: int, case: Case) -> Method[Any]:
     return method
 
 
-def run_plain(
-    bench: Bench, comm: Any, training: Training, checkpoints: Checkpoints, log: EventLog
-) -> None:
-    """Train from the newest checkpoint on, if there is one, until all steps are done."""
-    world = PlainWorld(comm)
-    member = Member(world, training, checkpoints, log)
-    log.write("ready")
-    newest = max(checkpoints.steps(), default=0) if training.script.saves_files else 0
-    newest = world.team.bcast(newest)
+def run_plain(bench: Bench, parts: Parts) -> None:
+    """Train from the newest checkpoint on, if there is one, until all steps are done.
+
+    Where the framework tells this rank that another one has died, end the process, because only a
+    new start brings all ranks together again.
+    """
+    try:
+        train_plain(bench, parts)
+    except RankLost as error:
+        parts.log.write("detected", told=str(error))
+        sys.stdout.flush()
+        os._exit(1)
+
+
+def train_plain(bench: Bench, parts: Parts) -> None:
+    """Train from the newest checkpoint on, as long as this rank does not take leave."""
+    world = plain_world(bench)
+    script = parts.training.script
+    member = Member(world, parts)
+    with world.protected():
+        open_method(bench, parts, world.slot == 0, world.team.Barrier)
+    parts.log.write("ready")
+    newest = max(parts.checkpoints.steps(), default=0) if script.saves_files else 0
+    with world.protected():
+        newest = world.team.bcast(newest)
     if newest:
         member.load_files(newest)
-    log.write("restored", step=newest)
+    parts.log.write("restored", step=newest)
     member.begin()
-    while member.step < training.script.steps:
+    while member.step < script.steps:
         bench.output.enter("train")
-        if training.script.planned:
+        if script.planned:
             take_leave(member, world)
-        if world.team is None:
+        if world.slot not in world.slots:
             break
         member.take_step()
-    checkpoints.wait()
+    parts.checkpoints.wait()
     bench.output.finish()
     bench.world.leave()
 
 
-def take_leave(member: Member, world: PlainWorld) -> None:
+def plain_world(bench: Bench) -> LeavableWorld:
+    """Return the ranks as they meet without protection: in MPI, or by the framework's own means."""
+    if bench.peers is None or bench.peers.over_mpi:
+        return PlainWorld(MPI.COMM_WORLD)
+    return PeerWorld(bench.peers, bench.world.rank, bench.world.size)
+
+
+def take_leave(member: Member, world: LeavableWorld) -> None:
     """Let the holders of the slots that the script names leave before this step."""
     leaving = {kill.slot for kill in member.script.kills if kill.step == member.step}
-    if not leaving & set(world.slots):
-        return
-    leaves = world.slot in leaving
-    team = world.team.Split(MPI.UNDEFINED if leaves else 0, world.slot)
-    world.team = None if leaves else team
-    world.slots = tuple(slot for slot in world.slots if slot not in leaving)
+    if leaving & set(world.slots):
+        world.go_on_with(tuple(slot for slot in world.slots if slot not in leaving))
 
 
-def run_surviving(
-    bench: Bench, comm: Any, training: Training, checkpoints: Checkpoints, log: EventLog
-) -> None:
+def run_surviving(bench: Bench, parts: Parts) -> None:
     """Train and recover from every kill, until all steps are done."""
-    script = training.script
-    world = SurvivingWorld(comm, script.members, fills_slots=script.fills_slots)
-    log.write("ready")
-    # So that no member is killed while a spare is still on its way.
-    comm.Barrier()
-    survivor = Survivor(world, training, checkpoints, log)
-    survivor.processes = dict(enumerate(comm.allgather(os.getpid())[: script.members]))
-    if world.is_spare:
-        if not wait_for_slot(bench, survivor):
-            end(bench)
+    if MPI.Comm.Get_parent() != MPI.COMM_NULL:
+        survivor = take_over(parts)
     else:
-        survivor.begin()
+        world = surviving_world(bench, parts.training.script)
+        survivor = Survivor(world, parts)
+        survivor.processes = processes_of_slots(world)
+        open_method(bench, parts, world.slot == 0, MPI.COMM_WORLD.Barrier)
+        parts.log.write("ready")
+        # So that no member is killed while a spare is still on its way.
+        MPI.COMM_WORLD.Barrier()
+        if isinstance(world, SurvivingWorld) and world.is_spare:
+            if not wait_for_slot(bench, survivor, world):
+                end(bench)
+        else:
+            survivor.begin()
     train(bench, survivor)
-    checkpoints.wait()
+    parts.checkpoints.wait()
     bench.output.finish()
-    world.leave()
+    survivor.world.leave()
 
 
-def wait_for_slot(bench: Bench, survivor: Survivor) -> bool:
+def surviving_world(bench: Bench, script: Script) -> SurvivingWorld | PeerWorld:
+    """Return the ranks that go on after a failure."""
+    if bench.peers is not None and not bench.peers.over_mpi:
+        return PeerWorld(bench.peers, bench.world.rank, bench.world.size)
+    return SurvivingWorld(
+        MPI.COMM_WORLD,
+        script.members,
+        fills_slots=script.fills_slots,
+        spawn=spawn_command(script),
+    )
+
+
+def spawn_command(script: Script) -> list[str]:
+    """Return the command of a process that takes the slot of a dead one; empty where none does."""
+    if script.how.newcomer != "spawned":
+        return []
+    job_file, folder = sys.argv[1:3]
+    return [sys.executable, "-m", "harness.worker", job_file, folder, SPAWNED]
+
+
+def take_over(parts: Parts) -> Survivor:
+    """Take the slot of a dead rank in this process, which the survivors have spawned."""
+    parts.log.write("ready")
+    try:
+        world, repair = SurvivingWorld.take_over(spawn_command(parts.training.script))
+    except RankLost:
+        # The survivors spawn another one.
+        os._exit(1)
+    survivor = Survivor(world, parts)
+    survivor.recover(repair)
+    return survivor
+
+
+def processes_of_slots(world: SurvivingWorld | PeerWorld) -> dict[int, int]:
+    """Return the number of the process of each slot."""
+    numbers = MPI.COMM_WORLD.allgather((world.slot, os.getpid()))
+    return {slot: number for slot, number in numbers if slot in world.slots}
+
+
+def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:
     """Wait as a spare. Return whether this process has a slot now, or the others are done."""
     waiting = Waiting()
     bench.output.enter("wait")
-    repair = survivor.world.wait(survivor.script.pause_s)
+    repair = world.wait(survivor.script.pause_s)
     survivor.log.write("waited", share=waiting.share())
     if repair is None:
         return False
@@ -160,8 +239,8 @@ def train(bench: Bench, survivor: Survivor) -> None:
         bench.output.enter("train")
         try:
             survivor.take_step()
-        except RankLost:
-            survivor.log.write("detected")
+        except RankLost as error:
+            survivor.log.write("detected", told=str(error))
             survivor.recover(survivor.repair())
 
 

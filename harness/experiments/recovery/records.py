@@ -40,6 +40,7 @@ class KillRecord(Record):
     own_state_lost: bool  # what the dead rank alone had, such as its random generator
     same_as: SameAs
     reason: str = ""
+    told: str = ""  # the framework's own words to the survivors
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class SteadyRecord(Record):
 
     `agreement_ns` is the agreement at the end of the step, `copies_ns` what a rank copies and
     mirrors, `step_ns` the whole step. `spare_share` is the part of a processor that a waiting spare
-    took. `loss` are the mean losses of the steps.
+    took. `loss` are the mean losses of the steps. Any `epoch_steps` of them in a row are of the
+    same examples. It is 0 in a record of an older version, where each step has other examples.
     """
 
     kind: Literal["steady"]
@@ -60,6 +62,7 @@ class SteadyRecord(Record):
     copies_ns: int
     spare_share: float | None
     loss: tuple[float, ...]
+    epoch_steps: int = 0
 
 
 @dataclass(frozen=True)

@@ -13,20 +13,14 @@ from harness.analysis.columns import column, column_of_list, identity_column
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
-from harness.experiments.recovery import FILE_WAYS, SPARE_WAYS, WAYS
+from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 
 PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time."""
 
-_NEEDS = {
-    "restart": "a launcher that starts it again, and a checkpoint",
-    "rollback-file": "ULFM, a spare, and a checkpoint",
-    "rollback-memory": "ULFM, a spare, and memory for a copy of the state",
-    "peer-spare": "ULFM and a spare",
-    "shrink": "ULFM",
-    "shrink-drop": "ULFM",
-}
+
+_UNDISTURBED = ("all ranks", "fewer ranks")
 
 
 def _came_back_text(row: RecoveryRow) -> str:
@@ -64,6 +58,10 @@ class RecoveryRow(Row):
     way: str = column("how training comes back after a kill", default="")
     mirror: bool = column(
         "whether a neighbour keeps a copy of what a rank alone has", default=False
+    )
+    cold: bool = column(
+        "whether the checkpoint's files were dropped from the page cache before each restart",
+        default=False,
     )
     kills: int | None = column("how many ranks were to be killed")
     came_back: int | None = column(
@@ -131,9 +129,10 @@ class RecoveryRow(Row):
         heading="waiting spare",
         text=_percent,
     )
-    first_loss: float | None = column("the loss of the first step")
-    last_loss: float | None = column("the loss of the last step")
+    first_loss: float | None = column("the mean loss of the first pass over the examples")
+    last_loss: float | None = column("the mean loss of the last pass over the examples")
     needs: str = column("what this way needs", default="")
+    told: str = column("the framework's own words to the survivors of the first kill", default="")
     not_back: str = column("why training did not come back; empty where it did", default="")
     each_kill: list[dict[str, Any]] = column_of_list(
         "every kill: whom it struck, when, and the way back. Only JSON has it", in_csv=False
@@ -155,9 +154,11 @@ class RecoveryRow(Row):
     @property
     def way_in_words(self) -> str:
         """The way, with its method and its mirror."""
-        method = f" from {self.method}" if self.way in FILE_WAYS else ""
+        way = WAYS[self.way]
+        method = f" from {self.method}" if way.state_from == "files" else ""
         mirror = ", mirrored" if self.mirror else ""
-        return f"{WAYS[self.way]}{method}{mirror}"
+        cache = ", cold files" if self.cold else ""
+        return f"{way.in_words}{method}{mirror}{cache}"
 
     def part(self, name: str) -> Estimate | None:
         """Return the seconds of one of the `PARTS`."""
@@ -169,6 +170,7 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[RecoveryRow]:
     derived = [_row(item, records) for item in items]
     for row in derived:
         row.times_faster = _times_faster(row, derived)
+        _check_control(row, derived)
     return derived
 
 
@@ -176,7 +178,8 @@ def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     row = RecoveryRow(**identity(item))
     row.way = item.case.settings["way"]
     row.mirror = item.case.settings.get("mirror") == "yes"
-    row.needs = _NEEDS[row.way]
+    row.cold = item.case.settings.get("cache") == "cold"
+    row.needs = WAYS[row.way].needs
     if row.fail(records.failures(item.case.id)):
         return row
     if records.last(RecoveredRecord, item.case.id) is None:
@@ -201,6 +204,7 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     row.ranks_after = [kill.ranks_after for kill in came_back]
     row.same_as = _common([kill.same_as for kill in came_back])
     row.each_kill = [_described(kill) for kill in kills]
+    row.told = printable(next((kill.told for kill in kills if kill.told), ""))
     row.not_back = printable(next((kill.reason for kill in kills if kill.reason), ""))
     if came_back:
         row.steps_recomputed = int(np.median([kill.steps_recomputed for kill in came_back]))
@@ -209,12 +213,52 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
 
 def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
     row.step_s = steady.step_ns / 1e9
-    survives = row.way != "restart"
+    survives = not WAYS[row.way].restarts
     row.agreement_s = steady.agreement_ns / 1e9 if survives else None
     row.copies_s = steady.copies_ns / 1e9 if survives else None
-    row.spare_share = steady.spare_share if row.way in SPARE_WAYS else None
+    row.spare_share = steady.spare_share if WAYS[row.way].newcomer else None
     if steady.loss:
-        row.first_loss, row.last_loss = steady.loss[0], steady.loss[-1]
+        _add_loss(row, steady)
+
+
+def _add_loss(row: RecoveryRow, steady: SteadyRecord) -> None:
+    """Add the loss, and mark a row whose loss did not fall.
+
+    A network that learns nothing has the same bits whatever happens to its gradients.
+    """
+    steps = steady.epoch_steps or 1
+    row.first_loss = float(np.mean(steady.loss[:steps]))
+    row.last_loss = float(np.mean(steady.loss[-steps:]))
+    # In runs of older versions, each step had other examples, whose losses cannot be compared.
+    if steady.epoch_steps and row.last_loss >= row.first_loss:
+        row.marks.append(
+            f"the loss did not fall (from {row.first_loss:.3g} to {row.last_loss:.3g} over the "
+            "same examples), so its bits prove nothing"
+        )
+
+
+def _check_control(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:
+    """Mark a row with the bits of an undisturbed run, where the control has such bits too.
+
+    The control drops the batches of the dead, so its bits must differ.
+    """
+    if row.same_as not in _UNDISTURBED or WAYS[row.way].drops:
+        return
+    controls = [
+        other
+        for other in rows
+        if WAYS[other.way].drops and other.came_back and _training(other) == _training(row)
+    ]
+    if not controls:
+        row.remarks.append(
+            "no control that drops batches came back in this run, so equal bits prove little"
+        )
+    for control in controls:
+        if control.same_as != "neither":
+            row.marks.append(
+                f"the control that drops batches has the bits of '{control.same_as}', "
+                "so equal bits prove nothing"
+            )
 
 
 def _range(durations_ns: Sequence[int | None]) -> Estimate | None:

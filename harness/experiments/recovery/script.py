@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.experiments.recovery import FILE_WAYS, SPARE_WAYS
+from harness.experiments.recovery import WAYS, Way
 from harness.wire.case import Case
 
 Instant = Literal["forward", "before", "exchange", "after", "save", "repair", "stopped", "apart"]
@@ -40,6 +41,11 @@ _DETECTOR = {
 MICRO_BATCHES = 12
 MICRO_BATCH_EXAMPLES = 2
 SAVE_EVERY = 4  # steps
+EPOCH_STEPS = 3
+"""Training goes over the examples of so many steps again and again.
+
+Any so many steps in a row have the same examples, so their losses can be compared.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,15 +86,27 @@ class Script:
     # where their checkpoints are
     checkpoints: str = ""
 
+    def without(self, kills: Collection[Kill]) -> Script:
+        """Return the script without some of its kills."""
+        return replace(self, kills=tuple(kill for kill in self.kills if kill not in kills))
+
+    @property
+    def how(self) -> Way:
+        """Return what the way does."""
+        return WAYS[self.way]
+
     @property
     def survives(self) -> bool:
         """Return whether the survivors of a kill go on in their processes."""
-        return self.way != "restart" and not self.planned
+        return not self.how.restarts and not self.planned
 
     @property
     def launcher_options(self) -> tuple[str, ...]:
-        """The options of mpirun that the script needs."""
-        if not self.survives:
+        """The options of mpirun that the script needs.
+
+        The ranks of a framework's own ways notice a failure by themselves, before they end.
+        """
+        if self.planned or not (self.survives or self.how.own):
             return ()
         if all(kill.instant != "stopped" for kill in self.kills):
             return TOLERANT
@@ -97,18 +115,18 @@ class Script:
 
     @property
     def fills_slots(self) -> bool:
-        """Return whether spares take the slots of the dead."""
-        return self.way in SPARE_WAYS
+        """Return whether newcomers take the slots of the dead."""
+        return self.how.newcomer != ""
 
     @property
     def saves_files(self) -> bool:
         """Return whether the ranks write checkpoints with a method."""
-        return self.way in FILE_WAYS and not self.planned
+        return self.how.state_from == "files" and not self.planned
 
     @property
-    def rolls_back(self) -> bool:
-        """Return whether all ranks go back to a checkpoint after a kill."""
-        return self.saves_files or self.way == "rollback-memory"
+    def saves_in_memory(self) -> bool:
+        """Return whether the ranks keep checkpoints in their memory."""
+        return self.how.state_from == "memory" and not self.planned
 
 
 def script_path(scratch: Path, case: Case) -> Path:

@@ -9,7 +9,8 @@ import contextlib
 import os
 import signal
 
-from harness.experiments.recovery.member import Member
+from harness.experiments.recovery.member import Member, Parts
+from harness.experiments.recovery.peers import PeerWorld
 from harness.experiments.recovery.training import Leaves
 from harness.surviving import RankLost, Repair, SurvivingWorld
 
@@ -17,9 +18,12 @@ from harness.surviving import RankLost, Repair, SurvivingWorld
 class Survivor(Member):
     """A member that goes on after a failure of another one."""
 
-    world: SurvivingWorld
-    # the processes that may have to be ended, because they hang: their numbers by slot
-    processes: dict[int, int]
+    world: SurvivingWorld | PeerWorld
+
+    def __init__(self, world: SurvivingWorld | PeerWorld, parts: Parts) -> None:
+        super().__init__(world, parts)
+        # the processes that may have to be ended, because they hang: their numbers by slot
+        self.processes: dict[int, int] = {}
 
     def give_up_step(self, step: int, slot: int) -> None:
         """Behave as if the exchange had failed on this rank alone, so that it falls behind."""
@@ -62,9 +66,9 @@ class Survivor(Member):
 
     def restore(self, repair: Repair) -> None:
         """Bring every member to the same step. Raises RankLost if another one dies meanwhile."""
-        if self.script.way == "rollback-file":
+        if self.script.saves_files:
             self.roll_back_to_file()
-        elif self.script.way == "rollback-memory":
+        elif self.script.saves_in_memory:
             self.roll_back_in_memory(repair)
         else:
             self.take_from_peers(repair)

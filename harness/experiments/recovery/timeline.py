@@ -6,6 +6,7 @@ is the time from the kill until every rank has done the killed step.
 
 from __future__ import annotations
 
+import bisect
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,22 +53,50 @@ class WayBack:
     back_ns: int | None = None
     steps_recomputed: int = 0
     reason: str = ""
+    told: str = ""
+
+
+def starts(job: Segment) -> list[Segment]:
+    """Return one segment for each start of all ranks, of a job whose launcher starts them again.
+
+    A segment ends when the first process of the next one was started.
+    """
+    deaths_ns = [at_ns for at_ns, _ in job.deaths]
+    started = _first_by_process(job.events, "started")
+    number_of = {
+        process: bisect.bisect(deaths_ns, event.at_ns) for process, event in started.items()
+    }
+    segments = []
+    for number in range(max(number_of.values(), default=0) + 1):
+        events = [event for event in job.events if number_of.get(event.process) == number]
+        later_ns = [
+            started[process].at_ns for process, other in number_of.items() if other == number + 1
+        ]
+        ended_ns = min(later_ns, default=job.ended_ns)
+        segments.append(Segment(job.script, events, ended_ns, job.reason))
+    return segments
 
 
 def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: int) -> WayBack:
     """Return the way back in a job that went on, from events before the next kill."""
     back = WayBack(kill, before)
     later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
-    repaired = _last_by_rank(later, "repaired")
+    repaired = _last_by_process(later, "repaired")
     if not repaired:
         back.reason = segment.reason or "the survivors did not repair their world"
         return back
     back.ranks_after = len(next(iter(repaired.values())).values["slots"])
-    detected_ns = max(event.at_ns for event in _first_by_rank(later, "detected").values())
-    repaired_ns = max(event.at_ns for event in repaired.values())
+    detected = _first_by_process(later, "detected")
+    back.told = _told(detected)
+    detected_ns = max(event.at_ns for event in detected.values())
     back.detect_ns = detected_ns - at_ns
-    back.reconfigure_ns = repaired_ns - detected_ns
-    restored = _last_by_rank(later, "restored")
+    # Processes that were spawned for the repair.
+    ready = _first_by_process(later, "ready")
+    ready_ns = max([detected_ns, *(event.at_ns for event in ready.values())])
+    back.restart_ns = ready_ns - detected_ns if ready else None
+    repaired_ns = max(event.at_ns for event in repaired.values())
+    back.reconfigure_ns = repaired_ns - ready_ns
+    restored = _last_by_process(later, "restored")
     if len(restored) < back.ranks_after:
         back.reason = segment.reason or "not every rank had its state back"
         return back
@@ -83,11 +112,12 @@ def restarted(
     """Return the way back by another start of the job, which is the following segment."""
     back = WayBack(kill, before)
     back.detect_ns = segment.ended_ns - at_ns
+    back.told = _told(_first_by_process(segment.events, "detected"))
     if following is None:
         back.reason = "the job was not started again"
         return back
-    ready = _first_by_rank(following.events, "ready")
-    restored = _first_by_rank(following.events, "restored")
+    ready = _first_by_process(following.events, "ready")
+    restored = _first_by_process(following.events, "restored")
     back.ranks_after = len(restored)
     if len(restored) < following.script.members:
         back.reason = following.reason or "not every rank had its state back"
@@ -170,7 +200,7 @@ def _complete(
 ) -> None:
     """Add when all ranks had done the killed step, and what they did again before."""
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
-    killed_step = _first_by_rank([e for e in done if e.values["step"] == back.kill.step], "done")
+    killed_step = _first_by_process([e for e in done if e.values["step"] == back.kill.step], "done")
     if len(killed_step) < back.ranks_after:
         back.reason = reason or "not every rank did the killed step"
         return
@@ -185,11 +215,17 @@ def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
     return all(reference.get(slot) == digest for slot, digest in after.items())
 
 
-def _first_by_rank(events: Sequence[Event], name: str) -> dict[int, Event]:
-    """Return the first event of a name of each rank."""
-    return {event.rank: event for event in reversed(events) if event.name == name}
+def _told(detected: Mapping[int, Event]) -> str:
+    """Return the first words of the framework to a survivor; empty where it had none."""
+    words = [event.values.get("told", "") for event in detected.values()]
+    return next(filter(None, words), "")
 
 
-def _last_by_rank(events: Sequence[Event], name: str) -> dict[int, Event]:
-    """Return the last event of a name of each rank."""
-    return {event.rank: event for event in events if event.name == name}
+def _first_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
+    """Return the first event of a name of each process."""
+    return {event.process: event for event in reversed(events) if event.name == name}
+
+
+def _last_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
+    """Return the last event of a name of each process."""
+    return {event.process: event for event in events if event.name == name}

@@ -2,7 +2,8 @@
 
 The global batch is always the same examples, however many ranks there are, and its micro-batches
 have a fixed shape. So nothing is compiled again, and no example is left out or seen twice, when the
-number of ranks changes. The position in the data counts examples.
+number of ranks changes. The position in the data counts examples. Training goes over a few examples
+again and again, so that the loss falls within the few steps of a job.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from adapters.base import Framework
 from harness.experiments.recovery.events import EventLog
 from harness.experiments.recovery.script import (
+    EPOCH_STEPS,
     MICRO_BATCH_EXAMPLES,
     MICRO_BATCHES,
     Instant,
@@ -35,6 +37,7 @@ _BUCKETS = 4  # of one gradient exchange, so that a rank can die in the middle o
 _DATA_SEED = 0
 
 Leaves = dict[str, bytes]
+Floats = NDArray[np.float32]
 
 
 class Training:
@@ -75,13 +78,13 @@ class Training:
 
     def gradients(
         self, slot: int, slots: tuple[int, ...], after_first: Callable[[], None]
-    ) -> NDArray[np.float32]:
+    ) -> Floats:
         """Return the sum of a slot's gradients over its micro-batches, the sum of the losses last.
 
         `after_first` is called once, when the first micro-batch has been computed.
         """
-        drop = self.script.way == "shrink-drop"
-        total: NDArray[np.float32] | None = None
+        drop = self.script.how.drops
+        total: Floats | None = None
         loss = 0.0
         for number in shares(slots, self.script.members, drop)[slot]:
             part = np.frombuffer(
@@ -98,10 +101,10 @@ class Training:
 
     def micro_batches(self, slots: tuple[int, ...]) -> int:
         """Return how many micro-batches a step of these slots has."""
-        drop = self.script.way == "shrink-drop"
+        drop = self.script.how.drops
         return sum(len(share) for share in shares(slots, self.script.members, drop).values())
 
-    def take_step(self, total: NDArray[np.float32], slots: tuple[int, ...]) -> float:
+    def take_step(self, total: Floats, slots: tuple[int, ...]) -> float:
         """Take a step with the sum over all ranks, and return the mean loss."""
         total /= self.micro_batches(slots)
         self.framework.update_with(self.state, total[:-1].data)
@@ -121,7 +124,8 @@ class Training:
         self.framework.synchronize(self.state)
 
     def _micro_batch(self, number: int) -> Batch:
-        first = (self.step * MICRO_BATCHES + number) * MICRO_BATCH_EXAMPLES
+        step_of_epoch = self.step % EPOCH_STEPS
+        first = (step_of_epoch * MICRO_BATCHES + number) * MICRO_BATCH_EXAMPLES
         return self.workload.data.examples(first, MICRO_BATCH_EXAMPLES, _DATA_SEED)
 
 
@@ -159,14 +163,21 @@ class Striker:
         self._kills = {kill for kill in self._kills if kill.slot not in lost or kill.step > step}
 
 
-def add_up(team: Any, total: NDArray[np.float32], in_the_middle: Callable[[], None]) -> None:
-    """Replace a rank's gradients with the sum over all ranks of a communicator, in buckets.
+def in_buckets(
+    total: Floats, added: Callable[[Floats], Floats], in_the_middle: Callable[[], None]
+) -> None:
+    """Replace a rank's gradients with the sum over all ranks, which `added` returns of a bucket.
 
     `in_the_middle` is called when half of the buckets have been exchanged.
     """
     for number, bucket in enumerate(np.array_split(total, _BUCKETS)):
         if number == _BUCKETS // 2:
             in_the_middle()
-        summed = np.empty_like(bucket)
-        team.Allreduce(bucket, summed)
-        bucket[...] = summed
+        bucket[...] = added(bucket)
+
+
+def added_over_mpi(team: Any, values: Floats) -> Floats:
+    """Return the sum over the ranks of a communicator."""
+    summed = np.empty_like(values)
+    team.Allreduce(values, summed)
+    return summed

@@ -1,0 +1,105 @@
+"""The rows of experiment `recovery`: what is marked, because equal bits would prove nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import planned
+from records import killed_rank
+
+from harness.analysis.row import Wanted
+from harness.analysis.rows import rows
+from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
+from harness.experiments.recovery.rows import RecoveryRow
+from harness.wire.case import Case
+from harness.wire.records import Record
+
+FALLS = (2.4, 2.3, 2.5, 2.2, 2.1, 2.3)
+RISES = (2.4, 2.3, 2.5, 2.5, 2.6, 2.4)
+
+
+def case(way: str, **settings: str) -> Case:
+    return replace(
+        planned("buffered").case,
+        experiment="recovery",
+        world=4,
+        launcher="mpirun",
+        settings={"way": way, **settings},
+    )
+
+
+def measured(
+    of: Case, same_as: str = "neither", loss: Sequence[float] = FALLS, epoch_steps: int = 3
+) -> list[Record]:
+    """Return the records of a case of one kill."""
+    kill, steady, recovered, *_ = killed_rank()
+    assert isinstance(kill, KillRecord)
+    assert isinstance(steady, SteadyRecord)
+    assert isinstance(recovered, RecoveredRecord)
+    bits: Any = same_as
+    return [
+        replace(kill, case=of.id, same_as=bits),
+        replace(steady, case=of.id, loss=tuple(loss), epoch_steps=epoch_steps),
+        replace(recovered, case=of.id),
+    ]
+
+
+def derived(*found: tuple[Case, list[Record]]) -> list[RecoveryRow]:
+    wanted = [Wanted(of, samples=0, processes=1) for of, _ in found]
+    records = [record for _, some in found for record in some]
+    return [row for row in rows(wanted, records) if isinstance(row, RecoveryRow)]
+
+
+def test_a_loss_that_falls_over_the_same_examples_is_no_mark() -> None:
+    shrink = case("shrink")
+    (row,) = derived((shrink, measured(shrink)))
+    assert row.marks == []
+    assert (row.first_loss, row.last_loss) == pytest.approx((2.4, 2.2))
+
+
+def test_a_loss_that_does_not_fall_is_marked() -> None:
+    shrink = case("shrink")
+    (row,) = derived((shrink, measured(shrink, loss=RISES)))
+    assert row.marks == [
+        "the loss did not fall (from 2.4 to 2.5 over the same examples), so its bits prove nothing"
+    ]
+
+
+def test_the_losses_of_older_runs_are_of_other_examples_and_are_not_compared() -> None:
+    shrink = case("shrink")
+    (row,) = derived((shrink, measured(shrink, loss=RISES, epoch_steps=0)))
+    assert row.marks == []
+
+
+def test_equal_bits_are_marked_where_the_control_has_such_bits_too() -> None:
+    shrink, control = case("shrink"), case("shrink-drop")
+    row, of_control = derived(
+        (shrink, measured(shrink, "fewer ranks")), (control, measured(control, "all ranks"))
+    )
+    assert row.marks == [
+        "the control that drops batches has the bits of 'all ranks', so equal bits prove nothing"
+    ]
+    assert of_control.marks == []
+
+
+def test_equal_bits_stand_where_the_control_differs() -> None:
+    shrink, control = case("shrink"), case("shrink-drop")
+    row, _ = derived((shrink, measured(shrink, "fewer ranks")), (control, measured(control)))
+    assert (row.marks, row.remarks) == ([], [])
+
+
+def test_equal_bits_without_a_control_have_a_remark() -> None:
+    shrink = case("shrink")
+    (row,) = derived((shrink, measured(shrink, "fewer ranks")))
+    assert row.remarks == [
+        "no control that drops batches came back in this run, so equal bits prove little"
+    ]
+
+
+def test_a_row_says_that_its_files_were_cold() -> None:
+    restart = case("restart", cache="cold")
+    (row,) = derived((restart, measured(restart)))
+    assert row.way_in_words == "restart from buffered, cold files"
