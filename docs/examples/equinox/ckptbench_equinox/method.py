@@ -13,9 +13,12 @@ class Equinox(Method[State]):
     """The whole state in one file of numpy arrays."""
 
     def save(self, state: State, path: Path) -> Pending:
-        equinox.tree_serialise_leaves(path, state.tree())
+        # equinox would add a suffix to the name of a file.
+        with path.open("wb") as file:
+            equinox.tree_serialise_leaves(file, state.tree())
         return Pending()
 
     def load(self, state: State, path: Path) -> None:
-        loaded = equinox.tree_deserialise_leaves(path, state.tree())
+        with path.open("rb") as file:
+            loaded = equinox.tree_deserialise_leaves(file, state.tree())
         state.adopt(jax.device_put(loaded, self.framework.device) | {"step": int(loaded["step"])})
