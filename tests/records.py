@@ -17,6 +17,12 @@ from harness.experiments.faults.records import (
     StruckRecord,
     TriedRecord,
 )
+from harness.experiments.goodput.records import (
+    VARIANTS,
+    GoodputRecord,
+    Predicted,
+    PredictionRecord,
+)
 from harness.experiments.killed_rank.records import (
     RankKillRecord,
     RankLeftRecord,
@@ -342,6 +348,8 @@ def one_of_each() -> list[Record]:
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
         *killed_rank(),
+        prediction(),
+        goodput(),
         *killed_rank_in_a_save(),
     ]
 
@@ -368,6 +376,53 @@ def killed_rank_in_a_save() -> list[Record]:
         ),
         RanksResumedRecord("ranks-resumed", CASE, 0, 0),
     ]
+
+
+def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
+    """A prediction that a tenth of the time is lost, with an interval of 5 % on each side."""
+    lost = tuple(Predicted(variant, 0.1, 0.095, 0.105) for variant in VARIANTS)
+    made = PredictionRecord(
+        "prediction",
+        case,
+        0,
+        0,
+        detect_ns=(200_000_000,),
+        restart_ns=(5_000_000_000,),
+        restore_ns=(300_000_000,),
+        step_ns=(400_000_000, 410_000_000),
+        stall_ns=(90_000_000,),
+        lag_ns=(200_000_000,),
+        slowdown_s=(0.01,),
+        mtbf_ns=30_000_000_000,
+        advised_steps=5,
+        interval_steps=5,
+        kills_ns=(20_000_000_000, 70_000_000_000),
+        length_ns=100_000_000_000,
+        lost=lost,
+    )
+    return replace(made, **changes)
+
+
+def goodput(case: str = CASE, **changes: Any) -> GoodputRecord:
+    """A job of 100 s that lost a tenth of them to two kills."""
+    made = GoodputRecord(
+        "goodput",
+        case,
+        0,
+        0,
+        steps=225,
+        steps_done=230,
+        step_ns=400_000_000,
+        wall_ns=100_000_000_000,
+        kills_ns=(20_000_000_000, 70_000_000_000),
+        struck=("a rank", "a rank"),
+        training_ns=93_000_000_000,
+        checkpoints_ns=1_000_000_000,
+        detect_ns=400_000_000,
+        restart_ns=6_000_000_000,
+        restore_ns=600_000_000,
+    )
+    return replace(made, **changes)
 
 
 def killed_rank() -> list[Record]:

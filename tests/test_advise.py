@@ -51,6 +51,19 @@ def test_more_ranks_fail_more_often() -> None:
     assert few == pytest.approx(10 * many)
 
 
+def test_the_rates_of_job_and_nodes_add_up() -> None:
+    job, nodes, both = (
+        json.loads(advised("--format", "json", *options).output)[0]["job_mtbf_s"]
+        for options in (
+            ("--job-mtbf", "8h"),
+            ("--node-mtbf", "100d"),
+            ("--job-mtbf", "8h", "--node-mtbf", "100d"),
+        )
+    )
+    assert (job, nodes) == (pytest.approx(8 * 3600), pytest.approx(100 * 86_400 / 128))
+    assert both == pytest.approx(1 / (1 / job + 1 / nodes))
+
+
 def test_a_larger_state_is_extrapolated() -> None:
     small, large = (
         json.loads(advised("--format", "json", *options).output)[0]
@@ -90,6 +103,42 @@ def test_spares_are_tried_and_the_best_count_is_named() -> None:
     assert "spare nodes are best with deepfreeze" in output
 
 
+def test_spares_are_compared_with_waiting_and_with_shrinking() -> None:
+    options = ("--trace", "gpu-400", "--ranks", "512", "--spares", "1", "--format", "json")
+    best, *others = json.loads(advised(*options).output)
+    none, one = best["spares"]
+    # Repairs take days in this trace, so a job that waits for them loses most of its time.
+    assert none["shrinking"] > one["waiting"] > none["waiting"]
+    assert none["waiting"] == pytest.approx(best["in_trace"])
+    assert all("spares" not in line for line in others)
+
+
+def test_a_policy_chooses_the_interval() -> None:
+    by_policy = {}
+    for policy in ("oracle", "young", "daly", "checkfreq"):
+        lines = json.loads(advised("--policy", policy, "--format", "json").output)
+        by_policy[policy] = {line["method"]: line for line in lines}
+    name = next(iter(by_policy["oracle"]))
+    young = by_policy["young"][name]
+    assert young["interval_s"] > by_policy["daly"][name]["interval_s"]
+    for policy in ("young", "daly", "checkfreq"):
+        assert by_policy[policy][name]["effective"] <= by_policy["oracle"][name]["effective"]
+    line = by_policy["checkfreq"][name]
+    assert line["cost_training_s"] / line["interval_s"] <= 0.035 * 1.001
+
+
+def test_an_interval_that_the_first_half_chose_is_judged_by_the_second() -> None:
+    options = ("--trace", "lanl-20", "--ranks", "512", "--format", "json")
+    by_formula = {line["method"]: line for line in json.loads(advised(*options).output)}
+    chosen = json.loads(advised(*options, "--policy", "replayed").output)
+    assert len(chosen) == len(by_formula)
+    for line in chosen:
+        formula = by_formula[line["method"]]
+        assert line["interval_s"] != formula["interval_s"]
+        # The optimum is flat, so two good choices differ little.
+        assert line["in_trace"] == pytest.approx(formula["in_trace"], abs=0.005)
+
+
 def test_more_nodes_than_the_trace_has_are_called_extrapolated() -> None:
     assert (
         "Extrapolated: gpu-400 has 400 nodes"
@@ -112,6 +161,13 @@ def test_a_figure_is_written(tmp_path: Path) -> None:
         (("--budget", "120%"), "must be a percentage such as 3.5%"),
         (("--trace", "gpu-40"), "gpu-400"),
         (("--spares", "2"), "--spares needs --trace"),
+        (("--policy", "yung"), "young"),
+        (("--policy", "replayed"), "--policy replayed needs --trace"),
+        (("--state-bytes", "-1"), "should be greater than or equal to"),
+        (("--state-bytes", "inf"), "must be numbers from 0"),
+        (("--node-bandwidth", "2"), "--node-bandwidth and --storage-bandwidth need --state-bytes"),
+        (("--trace", "gpu-400", "--spares", "100"), "should be less than or equal to 64"),
+        (("--detect", "1e9"), "must be a time above 0 with its unit"),
         (("--job-mtbf", "1m"), "the job fails every 1 min, and takes 2.17 min to come back"),
         (("--ranks", "0"), "should be greater than or equal to 1"),
     ],

@@ -76,13 +76,13 @@ def test_two_levels_have_intervals_of_their_own() -> None:
 def test_checkfreq_keeps_to_its_budget_and_to_the_lag() -> None:
     assert policies.CheckFreq(Costs(training_s=7, lag_s=10), 0.035).interval_s == pytest.approx(200)
     assert policies.CheckFreq(Costs(training_s=0.1, lag_s=10), 0.035).interval_s == 10
-    assert not policies.CheckFreq(Costs(training_s=7), 0.035).checkpoint_now(199.9)
+    assert not policies.CheckFreq(Costs(training_s=7), 0.035).checkpoint_now(199.9, 1e6)
 
 
 def test_every_and_never_answer_for_the_work_since_the_last_checkpoint() -> None:
-    assert policies.Every(10).checkpoint_now(10)
-    assert not policies.Every(10).checkpoint_now(9.9)
-    assert not policies.Never().checkpoint_now(1e9)
+    assert policies.Every(10).checkpoint_now(10, 10)
+    assert not policies.Every(10).checkpoint_now(9.9, 1e6)
+    assert not policies.Never().checkpoint_now(1e9, 1e9)
 
 
 @pytest.mark.parametrize("value", [-1.0, math.inf, math.nan])
@@ -240,13 +240,24 @@ class Loop:
         self.now_s = 0.0
         self.pacer = Adaptive(mtbf_s=10 * HOUR, budget=budget, clock=lambda: self.now_s)
         self.intervals: list[tuple[float, float]] = []
+        self.slow_s = 0.0  # by which the steps after a save are longer, all together
+        self.rng: np.random.Generator | None = None
+
+    def step(self, number: int) -> None:
+        self.now_s += 0.1
+        if number < 10:
+            self.now_s += self.slow_s / 10
+        if self.rng is not None and self.rng.random() < 1 / 3:
+            self.now_s += 0.9
 
     def train(self, saves: int, stall_s: float) -> None:
         for _ in range(saves):
             begin_s = self.now_s
-            self.now_s += 0.1
+            self.step(0)
+            number = 1
             while not self.pacer.checkpoint_now():
-                self.now_s += 0.1
+                self.step(number)
+                number += 1
             trained_s = self.now_s - begin_s
             with self.pacer.saving():
                 self.now_s += stall_s
@@ -276,6 +287,26 @@ def test_the_interval_follows_the_costs() -> None:
     loop.train(30, stall_s=9.0)
     assert loop.pacer.interval_s == pytest.approx(3 * before_s, rel=0.05)
     assert before_s == pytest.approx(policies.oracle_s(1.0, 10 * HOUR))
+
+
+def test_steps_that_are_slower_after_a_save_are_a_cost_of_it() -> None:
+    loop = Loop(budget=0.5)
+    loop.train(5, stall_s=1.0)
+    without_s = loop.pacer.interval_s
+    loop.slow_s = 3.0
+    loop.train(30, stall_s=1.0)
+    with_s = loop.pacer.interval_s
+    assert with_s == pytest.approx(policies.oracle_s(4.0, 10 * HOUR), rel=0.02)
+    assert with_s > 1.5 * without_s
+
+
+def test_steps_that_vary_by_themselves_do_not_lengthen_the_interval_without_end() -> None:
+    """A third of the steps takes ten times as long, which no save is the cause of."""
+    loop = Loop(budget=0.1)
+    loop.rng = np.random.default_rng(3)
+    loop.train(60, stall_s=1.0)
+    intervals_s = [trained for trained, _ in loop.intervals[20:]]
+    assert np.median(intervals_s) < 4 * policies.oracle_s(1.0, 10 * HOUR)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,11 @@ EXPERIMENT_RULES = {  # a file of an experiment's folder -> rule
         "workloads adapters.base",
         "numpy mpi4py",
     ),
-    "driver.py": rule("harness.wire harness.run harness.durability harness.experiments", "psutil"),
+    # An experiment may predict what it is going to measure.
+    "driver.py": rule(
+        "harness.wire harness.run harness.durability harness.experiments harness.intervals",
+        "psutil numpy",
+    ),
     "struck.py": rule("harness.wire harness.run harness.durability harness.experiments"),
     "rows.py": rule(
         "harness.wire harness.run harness.analysis harness.experiments", "pandas numpy scipy"

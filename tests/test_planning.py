@@ -10,7 +10,7 @@ from toy_framework import HEAD, SWEEP, declared, method_names, read_suite, sweep
 import workloads
 from harness import experiments as known
 from harness.driver import catalog, planning, suite
-from harness.driver.catalog import FrameworkEntry, Speed
+from harness.driver.declarations import FrameworkEntry, Speed
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run.errors import UsageError
 
@@ -194,6 +194,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "faults-ranks": {"killed_rank"},
         "recovery-full": {"recovery"},
         "drills": {"drill"},
+        "goodput-quick": {"goodput"},
     }
     assert experiments == several.get(name, {name} if name in known.names() else {"cost"})
     if name in ("smoke", "bench", "full"):
@@ -206,6 +207,21 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         }
         sampled = [item for item in planned if (item.case.framework, item.case.method) not in slow]
         assert all(item.samples * item.processes >= 6 for item in sampled) or name == "smoke"
+
+
+def test_the_suite_goodput_has_nine_cells_for_each_of_two_frameworks() -> None:
+    frameworks = [catalog.frameworks()[name] for name in ("pytorch", "chainer")]
+    cases = [item.case for item in planning.plan(suite.load("goodput"), frameworks)]
+    for framework in ("pytorch", "chainer"):
+        cells = {
+            (case.method, case.settings["interval"], case.settings["mtbf"])
+            for case in cases
+            if case.framework == framework
+        }
+        assert len(cells) == 9
+        for values in zip(*cells, strict=True):
+            assert len(set(values)) == 3
+    assert len(cases) == 18
 
 
 def test_a_slow_method_has_its_own_number_of_processes(tmp_path: Path) -> None:

@@ -11,17 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import ranks_in_words
-from harness.intervals import expected, failures, policies, replay
+from harness.intervals import expected, policies
 from harness.intervals.costs import Costs
 from harness.intervals.expected import Shares
+from harness.intervals.policies import CheckFreq
 
-DRAWS = 100
-_SEED = 2026
+POLICIES = (*policies.FORMULAS, "checkfreq")
+"""The policies that choose an interval from costs alone, the default first."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,12 @@ class Assumed:
     restart_s: float
     detect_s: float
     budget: float | None = None
+    policy: str = POLICIES[0]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The best interval of a method, and what becomes of the time there."""
+    """The interval of a method, and what becomes of the time there."""
 
     measured: Measured
     interval_s: float
@@ -84,15 +84,6 @@ class Advice:
             **{f"cost_{name}": value for name, value in asdict(self.measured.costs).items()},
             "notes": list(self.measured.notes),
         }
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The effective share of a method over random draws of a job from a trace."""
-
-    mean: float
-    low: float  # the 5th and 95th percentile of the draws
-    high: float
 
 
 def measured(rows: Iterable[Row], assumed: Assumed) -> list[Measured]:
@@ -154,10 +145,13 @@ def scaled(
 
 
 def advise(one: Measured, assumed: Assumed) -> Advice:
-    """Return the best interval of a method under failures at random instants."""
-    best_s = policies.bounded_s(one.costs, assumed.mtbf_s, assumed.budget)
-    # Nobody saves within a step.
-    best_s = max(best_s, one.step_s or 0.0, _LEAST_S)
+    """Return the interval of a method by the assumed policy, under failures at random instants."""
+    return at_interval(one, assumed, _interval_s(one.costs, assumed))
+
+
+def at_interval(one: Measured, assumed: Assumed, interval_s: float) -> Advice:
+    """Return what becomes of the time with an interval. Nobody saves within a step."""
+    best_s = max(interval_s, one.step_s or 0.0, _LEAST_S)
     low_s, high_s = expected.flat_from_to(one.costs, best_s, assumed.mtbf_s)
     return Advice(
         measured=one,
@@ -176,34 +170,18 @@ def job_mtbf_s(nodes: int, rate_per_node_s: float, rate_of_job_s: float = 0.0) -
     return math.inf if rate == 0.0 else 1.0 / rate
 
 
-def judged(
-    advice: Sequence[Advice], trace: failures.NodeFailures, needed: int, spares: int
-) -> list[Judged]:
-    """Return what share of the time each method trains, over random draws of a job from a trace.
-
-    All methods go through the same draws, so their differences are paired.
-    """
-    rng = np.random.default_rng(_SEED)
-    costs = [each.measured.costs for each in advice]
-    intervals_s = np.array([[each.interval_s] for each in advice])
-    drawn = []
-    for _ in range(DRAWS):
-        nodes = failures.chosen(trace, needed + spares, rng)
-        found = replay.interruptions(nodes, needed)
-        drawn.append(replay.effective_shares(found, costs, intervals_s)[:, 0])
-    by_method = np.array(drawn).T
-    low, high = np.percentile(by_method, (5, 95), axis=1)
-    means = by_method.mean(axis=1)
-    triples = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
-    return [Judged(mean, least, most) for mean, least, most in triples]
-
-
 def curve(one: Measured, assumed: Assumed, intervals_s: Sequence[float]) -> list[float]:
     """Return the effective share of a method at each interval."""
     return [
         expected.effective_share(one.costs, interval_s, assumed.mtbf_s)
         for interval_s in intervals_s
     ]
+
+
+def _interval_s(costs: Costs, assumed: Assumed) -> float:
+    if assumed.policy == "checkfreq":
+        return CheckFreq(costs, assumed.budget or policies.CHECKFREQ_BUDGET).interval_s
+    return policies.bounded_s(costs, assumed.mtbf_s, assumed.budget, assumed.policy)
 
 
 _LEAST_S = 1e-3  # a checkpoint that costs nothing is taken as often as anything is

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,8 +16,9 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from harness.analysis import advice
+from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.judging import Judged, Spares
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
 from harness.cli.printing import print_table
@@ -30,6 +32,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _NODES = 128  # of the job where nobody says how large it is
 _GIGA = 1e9
 _MOSTLY = 0.6  # a part of the loss beside which no other matters much
+_POLICIES = (*advice.POLICIES, judging.REPLAYED)
 
 
 class Format(StrEnum):
@@ -47,7 +50,10 @@ JobMtbfOption = Annotated[
 ]
 NodeMtbfOption = Annotated[
     str,
-    typer.Option("--node-mtbf", help="The same of one node, such as 250d, which is assumed."),
+    typer.Option(
+        "--node-mtbf",
+        help="The same of one node. 250d is assumed where neither is given; the rates add up.",
+    ),
 ]
 RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1)]
 RanksPerNodeOption = Annotated[int, typer.Option(help="Ranks on each node.", min=1)]
@@ -55,7 +61,11 @@ TraceOption = Annotated[
     str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
 ]
 SparesOption = Annotated[
-    int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0)
+    int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
+]
+PolicyOption = Annotated[
+    str,
+    typer.Option(help=f"What chooses the interval: {', '.join(_POLICIES)} (with --trace)."),
 ]
 RestartOption = Annotated[
     str, typer.Option(help="From a failure's detection to the beginning of the restore.")
@@ -86,11 +96,12 @@ PrintedOption = Annotated[Format, typer.Option("--format", help="Print as.")]
 def advise_command(
     name: RunArgument,
     job_mtbf: JobMtbfOption = "",
-    node_mtbf: NodeMtbfOption = "250d",
+    node_mtbf: NodeMtbfOption = "",
     ranks: RanksOption = 8 * _NODES,
     ranks_per_node: RanksPerNodeOption = 8,
     trace: TraceOption = "",
     spares: SparesOption = 0,
+    policy: PolicyOption = _POLICIES[0],
     restart: RestartOption = "2m",
     detect: DetectOption = "10s",
     budget: CostBudgetOption = "",
@@ -106,7 +117,9 @@ def advise_command(
     The costs of a checkpoint are those of the run. Failures are assumed to come at random, with the
     rate of the job or of its nodes, or they are those of a real trace.
     """
-    learnt, judging = _halves_of(trace, spares)
+    _require_known(trace, spares, policy)
+    _require_sizes(state_bytes, node_bandwidth, storage_bandwidth)
+    learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
     nodes = -(-ranks // ranks_per_node)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
@@ -115,46 +128,65 @@ def advise_command(
         _seconds("--restart", restart),
         _seconds("--detect", detect),
         _share("--budget", budget) if budget else None,
+        policy if policy in advice.POLICIES else advice.POLICIES[0],
     )
     found = _costs_of(run, assumed)
     if state_bytes:
         found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
     _require_sensible(found, assumed)
-    advised = [advice.advise(one, assumed) for one in found]
+    if learnt is not None and policy == judging.REPLAYED:
+        advised = judging.replayed(found, assumed, learnt, nodes)
+    else:
+        advised = [advice.advise(one, assumed) for one in found]
     advised.sort(key=lambda each: -each.shares.effective)
-    judged = advice.judged(advised, judging, nodes, 0) if judging is not None else None
+    judged = judging.judged(advised, unseen, nodes) if unseen is not None else None
+    tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
     if folder is not None:
         _draw(advised, assumed, folder, run.name)
     if format_ is Format.JSON:
-        put(_as_json(advised, judged, assumed))
+        put(_as_json(advised, judged, assumed, tried))
         return
     print_table(out, _table(f"run {run.name}", advised, judged))
     _explain(advised, assumed, nodes, trace)
-    if judging is not None and spares:
-        _try_spares(advised[0], judging, nodes, spares)
-
-
-def _halves_of(
-    trace: str, spares: int
-) -> tuple[failures.NodeFailures | None, failures.NodeFailures | None]:
-    """Return the half of a trace to learn the rate from, and the one to judge by; None without."""
-    if trace and trace not in failures.TRACES:
-        raise nearest("trace", trace, failures.TRACES)
-    if spares and not trace:
-        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
-    return failures.halves(failures.trace(trace)) if trace else (None, None)
+    if tried:
+        _print_spares(tried, advised[0].measured.name)
 
 
 def _job_mtbf_s(
     job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
 ) -> float:
-    """Return the seconds between the job's failures. Those that are given go before the others."""
-    rate_per_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
-    if learnt is not None:
-        rate_per_node_s = learnt.rate_per_node_s
-    if job_mtbf:
-        return _seconds("--job-mtbf", job_mtbf)
-    return advice.job_mtbf_s(nodes, rate_per_node_s)
+    """Return the mean seconds between failures of the job, from the rates of job and nodes."""
+    of_job_s = 1.0 / _seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
+    if node_mtbf:
+        of_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
+    elif learnt is not None:
+        of_node_s = learnt.rate_per_node_s
+    else:
+        of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
+    return advice.job_mtbf_s(nodes, of_node_s, of_job_s)
+
+
+def _require_known(trace: str, spares: int, policy: str) -> None:
+    """Refuse an unknown trace or policy, and what needs a trace where there is none."""
+    if trace and trace not in failures.TRACES:
+        raise nearest("trace", trace, failures.TRACES)
+    if policy not in _POLICIES:
+        raise nearest("policy", policy, _POLICIES)
+    if spares and not trace:
+        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
+    if policy == judging.REPLAYED and not trace:
+        raise UsageError("--policy replayed needs --trace, whose first half it is chosen in")
+
+
+def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
+    """Refuse bandwidths without a state, and sizes that are no numbers."""
+    if not all(map(math.isfinite, (state_bytes, node, storage))):
+        raise UsageError("--state-bytes and the bandwidths must be numbers from 0")
+    if (node or storage) and not state_bytes:
+        raise UsageError(
+            "--node-bandwidth and --storage-bandwidth need --state-bytes, the bytes of the state "
+            "that they are for"
+        )
 
 
 def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
@@ -209,7 +241,7 @@ def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
         )
 
 
-def _table(title: str, advised: Sequence[Advice], judged: Sequence[advice.Judged] | None) -> Table:
+def _table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None) -> Table:
     table = Table(
         title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
@@ -260,7 +292,7 @@ def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str
     if trace:
         known = failures.TRACES[trace][1]
         _say(
-            f"In the trace: the mean and the 5th to 95th percentile of {advice.DRAWS} jobs drawn "
+            f"In the trace: the mean and the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
             f"from the second half of {trace}, whose first half gave the failure rate."
         )
         if nodes > known:
@@ -274,23 +306,28 @@ def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str
         _say(f"{whose}: {note}.")
 
 
-def _try_spares(best: Advice, judging: failures.NodeFailures, nodes: int, spares: int) -> None:
-    """Print what spare nodes are worth, for each node that is paid for."""
+def _print_spares(tried: Sequence[Spares], method: str) -> None:
+    """Print what spare nodes are worth, against waiting for a repair and against shrinking."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("spares", "trains", "per node, spares included"):
+    for heading in ("spares", "per node, if it waits", "per node, if it shrinks"):
         table.add_column(heading, justify="right")
-    shares = {}
-    for count in range(spares + 1):
-        (one,) = advice.judged([best], judging, nodes, count)
-        shares[count] = one.mean * nodes / (nodes + count)
-        table.add_row(str(count), f"{one.mean:.2%}", f"{shares[count]:.2%}")
+    for each in tried:
+        table.add_row(str(each.count), f"{each.waiting:.2%}", f"{each.shrinking:.2%}")
     print_table(out, table)
-    most = max(shares, key=lambda count: shares[count])
-    _say(f"Per node, {most} spare nodes are best with {best.measured.name}.")
+    waiting = max(tried, key=lambda each: each.waiting)
+    shrinking = max(tried, key=lambda each: each.shrinking)
+    _say(
+        f"Per node, spares included, {waiting.count} spare nodes are best with {method} if the job "
+        f"waits for repairs where no spare is left ({waiting.waiting:.2%}), and "
+        f"{shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
+    )
 
 
 def _as_json(
-    advised: Sequence[Advice], judged: Sequence[advice.Judged] | None, assumed: Assumed
+    advised: Sequence[Advice],
+    judged: Sequence[Judged] | None,
+    assumed: Assumed,
+    tried: Sequence[Spares],
 ) -> str:
     lines = []
     for number, each in enumerate(advised):
@@ -298,6 +335,8 @@ def _as_json(
         if judged is not None:
             one = judged[number]
             line |= {"in_trace": one.mean, "in_trace_p5": one.low, "in_trace_p95": one.high}
+        if tried and number == 0:
+            line["spares"] = [asdict(spares) for spares in tried]
         lines.append(line)
     return json.dumps(lines, indent=1) + "\n"
 

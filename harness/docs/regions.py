@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.docs import commands, declared, layers, measured, reference, source, worth
+from harness.docs import (
+    commands,
+    declared,
+    layers,
+    measured,
+    published,
+    reference,
+    source,
+    stopped,
+    worth,
+)
 
 REGIONS: dict[str, Callable[..., str]] = {
     "columns": declared.columns,
@@ -13,12 +23,14 @@ REGIONS: dict[str, Callable[..., str]] = {
     "deepfreeze-against-ceilings": measured.deepfreeze_against_ceilings,
     "deepfreeze-against-stock": measured.deepfreeze_against_stock,
     "experiments": declared.experiments,
+    "file": source.file,
     "frameworks": declared.frameworks,
     "import-rules": layers.import_rules,
     "method-declaration": declared.method_declaration,
     "methods": declared.methods,
     "not-bitwise": measured.not_bitwise,
     "parity": measured.parity,
+    "published": published.compatible,
     "readme-table": measured.readme_table,
     "reference-runs": reference.reference_runs,
     "reshard": measured.reshard,
@@ -28,6 +40,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "strategies": declared.strategies,
     "suite-keys": declared.suite_keys,
     "suites": declared.suites,
+    "stopped": stopped.table_of_stopped_jobs,
     "struck": measured.struck,
     "struck-ranks": measured.struck_ranks,
     "ways-back": measured.ways_back,

@@ -12,7 +12,6 @@ Three lines in a training loop:
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,15 +20,15 @@ from contextlib import contextmanager
 from harness.intervals.policies import oracle_s
 
 _INTERVALS = 20  # over any so many intervals, the cost keeps to the budget
-_STEPS = 64  # of which an undisturbed one is the median
 
 
 class Adaptive:
     """Decides after each step whether to save.
 
-    A save costs its stall, and what the steps after it are longer than the median step. The
-    interval is the best one for the costs of late, and never shorter than the budget allows for the
-    last 20 intervals together, so costs that rise lengthen the next interval at once.
+    A save costs its stall, and by how much the steps of the first half of the interval after it are
+    longer than those of the second half. So steps that vary by themselves are no cost of a save.
+    The interval is the best one for the costs of late, and never shorter than the budget allows
+    for the last 20 intervals together, so costs that rise lengthen the next interval at once.
     """
 
     def __init__(
@@ -50,11 +49,10 @@ class Adaptive:
         self._budget = budget
         self._clock = clock
         self._last_s = clock()
-        self._steps_s: deque[float] = deque(maxlen=_STEPS)
         # work and cost of each of the last intervals but the present one
         self._intervals: deque[tuple[float, float]] = deque(maxlen=_INTERVALS - 1)
         self._work_s = 0.0  # of the present interval
-        self._steps = 0
+        self._steps_s: list[float] = []  # of the present interval
         self._stall_s = 0.0  # of the save with which it began
         self.interval_s = 0.0  # the first save tells the costs
 
@@ -65,7 +63,6 @@ class Adaptive:
         self._last_s = now_s
         self._steps_s.append(step_s)
         self._work_s += step_s
-        self._steps += 1
         return self._work_s >= self.interval_s
 
     @contextmanager
@@ -81,12 +78,17 @@ class Adaptive:
 
     def _close_interval(self) -> None:
         """Note what the interval that ends now cost: its stall, and the slowdown of its steps."""
-        undisturbed_s = self._steps * statistics.median(self._steps_s) if self._steps else 0.0
-        slowdown_s = max(0.0, self._work_s - undisturbed_s) if self._stall_s else 0.0
+        slowdown_s = self._slowdown_s() if self._stall_s else 0.0
         cost_s = self._stall_s + slowdown_s
         self._intervals.append((self._work_s - slowdown_s, cost_s))
         self._work_s = 0.0
-        self._steps = 0
+        self._steps_s.clear()
+
+    def _slowdown_s(self) -> float:
+        """Return by how much the first half of the steps was slower than the second."""
+        half = len(self._steps_s) // 2
+        first, second = self._steps_s[:half], self._steps_s[half:]
+        return max(0.0, sum(first) - half * sum(second) / len(second))
 
     def _chosen_s(self) -> float:
         """Return the work until the next save."""

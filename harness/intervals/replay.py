@@ -83,9 +83,9 @@ def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: 
 
     `intervals_s` has one row for each method, or one row for all.
     """
-    training_s = _column(costs, "training_s")
-    lag_s = _column(costs, "lag_s")
-    recovery_s = _column(costs, "recovery_s")
+    training_s = column(costs, "training_s")
+    lag_s = column(costs, "lag_s")
+    recovery_s = column(costs, "recovery_s")
     segment_s = intervals_s + training_s
     kept_s = np.zeros(segment_s.shape)
     # The instant at which the present life of the job begins: it has recovered until then.
@@ -104,5 +104,6 @@ def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: 
     return result
 
 
-def _column(costs: Sequence[Costs], name: str) -> Floats:
+def column(costs: Sequence[Costs], name: str) -> Floats:
+    """Return one cost of every method, one below the other."""
     return np.array([[getattr(each, name)] for each in costs])

@@ -33,6 +33,8 @@ class Checkpoints:
 
     folder: Path
     method: Method[Any]
+    # called with the step of each checkpoint, in a thread, once it is complete
+    on_complete: Callable[[int], None] = lambda step: None
     _writing: list[threading.Thread] = field(default_factory=list)
 
     def steps(self) -> list[int]:
@@ -95,6 +97,7 @@ class Checkpoints:
         draft = marker.with_suffix(".draft")
         draft.touch()
         draft.rename(marker)
+        self.on_complete(step)
 
     def _of(self, step: int) -> Path:
         return self.folder / str(step)

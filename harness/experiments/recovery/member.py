@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from harness.experiments.recovery.checkpoints import Checkpoints, when_half_written
 from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.script import SAVE_EVERY
 from harness.experiments.recovery.training import Leaves, Striker, Training, add_up
 from harness.worker.verify import sha256
 
@@ -115,7 +114,7 @@ class Member:
             copies_ns=copies_ns,
         )
         self.log_digest()
-        if self.step % SAVE_EVERY == 0:
+        if self.step % self.script.save_every == 0:
             self.save()
 
     def give_up_step(self, step: int, slot: int) -> None:

@@ -69,6 +69,10 @@ class Script:
     kills: tuple[Kill, ...]
     mirror: bool = False
     planned: bool = False
+    # steps from one checkpoint to the next
+    save_every: int = SAVE_EVERY
+    # of the system's monotonic clock: the last step ends after it; 0 where `steps` alone ends it
+    until_ns: int = 0
     # of a waiting spare, between two looks for a failure
     pause_s: float = 0.02
     # where the ranks of this job write their events

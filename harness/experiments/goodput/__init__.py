@@ -1,0 +1,54 @@
+"""The share of the time that trains while ranks are killed, predicted and then measured."""
+
+from harness.experiments.recovery import states_at_work
+from harness.wire.case import Case
+from harness.wire.experiment import Experiment, Stage, SuiteKey
+
+KILLS = 12
+"""The kills before a prediction, which tell the costs, and those after it, which judge it."""
+
+INTERVALS = {"quarter": 0.25, "advised": 1.0, "four-times": 4.0}
+"""The interval between two checkpoints, in parts of the advised one."""
+
+LEAST_RATIO, LARGEST_RATIO = 0.85, 1.15
+"""The ends of the predicted over the measured loss within which a prediction holds."""
+
+
+def jobs_a_case(case: Case) -> int:
+    """Return about how many restarts a case takes as much time as.
+
+    Each kill before the prediction takes two, because training goes on for as long. Those after it
+    are `mtbf` restarts apart on average.
+    """
+    return KILLS * (2 + int(case.settings["mtbf"]))
+
+
+EXPERIMENT = Experiment(
+    name="goodput",
+    question="Does a prediction of the lost time hold?",
+    place=38,
+    stages=(
+        Stage(
+            "recover",
+            "real kills at random instants while ranks train",
+            reports="rank 0",
+            by_driver=True,
+            alone=True,
+        ),
+    ),
+    suite_keys={
+        "mtbf": SuiteKey(
+            "the mean time between two kills, in restarts",
+            at_least=2,
+            in_words=lambda restarts: f"a kill every {restarts} restarts",
+        ),
+        "interval": SuiteKey(
+            "the interval between two checkpoints against the advised one",
+            choices=tuple(INTERVALS),
+            in_words=lambda chosen: f"{chosen} interval",
+        ),
+    },
+    states_at_work=states_at_work,
+    jobs_a_case=jobs_a_case,
+    own_models=False,
+)

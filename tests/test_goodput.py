@@ -1,0 +1,277 @@
+"""The experiment `goodput`: lives in the ranks' events, the prediction, and what kills cost."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import planned, table_of
+from records import failure, goodput, prediction
+from reported import store_run
+
+from harness.analysis.row import Naming
+from harness.experiments.goodput import KILLS, sentences
+from harness.experiments.goodput import prediction as model
+from harness.experiments.goodput.killer import Killer, Struck
+from harness.experiments.goodput.lives import Life, life
+from harness.experiments.goodput.outcome import outcome
+from harness.experiments.goodput.prediction import Kills
+from harness.experiments.goodput.profile import Profile, SaveCost, TooLittle, WayBack, profile
+from harness.experiments.goodput.records import VARIANTS
+from harness.experiments.goodput.rows import GoodputRow
+from harness.experiments.recovery.events import Event
+from harness.experiments.recovery.script import Script
+from harness.experiments.recovery.timeline import Segment
+from harness.run import store
+from harness.wire.records import Record
+
+S = 1_000_000_000
+
+
+def segment(*events: tuple[float, str, dict[str, Any]], ended_s: float) -> Segment:
+    """A job whose rank 0 noted these events, in seconds."""
+    noted = [Event(0, name, round(at_s * S), values) for at_s, name, values in events]
+    script = Script(way="restart", members=1, spares=0, steps=0, kills=())
+    return Segment(script, noted, round(ended_s * S), reason="")
+
+
+def first_life(killed_s: float | None = 20.5) -> Life:
+    """Ten steps of 1 s from second 5 on, and a checkpoint after the fourth: 2 s, complete at 14."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (5, "ready", {}),
+        (5, "restored", {"step": 0}),
+    ]
+    events += [(6 + number, "done", {"step": number}) for number in range(4)]
+    events += [(9, "saving", {"step": 4}), (11, "saved", {"step": 4})]
+    # Three steps are slowed down by half a second each while the checkpoint is written.
+    events += [(12.5, "done", {"step": 4}), (14, "done", {"step": 5})]
+    events += [(14, "complete", {"step": 4})]
+    events += [(15 + number, "done", {"step": 6 + number}) for number in range(6)]
+    killed_ns = None if killed_s is None else round(killed_s * S)
+    return life(segment(*events, ended_s=21), 0, killed_ns)
+
+
+def second_life() -> Life:
+    """The next start: ready at 25, restored to step 4 at 26, then steps of 1 s until second 30."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (25, "ready", {}),
+        (26, "restored", {"step": 4}),
+    ]
+    events += [(27 + number, "done", {"step": 4 + number}) for number in range(5)]
+    return life(segment(*events, ended_s=32), 21 * S, None)
+
+
+# Lives
+
+
+def test_a_step_is_disturbed_while_a_checkpoint_is_written() -> None:
+    made = first_life()
+    assert [step.disturbed for step in made.steps] == [*[False] * 4, True, True, *[False] * 6]
+    (save,) = made.saves
+    assert (save.stall_s, save.lag_s) == (2.0, 3.0)
+
+
+def test_the_wait_for_the_checkpoint_before_is_no_stall() -> None:
+    found = segment(
+        (0, "restored", {"step": 0}),
+        (1, "done", {"step": 0}),
+        (1, "saving", {"step": 1}),
+        (2, "saved", {"step": 1}),
+        (3, "done", {"step": 1}),
+        (3, "saving", {"step": 2}),
+        (5, "complete", {"step": 1}),
+        (6, "saved", {"step": 2}),
+        ended_s=7,
+    )
+    _, second = life(found, 0, None).saves
+    assert (second.asked_ns, second.stall_s) == (3 * S, 1.0)
+    assert second.complete_ns is None
+
+
+def test_a_profile_has_the_costs_of_steps_checkpoints_and_ways_back() -> None:
+    found = profile([first_life(), second_life()])
+    assert found.start_s == 5.0
+    assert found.ways_back == (WayBack(0.5, 4.0, 1.0),)
+    assert found.step_s == 1.0
+    assert found.saves == (SaveCost(2.0, 3.0, 1.0),)
+
+
+def test_a_profile_without_a_complete_checkpoint_is_too_little() -> None:
+    made = first_life()
+    made.saves = [replace(made.saves[0], complete_ns=None)]
+    with pytest.raises(TooLittle, match="no checkpoint was complete"):
+        profile([made, second_life()])
+
+
+# What kills cost
+
+
+def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
+    lives = [first_life(), second_life()]
+    record = outcome(lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0)
+    # Step 8 is done at second 30.
+    assert (record.steps, record.steps_done) == (8, 17)
+    parts_ns = record.checkpoints_ns + record.recompute_ns
+    parts_ns += record.detect_ns + record.restart_ns + record.restore_ns
+    assert parts_ns + record.steps * record.step_ns == record.wall_ns == 30 * S
+    assert record.checkpoints_ns == 3 * S
+    # 20.5 - 5 seconds of training, less 3 of the checkpoint, were worth the 4 steps that it has.
+    assert record.recompute_ns == round(8.5 * S)
+    assert (record.detect_ns, record.restart_ns) == (S // 2, 9 * S)
+    assert record.lost == pytest.approx(1 - 8 / 30)
+
+
+def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
+    early = life(segment(ended_s=24), 21 * S, 23 * S)
+    late = life(segment((30, "ready", {}), (31, "restored", {"step": 4}), ended_s=40), 24 * S, None)
+    record = outcome([first_life(), early, late], [], 0, 40 * S, usual_step_s=1.0)
+    assert record.restart_ns == (5 + 2 + 6) * S
+    assert record.steps == 4
+
+
+# The prediction
+
+
+def steady(step_s: float = 1.0, lag_s: float = 0.0, slowdown_s: float = 0.0) -> Profile:
+    """A case in which everything takes the same time, always."""
+    return Profile(
+        start_s=5.0,
+        ways_back=(WayBack(1.0, 7.0, 2.0),),
+        steps_s=(step_s,) * 5,
+        saves=(SaveCost(2.0, lag_s, slowdown_s),),
+    )
+
+
+def lost(costs: Profile, steps: int, kills: Kills) -> dict[str, float]:
+    found = model.predict(costs, steps, kills, np.random.default_rng(0))
+    assert [each.variant for each in found] == list(VARIANTS)
+    return {each.variant: each.median for each in found}
+
+
+def test_a_prediction_knows_what_each_kill_undoes() -> None:
+    """Start 5 s, segments of 8 + 2 s, a kill at 40, 10 s to come back, the end at 100."""
+    found = lost(steady(), 8, Kills((40.0,), 100.0))
+    kept_s = 3 * 8 + 5 * 8
+    assert found["whole"] == pytest.approx(1 - kept_s / 100)
+    assert found["no recomputation"] == pytest.approx(1 - (35 + 50) * 0.8 / 100)
+
+
+def test_a_checkpoint_that_is_not_complete_at_a_kill_is_lost() -> None:
+    found = lost(steady(lag_s=6.0), 8, Kills((40.0,), 100.0))
+    assert found["whole"] == pytest.approx(found["no lag"] + 8 / 100)
+
+
+def test_a_checkpoint_waits_for_the_one_before() -> None:
+    """With a lag of 18 s, an interval takes 2 + 18 s instead of 2 + 8."""
+    found = lost(steady(lag_s=18.0), 8, Kills((), 105.0))
+    assert found["whole"] == pytest.approx(1 - 5 * 8 / 105)
+
+
+def test_slowdown_prolongs_an_interval() -> None:
+    found = lost(steady(lag_s=4.0, slowdown_s=2.0), 8, Kills((), 125.0))
+    assert found["whole"] == pytest.approx(1 - 10 * 8 / 125)
+    assert found["no slowdown"] == pytest.approx(1 - 12 * 8 / 125)
+
+
+def test_a_kill_while_the_job_comes_back_begins_that_again() -> None:
+    found = lost(steady(), 8, Kills((40.0, 45.0), 100.0))
+    assert found["whole"] == pytest.approx(1 - (3 * 8 + 4 * 8 + 5) / 100)
+
+
+def test_steps_that_vary_are_worth_their_median() -> None:
+    varying = replace(steady(), steps_s=(1.0, 1.0, 1.0, 1.0, 6.0))
+    found = model.predict(varying, 8, Kills((), 1000.0), np.random.default_rng(0))
+    # On average a step takes 2 s, and 16 of 18 s are training.
+    assert found[0].median == pytest.approx(1 - 16 / 18 / 2, abs=0.15)
+
+
+def test_the_kills_are_drawn_from_a_seed() -> None:
+    first = model.drawn_kills(KILLS, 30.0, np.random.default_rng(7))
+    again = model.drawn_kills(KILLS, 30.0, np.random.default_rng(7))
+    assert first == again
+    assert (len(first.at_s), first.length_s) == (KILLS, KILLS * 30.0)
+
+
+def test_the_advised_interval_is_at_least_a_step() -> None:
+    cheap = replace(steady(), saves=(SaveCost(1e-9, 0.0, -1.0),))
+    assert model.advised_steps(cheap, 100.0) == 1
+    assert model.advised_steps(steady(), 100.0) == 19
+
+
+# Kills
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_killer_takes_the_launcher_where_there_is_no_rank(
+    child: subprocess.Popen[bytes],
+) -> None:
+    begin_ns = time.monotonic_ns()
+    with Killer([begin_ns + S // 10], seed=1) as killer:
+        assert child.wait(timeout=20) == -9
+        deadline_s = time.monotonic() + 5
+        while not killer.struck and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    (struck,) = killer.struck
+    assert struck.what == "the launcher"
+    assert struck.at_ns >= begin_ns + S // 10
+
+
+def test_a_killer_that_is_told_to_stop_kills_nobody(child: subprocess.Popen[bytes]) -> None:
+    with Killer([time.monotonic_ns() + 3600 * S], seed=1) as killer:
+        pass
+    assert not killer.struck
+    assert child.poll() is None
+
+
+# Rows
+
+
+def row_of(tmp_path: Path, *found: Record) -> GoodputRow:
+    """The row of a stored case with some records."""
+    item = planned()
+    case = replace(item.case, experiment="goodput", settings={"mtbf": 6, "interval": "advised"})
+    of_case = [replace(record, case=case.id) for record in found]  # type: ignore[type-var]
+    folder = store_run(tmp_path, [replace(item, case=case)], of_case)
+    (row,) = table_of(store.Run(folder))
+    assert isinstance(row, GoodputRow)
+    return row
+
+
+def test_a_row_compares_the_prediction_with_what_was_lost(tmp_path: Path) -> None:
+    row = row_of(tmp_path, prediction(), goodput())
+    assert (row.status, row.verdict, row.kills, row.interval_steps) == ("ok", "holds", 2, 5)
+    assert row.lost == pytest.approx(0.1)
+    assert row.ratio is not None
+    assert (row.ratio.low, row.ratio.high) == (pytest.approx(0.95), pytest.approx(1.05))
+    parts = (row.checkpoints, row.recompute, row.detect, row.restart, row.restore)
+    assert sum(part or 0.0 for part in parts) == pytest.approx(row.lost)
+
+
+def test_a_prediction_does_not_hold_where_its_interval_leaves_the_bounds(tmp_path: Path) -> None:
+    # Twice as much was lost.
+    assert row_of(tmp_path, prediction(), goodput(steps=200)).verdict == "does not hold"
+
+
+def test_a_case_that_was_predicted_and_not_judged_is_interrupted(tmp_path: Path) -> None:
+    assert row_of(tmp_path, prediction()).status == "skipped"
+    assert row_of(tmp_path, prediction(), failure()).status == "failed"
+
+
+def test_a_table_of_goodput_says_how_many_predictions_hold(tmp_path: Path) -> None:
+    held = row_of(tmp_path / "held", prediction(), goodput())
+    missed = row_of(tmp_path / "missed", prediction(), goodput(steps=200))
+    words = sentences.meaning([held, missed], Naming.among([held, missed]))
+    assert words.startswith("The predicted loss of time holds in 1 of 2 cases.")
