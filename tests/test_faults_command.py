@@ -155,7 +155,7 @@ def test_a_run_without_recordings_says_that_reference_runs_lack_them(
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize("name", ["root.json", "before.tar.gz", "after.tar.gz", "calls.log.gz"])
+@pytest.mark.parametrize("name", ["root.json", "before.tar", "after.tar", "calls.log.gz"])
 def test_a_damaged_recording_is_refused(copied: StoredRun, tmp_path: Path, name: str) -> None:
     case = struck.find_case(copied, "buffered")
     file = copied.files(case) / name
