@@ -363,7 +363,7 @@ def killed_rank_in_a_save() -> list[Record]:
             0,
             0,
             number=1,
-            in_words="rank 1 killed before the rename step-2.tmp to step-2 by the other rank",
+            in_words="rank 1 killed before the other rank's rename step-2.tmp to step-2",
             victim=1,
             is_caller=False,
             fate="hung",

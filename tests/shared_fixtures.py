@@ -11,7 +11,7 @@ from ab_commands import SUITE, Command
 from conftest import ROOT
 from toy_framework import declared
 
-from harness.driver.catalog import FrameworkEntry
+from harness.driver.declarations import FrameworkEntry
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from harness import experiments
 from harness.driver import catalog
-from harness.driver.catalog import Listed, ReadableBy, Speed, Writes
+from harness.driver.declarations import Listed, ReadableBy, Speed, Writes
 from harness.run.errors import UsageError
 
 GOOD = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import workloads
+from adapters.raw.doubles import NO_FAULT, faults
 from harness.docs import figures, pages
 from harness.docs.commands import all_commands, options_of
 from harness.docs.reference import is_narrowed, runs
@@ -281,6 +283,13 @@ def test_a_figure_is_of_the_newest_runs(name: str) -> None:
     described = figures.described(figures.FOLDER / f"{name}.png")
     newest = {run.name for run in figures.runs_of(name)}
     assert set(RUN_NAME.findall(described["Description"])) == newest
+
+
+def test_the_protocol_names_every_guard_and_every_double() -> None:
+    guards = [module.name for module in pkgutil.iter_modules([str(ROOT / "harness/worker/guards")])]
+    wanted = {name.replace("_", "-") for name in guards} | set(faults()) - {NO_FAULT}
+    page = (ROOT / "docs" / "protocol.md").read_text()
+    assert sorted(name for name in wanted if f"`{name}`" not in page) == []
 
 
 @pytest.mark.slow

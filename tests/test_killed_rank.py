@@ -74,7 +74,7 @@ def test_a_save_that_reports_success_has_finished(notes: Notes) -> None:
     write_events(notes, 1, begin(OTHER_GROUP), {"name": "finished", "at_ns": KILLED_NS + 7})
     record = fate(notes)
     assert (record.fate, record.after_ns, record.victim) == ("finished", 7, 0)
-    assert record.in_words == "rank 0 killed before the mkdir step-2"
+    assert record.in_words == "rank 0 killed before its mkdir step-2"
 
 
 def test_a_save_that_had_ended_before_the_kill_waited_for_nobody(notes: Notes) -> None:
@@ -113,7 +113,7 @@ def test_the_rank_that_makes_the_call_outlives_the_other_one_where_that_was_orde
     record = fates.of_kill(notes, order("kill-others"), report, process=0)
     assert record is not None
     assert (record.victim, record.is_caller, record.fate) == (0, False, "finished")
-    assert record.in_words.endswith("by the other rank")
+    assert record.in_words == "rank 0 killed before the other rank's mkdir step-2"
 
 
 @pytest.mark.parametrize("struck", [0, 1])

@@ -78,7 +78,7 @@ def test_an_mpirun_of_no_open_mpi_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=f"^{tmp_path}/mpirun does not look like Open MPI's mpirun, "
-        "because there is no ompi_info beside it$",
+        "because there is no ompi_info beside it; name another one with --mpirun$",
     ):
         launch.open_mpi(tmp_path / "mpirun")
     mpirun = Path(command(tmp_path, "mpirun"))

@@ -10,7 +10,7 @@ from toy_framework import HEAD, SWEEP, declared, method_names, read_suite, sweep
 import workloads
 from harness import experiments as known
 from harness.driver import catalog, planning, suite
-from harness.driver.catalog import FrameworkEntry, Speed
+from harness.driver.declarations import FrameworkEntry, Speed
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run.errors import UsageError
 

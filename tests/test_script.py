@@ -8,7 +8,7 @@ import pytest
 from stubs import command
 
 from harness.driver import catalog, script
-from harness.driver.catalog import Listed
+from harness.driver.declarations import Listed
 
 
 def test_a_method_that_several_frameworks_have_is_printed_for_each() -> None:

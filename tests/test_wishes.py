@@ -9,7 +9,7 @@ import pytest
 from toy_framework import SWEEP, declared, method_names, read_suite, sweeps_of
 
 from harness.driver import options, planning
-from harness.driver.catalog import FrameworkEntry
+from harness.driver.declarations import FrameworkEntry
 from harness.run.errors import UsageError
 
 pytest_plugins = ["shared_fixtures"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.driver import catalog, suite
-from harness.driver.catalog import FrameworkEntry
+from harness.driver.declarations import FrameworkEntry
 from harness.driver.suite import Suite
 from harness.run.plan import PlannedCase
 

@@ -7,6 +7,7 @@ from adapters.shared import quirks
 from adapters.shared.quirks import Obstacle
 
 OWN_MODEL = """
+import functools
 import jax, jax.numpy as jnp, optax
 from flax.training.train_state import TrainState
 
@@ -15,7 +16,7 @@ def make():
     state = TrainState.create(apply_fn=None, params=params, tx=optax.adam(1e-2))
     return {"state": state, "rng": jax.random.key(1), "ema": (params, [None, 3])}, step
 
-@jax.jit
+@functools.partial(jax.jit, donate_argnums=0)
 def step(tree, number):
     rng, noise = jax.random.split(tree["rng"])
     x = jax.random.normal(noise, (2, 8))

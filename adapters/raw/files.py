@@ -53,18 +53,21 @@ class RankFiles(Method[State]):
         return path / f"rank-{rank}.bin"
 
     def parts(self, state: State, rank: int) -> list[Part]:
-        """Return a rank's share of the replicated bytes, and behind it the rank-local bytes.
+        """Return a rank's share of the replicated bytes, and behind it the rank-local bytes."""
+        return self.parts_of(state.host, state.local_start, rank)
+
+    def parts_of(self, host: memoryview, local_start: int, rank: int) -> list[Part]:
+        """Return the parts of a state's bytes, of which those of the rank begin at `local_start`.
 
         In a world of one rank they are one piece, because they are neighbours in memory.
         """
         world = self.place.world
         if world == 1:
-            return [(state.host, 0)]
-        share_bytes = round_up(-(-state.local_start // world), ALIGNMENT)
-        start = min(rank * share_bytes, state.local_start)
-        stop = min((rank + 1) * share_bytes, state.local_start)
-        local = state.host[state.local_start :]
-        return [(state.host[start:stop], 0), (local, stop - start)]
+            return [(host, 0)]
+        share_bytes = round_up(-(-local_start // world), ALIGNMENT)
+        start = min(rank * share_bytes, local_start)
+        stop = min((rank + 1) * share_bytes, local_start)
+        return [(host[start:stop], 0), (host[local_start:], stop - start)]
 
 
 class Direct(RankFiles):

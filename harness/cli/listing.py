@@ -26,7 +26,7 @@ from harness.cli.app import (
 )
 from harness.cli.printing import print_table
 from harness.driver import catalog, doctor, script, suite
-from harness.driver.catalog import Listed, ReadableBy
+from harness.driver.declarations import FrameworkEntry, Listed, MethodEntry, ReadableBy
 from harness.run.errors import UsageError, nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
@@ -111,7 +111,7 @@ def _methods() -> list[Table]:
     return [_methods_of(entry) for entry in catalog.frameworks().values()]
 
 
-def _methods_of(entry: catalog.FrameworkEntry) -> Table:
+def _methods_of(entry: FrameworkEntry) -> Table:
     found = Table(
         title=entry.name,
         title_justify="left",
@@ -142,7 +142,7 @@ def _methods_of(entry: catalog.FrameworkEntry) -> Table:
     return found
 
 
-def _description(method: catalog.MethodEntry) -> str:
+def _description(method: MethodEntry) -> str:
     if method.listed is Listed.TEST_DOUBLE:
         return f"{method.description} (test double)"
     return f"{method.description} (store)" if method.store else method.description

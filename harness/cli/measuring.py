@@ -28,6 +28,7 @@ from harness.driver import (
     preflight,
 )
 from harness.driver.arms import Arm
+from harness.driver.declarations import FrameworkEntry
 from harness.driver.environments import Environments
 from harness.driver.ledger import Event
 from harness.driver.session import Goal, Session
@@ -110,7 +111,7 @@ def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> 
 def own_model(
     text: str | None,
     workloads: Sequence[str] | None,
-    frameworks: Sequence[catalog.FrameworkEntry],
+    frameworks: Sequence[FrameworkEntry],
     environments: Environments,
     device: str,
 ) -> OwnModel | None:
@@ -161,7 +162,7 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
 
 
 def chosen_frameworks(
-    given: Sequence[str] | None, known: Mapping[str, catalog.FrameworkEntry]
+    given: Sequence[str] | None, known: Mapping[str, FrameworkEntry]
 ) -> list[str]:
     """Return the frameworks named.
 

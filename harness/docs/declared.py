@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 
 import workloads
@@ -16,7 +17,14 @@ from harness.docs.markdown import folded, table
 from harness.docs.pages import ROOT
 from harness.docs.reference import S_A_MINUTE, full_runs, minutes
 from harness.driver import catalog, judge, pins, planning, preflight, suite, units
-from harness.driver.catalog import REQUIREMENTS, ReadableBy, Speed, Writes
+from harness.driver.declarations import (
+    REQUIREMENTS,
+    FrameworkEntry,
+    MethodEntry,
+    ReadableBy,
+    Speed,
+    Writes,
+)
 from harness.run.plan import PlannedCase
 from harness.wire.experiment import Experiment
 
@@ -125,9 +133,9 @@ def methods() -> str:
 def method_declaration(framework: str, method: str) -> str:
     """Return the lines of adapter.toml that declare a method, as a block of code."""
     path = catalog.ADAPTERS / framework / catalog.DECLARATION
-    blocks = path.read_text(encoding="utf-8").split("\n\n")
+    tables = re.split(r"\n\n(?=\[)", path.read_text(encoding="utf-8"))
     heading = f"[methods.{method}]\n"
-    block = next(block for block in blocks if block.startswith(heading))
+    block = next(table for table in tables if table.startswith(heading))
     return f"```toml\n{block.strip()}\n```"
 
 
@@ -203,7 +211,7 @@ def _keys_of(declared: Experiment) -> list[tuple[str, str, str, str]]:
     return lines
 
 
-def _versions(entry: catalog.FrameworkEntry) -> str:
+def _versions(entry: FrameworkEntry) -> str:
     """Return the pins of the packages whose versions the framework's records carry."""
     requirements = (ROOT / "adapters" / entry.name / REQUIREMENTS).read_text(encoding="utf-8")
     shown = []
@@ -214,7 +222,7 @@ def _versions(entry: catalog.FrameworkEntry) -> str:
     return ", ".join(shown)
 
 
-def _method_line(method: catalog.MethodEntry) -> list[str]:
+def _method_line(method: MethodEntry) -> list[str]:
     worlds = "any" if method.readable_by is ReadableBy.ANY_WORLD else "the same"
     return [
         f"`{method.name}`",
@@ -227,7 +235,7 @@ def _method_line(method: catalog.MethodEntry) -> list[str]:
     ]
 
 
-def _traits(method: catalog.MethodEntry) -> list[str]:
+def _traits(method: MethodEntry) -> list[str]:
     """Return what else a reader chooses by, in words."""
     traits = {
         "default": method.is_default,

@@ -188,6 +188,8 @@ def struck() -> str:
 def struck_ranks() -> str:
     """Return what is left when one of two ranks is killed in a save, of every method and store."""
     runs = full_runs("faults-ranks")
+    if not runs:
+        return "No reference run of this suite is stored yet."
     columns = ("method", "kills", "what is left", "the other rank", "raised after")
     chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
     return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"

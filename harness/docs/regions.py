@@ -23,6 +23,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "deepfreeze-against-ceilings": measured.deepfreeze_against_ceilings,
     "deepfreeze-against-stock": measured.deepfreeze_against_stock,
     "experiments": declared.experiments,
+    "file": source.file,
     "frameworks": declared.frameworks,
     "import-rules": layers.import_rules,
     "method-declaration": declared.method_declaration,

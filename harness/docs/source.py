@@ -28,6 +28,13 @@ def source(path: str, name: str, *methods: str) -> str:
     return f"```python\n{textwrap.dedent(excerpt)}\n```"
 
 
+def file(path: str) -> str:
+    """Return a whole file as a block of code."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    language = {".py": "python", ".toml": "toml"}[(ROOT / path).suffix]
+    return f"```{language}\n{text.strip()}\n```"
+
+
 def _class_with(text: str, definition: ast.ClassDef, methods: tuple[str, ...]) -> str:
     first_line = text.splitlines()[definition.lineno - 1]
     docstring = _lines(text, definition.body[0])

@@ -13,6 +13,7 @@ from typing import Any
 
 from harness.driver import border, catalog, machine, options, pins, planning, suite
 from harness.driver.border import UnknownFields
+from harness.driver.declarations import FrameworkEntry
 from harness.driver.environments import Environments
 from harness.driver.launch import ROOT
 from harness.run.errors import IncomparableError, UsageError
@@ -148,7 +149,7 @@ def plan(
     return planned
 
 
-def _declared(arm: Described) -> dict[str, catalog.FrameworkEntry]:
+def _declared(arm: Described) -> dict[str, FrameworkEntry]:
     """Return the frameworks as an arm's checkout declares them.
 
     Raise IncomparableError where this code cannot read another checkout's declarations.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from harness.driver import pins
-from harness.driver.catalog import IN, REQUIREMENTS, FrameworkEntry
+from harness.driver.declarations import IN, REQUIREMENTS, FrameworkEntry
 from harness.run.errors import UsageError, nearest
 
 STAMP = "ckptbench.json"

@@ -132,7 +132,7 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     if not os.access(information, os.X_OK):
         raise UsageError(
             f"{mpirun} does not look like Open MPI's mpirun, "
-            "because there is no ompi_info beside it"
+            "because there is no ompi_info beside it; name another one with --mpirun"
         )
     if not os.access(mpirun, os.X_OK):
         raise UsageError(f"{mpirun} is not a program that can be run")
@@ -143,7 +143,7 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     if library is None:
         raise UsageError(
             f"{information} loads no libmpi that can be found, "
-            f"so the ranks of {mpirun} cannot load it either"
+            f"so the ranks of {mpirun} cannot load it either; install that Open MPI whole"
         )
     return OpenMpi(mpirun, Path(library[1]))
 

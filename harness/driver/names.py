@@ -7,7 +7,7 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import catalog
-from harness.driver.catalog import FrameworkEntry, MethodEntry, Speed, Strategy
+from harness.driver.declarations import FrameworkEntry, MethodEntry, Speed, Strategy
 from harness.driver.suite import Suite, require
 from harness.run.errors import UsageError
 from harness.wire.case import MOST_RANKS

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from harness.driver.catalog import MethodEntry
+from harness.driver.declarations import MethodEntry
 from harness.run.errors import UsageError
 
 

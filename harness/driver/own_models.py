@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.driver import launch, outside
-from harness.driver.catalog import FrameworkEntry
+from harness.driver.declarations import FrameworkEntry
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
 

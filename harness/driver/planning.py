@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import experiments
 from harness.driver import names
-from harness.driver.catalog import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
+from harness.driver.declarations import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
 from harness.driver.names import STRATEGY_TRAITS, TRAITS
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from harness.driver.catalog import FrameworkEntry, MethodEntry
+from harness.driver.declarations import FrameworkEntry, MethodEntry
 from harness.run.errors import UsageError, nearest
 
 ALL = "all"

@@ -64,7 +64,7 @@ class WaitsInUpdate(Fault):
 
     def save(self, state: State, path: Path) -> Pending:
         snapshot = bytes(state.to_host())
-        writing = Background(lambda: self._write_slowly(path, snapshot))
+        writing = Background(lambda: self._write_slowly(path, snapshot, state.local_start))
         writing.may_start.set()
         update = self.framework.update
 
@@ -76,10 +76,9 @@ class WaitsInUpdate(Fault):
         vars(self.framework)["update"] = wait_and_update
         return writing
 
-    def _write_slowly(self, path: Path, snapshot: bytes) -> None:
+    def _write_slowly(self, path: Path, snapshot: bytes, local_start: int) -> None:
         time.sleep(self.delay_s)
-        path.mkdir()
-        self.write(self.file(path, self.place.rank), [(memoryview(snapshot), 0)])
+        self.write_copy(path, snapshot, local_start)
 
 
 class WaitsWithMemory(WaitsInUpdate, MemoryAlone):
@@ -115,9 +114,7 @@ class _LateCopy(Pending):
         self.snapshot[local_start:] = self.state.to_host()[local_start:]
 
     def finished(self) -> None:
-        self.path.mkdir()
-        file = self.method.file(self.path, self.method.place.rank)
-        self.method.write(file, [(memoryview(self.snapshot), 0)])
+        self.method.write_copy(self.path, self.snapshot, self.state.local_start)
 
 
 class LateWork(Fault):

@@ -108,18 +108,18 @@ class RemovesAllFirst(Meets):
 
 
 class MixesCheckpoints(Meets):
-    """Replace the files of the older checkpoint one by one, and rename its folder at the end."""
+    """Give the older checkpoint the name of the newer one, then replace its files one by one."""
 
     name = "mixes-checkpoints"
 
     def publish(self, unfinished: Path, path: Path) -> None:
-        for older in _older(path):
-            for rank in range(self.place.world):
-                self.file(unfinished, rank).rename(self.file(older, rank))
-            older.rename(path)
-            unfinished.rmdir()
+        older = _older(path)
+        if not older:
+            super().publish(unfinished, path)
             return
-        super().publish(unfinished, path)
+        older[-1].rename(path)
+        for rank in range(self.place.world):
+            self.file(unfinished, rank).rename(self.file(path, rank))
 
 
 class DiesOfTornCheckpoint(Fault):

@@ -70,4 +70,4 @@ class StaleBuffer(_Timed):
     def spoil(self, file: Path, state: State) -> None:
         stale, self._buffer = self._buffer, bytes(state.to_host())
         if stale:
-            file.write_bytes(stale)
+            self.write_copy(file.parent, stale, state.local_start)

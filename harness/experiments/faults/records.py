@@ -19,6 +19,7 @@ Strike = Literal[
     "power loss on ext4",
     "power loss on xfs",
     "power loss on btrfs",
+    "killed rank",
 ]
 
 ON_DISK: dict[str, Strike] = {

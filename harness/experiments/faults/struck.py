@@ -12,11 +12,14 @@ from harness.durability import trees
 from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults.records import WORST_FIRST, StruckRecord
 from harness.experiments.faults.states import State, States, newest_of
+from harness.experiments.killed_rank import archive
 from harness.run.errors import UsageError, nearest
 from harness.run.stored import StoredRun
 from harness.wire.case import Case
 from harness.wire.records import FailureRecord
 
+_OF_RANKS = "killed_rank"
+_STRIKING = (EXPERIMENT.name, _OF_RANKS)
 _UNREADABLE = (OSError, EOFError, ValueError, KeyError, tarfile.TarError, zlib.error)
 
 
@@ -34,7 +37,7 @@ def find_case(run: StoredRun, name: str, framework: str = "") -> Case:
     `framework` tells cases of the same method apart; empty for any.
     """
     cases = [item.case for item in run.plan]
-    struck = [case for case in cases if case.experiment == EXPERIMENT.name]
+    struck = [case for case in cases if case.experiment in _STRIKING]
     where = f"in run {run.name}"
     if not struck:
         raise UsageError(
@@ -63,7 +66,7 @@ def worst_first(run: StoredRun, case: Case) -> list[StruckRecord]:
     """Return the states of a case with their verdicts. Raises UsageError where it has none."""
     # An interrupted run tries its states again. The last answer counts.
     by_number: dict[int, StruckRecord] = {}
-    for record in run.records:
+    for record in [*run.records, *_of_ranks(run, case)]:
         if isinstance(record, StruckRecord) and record.case == case.id:
             by_number[record.number] = record
     if not by_number:
@@ -89,11 +92,15 @@ def write_state(run: StoredRun, case: Case, number: int, folder: Path) -> Writte
 
 def _refuse_other_experiment(cases: Sequence[Case], name: str, where: str) -> None:
     others = sorted({case.experiment for case in cases if name in (case.method, case.id)})
-    if others and EXPERIMENT.name not in others:
+    if others and not set(others) & set(_STRIKING):
         raise UsageError(
             f"case {name!r} {where} is of experiment {others[0]!r}, which strikes nothing; "
             "name a case of experiment 'faults'"
         )
+
+
+def _of_ranks(run: StoredRun, case: Case) -> list[StruckRecord]:
+    return archive.struck_states(run, case) if case.experiment == _OF_RANKS else []
 
 
 def _why(run: StoredRun, case: Case) -> str:
@@ -118,12 +125,16 @@ def _rebuilt(run: StoredRun, case: Case, record: StruckRecord) -> State:
     """Build the state of a record again. Raises UsageError where that is not possible."""
     recording = run.files(case)
     if not recording.is_dir():
+        suite = "faults-ranks" if case.experiment == _OF_RANKS else "faults"
         raise UsageError(
             f"run {run.name} has no recording of case {case.method}, so its states cannot be "
             f"built; reference runs are stored without recordings. Record it again: ckptbench run "
-            f"faults --framework {case.framework} --method '{case.method}'"
+            f"{suite} --framework {case.framework} --method '{case.method}'"
         )
     try:
+        if case.experiment == _OF_RANKS:
+            tree = archive.read(recording, record.number)
+            return State(record.number, record.strike, record.instant, record.in_words, tree)
         states = States(recording, case.id, int(EXPERIMENT.settings(case)["instants"]))
         state = next((state for state in states if state.number == record.number), None)
     except _UNREADABLE as error:

@@ -7,7 +7,7 @@ import shutil
 from harness.durability import gate
 from harness.experiments.faults.jobs import stood_at
 from harness.experiments.faults.recorded_save import first_number
-from harness.experiments.killed_rank import EXPERIMENT, fates
+from harness.experiments.killed_rank import EXPERIMENT, archive, fates
 from harness.experiments.killed_rank.orders import Notes, Order, orders, undisturbed
 from harness.experiments.killed_rank.records import (
     UNDISTURBED,
@@ -44,8 +44,8 @@ def after_stages(session: ExperimentSession) -> None:
 
 def _obstacle(session: ExperimentSession, case: Case) -> str:
     """Return why no rank of a case can be killed; empty where one can."""
-    if case.world < 2:
-        return "one rank has no other; ask for more with --world 2"
+    if case.world != 2:
+        return f"one of two ranks is killed, and here are {case.world}; ask for --world 2"
     return session.out_of_sight() or gate.available() or ""
 
 
@@ -116,10 +116,10 @@ class _CaseOfRanks:
         if self._has_failed():
             return None
         saves = fates.read(self._notes, UNDISTURBED, self._case.world)
-        unfinished = [save for save in saves if save.fate != "finished"]
-        if unfinished:
-            said = unfinished[0].said or reason or "the worker left the case out"
-            self._session.fail(self._case, "save", said)
+        unfinished = [save.said for save in saves if save.fate != "finished"]
+        if unfinished or len(saves) < self._case.world:
+            said = [*filter(None, unfinished), reason, "the worker left the case out"]
+            self._session.fail(self._case, "save", next(filter(None, said)))
             return None
         return max(save.ended_ns - save.began_ns for save in saves if save.ended_ns is not None)
 
@@ -132,6 +132,8 @@ class _CaseOfRanks:
             shutil.rmtree(self._notes.checkpoints(order.number), ignore_errors=True)
             return False
         self._session.add(record)
+        files = self._session.files(self._case)
+        archive.keep(files, order.number, self._notes.checkpoints(order.number))
         return True
 
     def _save(self, order: Order, in_words: str) -> str:

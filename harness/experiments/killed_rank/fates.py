@@ -41,10 +41,7 @@ def read(notes: Notes, number: int, world: int) -> list[RankSave]:
 
 
 def of_kill(notes: Notes, order: Order, report: Report, process: int) -> RankKillRecord | None:
-    """Return the fate of the rank that was not killed; None where nobody was.
-
-    With more than two ranks, it is the one whose save took longest to end.
-    """
+    """Return the fate of the rank that was not killed; None where nobody was."""
     saves = read(notes, order.number, notes.case.world)
     if not report.struck or len(saves) < notes.case.world:
         return None
@@ -52,9 +49,8 @@ def of_kill(notes: Notes, order: Order, report: Report, process: int) -> RankKil
     if caller is None:
         return None
     kills_caller = order.effect == "kill-group"
-    others = [save for save in saves if save is not caller]
-    survivor = others[0] if kills_caller else caller
-    victim = caller if kills_caller else others[0]
+    other = next(save for save in saves if save is not caller)
+    survivor, victim = (other, caller) if kills_caller else (caller, other)
     after_ns = _after_ns(survivor, report.at_ns, order.limit_s)
     return RankKillRecord(
         kind="rank-kill",
@@ -81,9 +77,9 @@ def _after_ns(survivor: RankSave, killed_ns: int, limit_s: float) -> int | None:
 
 
 def _in_words(notes: Notes, order: Order, report: Report, victim: int) -> str:
-    call = f"the {report.first}".replace(f"{notes.folder_name(order.number)}/", "")
-    whose = "" if order.effect == "kill-group" else " by the other rank"
-    return f"rank {victim} killed before {call}{whose}"
+    call = (report.first or "call").replace(f"{notes.folder_name(order.number)}/", "")
+    whose = "its" if order.effect == "kill-group" else "the other rank's"
+    return f"rank {victim} killed before {whose} {call}"
 
 
 def _save(notes: Notes, number: int, rank: int, of_rank: dict[str, Event]) -> RankSave:

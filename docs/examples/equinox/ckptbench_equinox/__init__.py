@@ -1,0 +1,1 @@
+"""equinox as a method of ckptbench."""

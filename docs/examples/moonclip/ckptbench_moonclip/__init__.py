@@ -1,0 +1,1 @@
+"""moonclip as a method of ckptbench."""
