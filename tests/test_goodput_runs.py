@@ -11,7 +11,7 @@ from harness.experiments.goodput import KILLS
 from harness.experiments.goodput.rows import GoodputRow
 from harness.run.plan import PlannedCase
 
-pytestmark = [pytest.mark.slow, pytest.mark.patient]
+pytestmark = [pytest.mark.slow, pytest.mark.patient, pytest.mark.timeout(1800)]
 
 
 def killed(item: PlannedCase) -> PlannedCase:
