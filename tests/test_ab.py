@@ -125,7 +125,7 @@ def test_other_pins_have_an_environment_of_their_own_beside_the_usual_one(tmp_pa
         tmp_path, catalog.ADAPTERS, {}, dict([pins.parse("numpy==2.4.6")]), usual=catalog.ADAPTERS
     )
     folders = [
-        next(e.interpreter for e in made.listing() if e.framework == "raw").parents[1].name
+        next(e.interpreter for e in made.listing() if e.name == "raw").parents[1].name
         for made in (usual, other, same)
     ]
     assert (folders[0], folders[2]) == ("raw", "raw")

@@ -145,7 +145,7 @@ def begin(group: int) -> dict[str, object]:
 
 def write_events(notes: Notes, rank: int, *events: dict[str, object]) -> None:
     lines = [json.dumps(event) + "\n" for event in events]
-    (notes.of_save(1) / f"rank-{rank}.jsonl").write_text("".join(lines))
+    (notes.of_save(1) / f"{rank}-1.jsonl").write_text("".join(lines))
 
 
 def fate(notes: Notes) -> RankKillRecord:

@@ -77,7 +77,7 @@ def in_words(value: object) -> str:
     """Return a value's type in words, such as "an int", and of a tuple also those of its parts."""
     if value is None:
         return "None"
-    if isinstance(value, tuple | list):
+    if isinstance(value, tuple):
         parts = ", ".join(type(part).__name__ for part in value)
         return f"{len(value)} values ({parts})"
     name = type(value).__name__

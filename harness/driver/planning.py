@@ -332,7 +332,7 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
     replaced = overrides(method, choices.options)
     of_arm = overrides(method, choices.arm_options)
     fields_of_case = {key: shape.settings[key] for key in shape.settings if key in _CASE_FIELDS}
-    settings = {key: shape.settings[key] for key in shape.settings if key not in _CASE_FIELDS}
+    settings = cell.experiment.told_apart(shape.settings)
     return Case(
         framework=cell.framework.name,
         framework_path=cell.framework.class_path,
@@ -353,7 +353,7 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         scale=shape.scale,
         from_memory=method.from_memory,
         arm=choices.arm,
-        settings=settings,
+        settings={key: settings[key] for key in settings if key not in _CASE_FIELDS},
         peers=_peers(cell),
         model=shape.model,
         adapter=cell.framework.origin_of(method),

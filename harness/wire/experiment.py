@@ -67,7 +67,8 @@ class SuiteKey:
     sweep that leaves the key out has `default`. Where that is None, every sweep must have the key.
     `in_words` returns what a case's name has of a value; empty where it goes without saying.
     `option` is the option of `ckptbench run` that replaces the suite's values; empty for none.
-    A framework has a value in `declared_as_peers` only if it declares peers of that name.
+    A framework has a value in `declared_as_peers` only if it declares peers of that name. With
+    `later`, the key is newer than stored runs, and a case at its default is the same as one of them.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
@@ -78,6 +79,7 @@ class SuiteKey:
     in_words: Callable[[Any], str] | None = None
     option: str = ""
     declared_as_peers: tuple[str, ...] = ()
+    later: bool = False
 
     def why_not(self, value: object) -> str:
         """Return which values the key takes instead of this one; empty where it takes it."""
@@ -153,6 +155,15 @@ class Experiment:
             stored = getattr(case, key) if hasattr(case, key) else values.get(key)
             values[key] = suite_key.default if stored is None else stored
         return values
+
+    def told_apart(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings by which cases are told apart: not the defaults of later keys."""
+        keys = self.suite_keys
+        return {
+            key: value
+            for key, value in settings.items()
+            if not (keys[key].later and value == keys[key].default)
+        }
 
     def settings_in_words(self, case: Case) -> list[str]:
         """Return what a case's name has of its settings, such as "every 4 steps"."""

@@ -19,6 +19,7 @@ from harness.experiments.faults.subject import Subject, open_subject
 from harness.experiments.faults.trial import hashes
 from harness.experiments.killed_rank.orders import Notes
 from harness.experiments.recovery.events import EventLog
+from harness.experiments.recovery.events import files_of as files_of_rank
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Strike
@@ -140,7 +141,7 @@ class StruckSave:
     def _others_save(self) -> bool:
         folder = self._notes.of_save(self._order.number)
         others = [rank for rank in range(self._bench.world.size) if rank != self._bench.world.rank]
-        return any(_saves(folder / f"rank-{rank}.jsonl") for rank in others)
+        return any(_saves(file) for rank in others for file in files_of_rank(folder, rank))
 
     def _finish(self, subject: Subject, folder: Path) -> None:
         """Note which files a save replaces, where nobody was to be killed."""

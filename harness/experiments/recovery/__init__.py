@@ -127,6 +127,7 @@ EXPERIMENT = Experiment(
             "whether a restart finds the checkpoint's files in the page cache",
             choices=("warm", "cold"),
             default="warm",
+            later=True,
             in_words=lambda chosen: "with cold files" if chosen == "cold" else "",
         ),
     },

@@ -46,6 +46,11 @@ class EventLog:
         os.write(self._file, f"{line}\n".encode())
 
 
+def files_of(folder: Path, rank: int) -> list[Path]:
+    """Return the files to which the processes of a rank append their events."""
+    return sorted(folder.glob(f"{rank}-*.jsonl"))
+
+
 def read_events(folder: Path) -> list[Event]:
     """Return the events of all processes of a job in the order of time, without torn lines."""
     events = []
