@@ -68,7 +68,7 @@ class SuiteKey:
     `in_words` returns what a case's name has of a value; empty where it goes without saying.
     `option` is the option of `ckptbench run` that replaces the suite's values; empty for none.
     A framework has a value in `declared_as_peers` only if it declares peers of that name. With
-    `later`, the key is newer than stored runs, and a case at its default is the same as one of them.
+    `later`, the key is newer than stored runs. A case at its default is the same as one of them.
     """
 
     meaning: str  # completes the sentence "experiment 'train' needs 'every': …"
