@@ -41,14 +41,17 @@ def require_comparable(state: State) -> None:
             for key, value in slots.items():
                 if not isinstance(value, Tensor | bool | int | float):
                     raise UnusableModel(
-                        f"{type(optimizer).__name__} keeps {key!r} as {in_words(value)}, "
-                        "and only tensors and numbers can be compared bit by bit"
+                        f"{type(optimizer).__name__} keeps {key!r} as {in_words(value)}, and only "
+                        "tensors and numbers can be compared bit by bit; measure with another "
+                        "optimizer, such as AdamW"
                     )
 
 
 def _require_parameters(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UnusableModel("the model has no parameters that can be trained")
+        raise UnusableModel(
+            "the model has no parameters that can be trained; set requires_grad on at least one"
+        )
 
 
 def _require_tensors(model: nn.Module) -> None:
@@ -56,8 +59,8 @@ def _require_tensors(model: nn.Module) -> None:
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise UnusableModel(
-                f"the model's state_dict holds {name!r} as {in_words(value)}, "
-                "and only tensors can be compared bit by bit"
+                f"the model's state_dict holds {name!r} as {in_words(value)}, and only tensors "
+                "can be compared bit by bit; let get_extra_state return a tensor"
             )
         if value.layout is not torch.strided or value.is_quantized:
             raise UnusableModel(
@@ -71,7 +74,8 @@ def _require_device(model: nn.Module, device: torch.device) -> None:
         if tensor.device.type != device.type:
             raise UnusableModel(
                 f"{name} is on device {tensor.device.type!r}, and the run is on {device.type!r}; "
-                "move the model there before it is returned, or give another --device"
+                "make the model there or move it there before it is returned (from 'meta' by "
+                "to_empty and new values), or give another --device"
             )
 
 
@@ -83,7 +87,7 @@ def _require_sharding(model: nn.Module, strategy: Strategy) -> None:
     if not is_sharded and isinstance(strategy, FullySharded):
         raise UnusableModel(
             "with --strategy fsdp it must call fully_shard on the model before it makes the "
-            "optimizer"
+            "optimizer, if torch.distributed.is_initialized()"
         )
 
 

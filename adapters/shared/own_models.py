@@ -29,7 +29,9 @@ def taken_apart(made: object, model_type: type[Any], optimizer_type: type[Any]) 
     It must be a model and an optimizer, or a dictionary of optimizers, and a step function if
     wanted.
     """
-    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
+    if isinstance(made, list):
+        made = tuple(made)
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise UnusableModel(
             "it must return a model and an optimizer, and a step function if wanted, "
             f"not {in_words(made)}"

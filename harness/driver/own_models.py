@@ -36,8 +36,8 @@ def named(text: str) -> Named:
     path, separator, function = text.rpartition(":")
     if not (separator and function.isidentifier() and path.endswith(".py")):
         raise UsageError(
-            "--model must be FILE.py:FUNCTION, such as train.py:make, where the function returns a "
-            f"model and an optimizer, not {text!r}"
+            "--model must be FILE.py:FUNCTION, such as train.py:make, where the function returns "
+            f"your model as docs/own-models.md says, not {text!r}"
         )
     file = Path(path).expanduser().absolute()
     if not file.is_file():
@@ -81,7 +81,10 @@ def require_unchanged(model: OwnModel) -> None:
     """Raise UsageError where the text of a run's model is another than when the run began."""
     file = Path(model.file)
     if not file.is_file():
-        raise UsageError(f"the run measures {model.workload}, and {file} is no longer there")
+        raise UsageError(
+            f"the run measures {model.workload}, and {file} is no longer there; put it back, or "
+            "start a new run"
+        )
     if _digest(file) != model.digest:
         raise UsageError(
             f"{file} has changed since the run began, and its samples would be mixed with others; "
@@ -105,12 +108,15 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
         )
     except subprocess.TimeoutExpired as error:
         raise UsageError(
-            f"{model} was not built within {_LOOK_TIMEOUT_S / 60:.0f} minutes"
+            f"{model} was not built within {_LOOK_TIMEOUT_S / 60:.0f} minutes; leave training and "
+            "downloads out of the function"
         ) from error
     lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
     ended = f"exit status {done.returncode}"
     if done.returncode < 0:
         ended = f"signal {signal.Signals(-done.returncode).name}"
+    if done.returncode == -signal.SIGKILL:
+        ended += ", perhaps because memory ran out"
     shown = " | ".join(line.strip() for line in lines) or "it printed nothing"
     return f"its process ended with {ended} ({shown})"
 

@@ -51,9 +51,11 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
         return f"{file.name}:{error.lineno}: SyntaxError: {error.msg}"
     if isinstance(error, SystemExit):
         described = (
-            "it ends the program while it is imported or called; "
-            "put what only a script does below if __name__ == '__main__'"
+            "it ends the program while it is imported or called; put what only a script does "
+            "below if __name__ == '__main__', and keep sys.exit and argparse out of the function"
         )
+    if isinstance(error, ModuleNotFoundError):
+        described += "; name the interpreter that has it with --python FRAMEWORK=PATH"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == str(file)]
     if own:
