@@ -28,7 +28,6 @@ PARTS = {
     "optimizer": "optimizer",
     "rng": "rng",
     "rngs": "rng",
-    "key": "rng",
     # Trainers of flax count the optimizer's steps beside its slots.
     "step": "optimizer",
 }
@@ -59,6 +58,7 @@ class OwnState(State):
         super().__init__()
         self.loss = jnp.array(0.0)  # The user's step returns none.
         self._take = step
+        self._has_stepped = False
         self._structure = structure
         self._slots = [_slot(name, leaf) for name, leaf in leaves.items()]
         self._keep(leaves.values())
@@ -82,9 +82,12 @@ class OwnState(State):
                 "the step function must return a pytree like the one that it was given"
                 f"{self._difference(changed)}"
             )
-        before = self.tensors()
+        before = None if self._has_stepped else self.tensors()
         self._keep(jnp.asarray(leaf) for leaf in leaves)
-        self._require_same_kinds(before)
+        if before is not None:
+            # One step is enough to tell, and later ones are timed.
+            self._require_same_kinds(before)
+            self._has_stepped = True
         self.step += 1
 
     def _named_leaves(self, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -106,7 +109,7 @@ class OwnState(State):
         for slot, leaf in zip(self._slots, leaves, strict=True):
             array = leaf if slot.key is None else jax.random.key_data(leaf)
             # A weak type is lost in a file, and training would go on with other types.
-            strong = jnp.asarray(array, dtype=array.dtype)
+            strong = jnp.asarray(array, dtype=array.dtype) if array.weak_type else array
             parts.setdefault(slot.part, {})[slot.name] = strong
         self._parts = parts
 

@@ -50,7 +50,6 @@ class PyTorch(Framework[State]):
         state = own_model.new_state(make(), self.strategy, self._rng(seed))
         self.gradients(state)
         self.update(state)
-        state.look_for_slots()
         own_model.require_comparable(state)
         return state
 
@@ -96,6 +95,9 @@ class PyTorch(Framework[State]):
         if state.has_master:
             state.write_back()
         state.step += 1
+        if not isinstance(state.training, WorkloadTraining):
+            # Some optimizers make slots in later steps, or for parameters that come into use.
+            state.look_for_slots()
 
     def loss(self, state: State) -> float:
         return state.loss.item()

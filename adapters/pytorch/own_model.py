@@ -55,12 +55,14 @@ def _require_parameters(model: nn.Module) -> None:
 
 
 def _require_tensors(model: nn.Module) -> None:
-    """Refuse a model whose state_dict holds other things than ordinary tensors."""
+    """Refuse a model whose state_dict holds other things than parameters and buffers."""
+    own = dict(model.named_parameters(remove_duplicate=False))
+    own |= dict(model.named_buffers(remove_duplicate=False))
     for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor):
+        if name not in own:
             raise UnusableModel(
-                f"the model's state_dict holds {name!r} as {in_words(value)}, and only tensors "
-                "can be compared bit by bit; let get_extra_state return a tensor"
+                f"the model's state_dict holds {name!r} ({in_words(value)}), and only parameters "
+                "and buffers can be compared bit by bit; register it as a buffer"
             )
         if value.layout is not torch.strided or value.is_quantized:
             raise UnusableModel(

@@ -106,6 +106,8 @@ class State:
         """Set some or all `local_tensors` to these values."""
         present = self.local_tensors()
         for name, tensor in tensors.items():
+            if name not in present:
+                raise KeyError(f"the state to load into has no leaf {name}")
             present[name].copy_(tensor)
         self.take_numbers(present)
 
@@ -152,7 +154,7 @@ class State:
         for name, slots, key in self._optimizer_slots():
             value = slots[key]
             is_number = not isinstance(value, Tensor)
-            yield name, torch.tensor(value) if is_number else in_memory_order(value)
+            yield name, _as_tensor(value) if is_number else in_memory_order(value)
         for name, generator in self.rng.items():
             yield f"rng/{name}", generator
         yield "position/step", torch.tensor(self.step)
@@ -187,6 +189,11 @@ def in_memory_order(tensor: Tensor) -> Tensor:
             "shares memory with itself or leaves gaps; make it contiguous"
         )
     return view
+
+
+def _as_tensor(number: bool | int | float) -> Tensor:
+    """Return a number as a tensor that keeps all of its bits."""
+    return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
 
 
 def _slot_names(optimizer: Optimizer) -> dict[str, str]:

@@ -79,6 +79,8 @@ class RandomTraining:
     def backward(self, runner: nn.Module, step: int) -> Tensor:
         generator = torch.Generator().manual_seed(step)
         noise = torch.randn(NOISE_ELEMENTS, generator=generator)
+        # On a GPU it is repeated there, because a copy of the whole would take long.
+        noise = noise.to(next(runner.parameters()).device)
         for parameter in runner.parameters():
             if parameter.requires_grad:
                 parameter.grad = _gradient_like(parameter, noise)

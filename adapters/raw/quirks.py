@@ -13,7 +13,7 @@ def make():
 """
 BROKEN_MODELS = {
     "no return": ("def make(): pass", "must return a dictionary of numpy arrays, not None"),
-    "a list": ("def make(): return [1, 2]", "a dictionary of numpy arrays, not 2 values"),
+    "a list": ("def make(): return [1, 2]", "a dictionary of numpy arrays, not a list"),
     "a number": ("def make(): return {'a': 1}", "'a' must be a numpy array of numbers, not an int"),
     "an error": ("def make():\n    return 1 / 0", "^train.py:2: ZeroDivisionError"),
 }

@@ -50,6 +50,10 @@ def taken_apart(made: object, model_type: type[Any], optimizer_type: type[Any]) 
                 f"the second value that it returns must be a {_full_name(optimizer_type)}, "
                 f"or a dictionary of them by name, not {in_words(each)}{which}"
             )
+    if isinstance(optimizer, Mapping) and not all(
+        isinstance(name, str) and name for name in optimizers
+    ):
+        raise UnusableModel("the dictionary of optimizers must have their names as keys")
     if not optimizers:
         raise UnusableModel("the dictionary of optimizers is empty")
     if step is not None:

@@ -54,6 +54,7 @@ from harness.driver import (
     launch,
     options,
     outside,
+    own_models,
     planning,
     preflight,
     progress,
@@ -176,6 +177,9 @@ def _newly_measured(
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
     frameworks = catalog.select(known, names)
+    if model is not None:
+        # A mistyped name is told before the model is built.
+        planning.plan(chosen, frameworks, model=own_models.NOT_BUILT, **wishes)
     own_model = measuring.own_model(
         model, wishes["workloads"], frameworks, environments, wishes["device"]
     )

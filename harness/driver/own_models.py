@@ -20,6 +20,10 @@ _LOOK_TIMEOUT_S = 1800.0
 _SHOWN_LINES = 3
 
 
+NOT_BUILT = OwnModel(file="", function="", digest="", state_bytes=0)
+"""Stands for a model in a plan that is made only to find mistakes."""
+
+
 @dataclass(frozen=True)
 class Named:
     """A model as the command line names it: a file, and the function in it that makes the model."""
@@ -51,6 +55,8 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
     The model takes one step there. Raise UsageError with one sentence where it cannot be built,
     or where the framework cannot measure it.
     """
+    # The text may be edited while it is built.
+    digest = _digest(model.file)
     with tempfile.TemporaryDirectory(prefix="ckptbench-") as folder:
         request = Path(folder) / "request.json"
         answer = Path(folder) / "answer.json"
@@ -72,7 +78,7 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
     return OwnModel(
         file=str(model.file),
         function=model.function,
-        digest=_digest(model.file),
+        digest=digest,
         state_bytes=found["state_bytes"],
     )
 
@@ -94,24 +100,26 @@ def require_unchanged(model: OwnModel) -> None:
 
 def _run(argv: list[str], folder: Path, model: Named) -> str:
     """Run a command to its end, and return why it may have failed."""
+    log = folder / "log"
     try:
-        done = subprocess.run(
-            argv,
-            env=launch.environment(folder, added=outside.link_into(folder / "outside")),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_LOOK_TIMEOUT_S,
-            check=False,
-        )
+        # It is a file, because a process that the text leaves behind would keep a pipe open.
+        with log.open("w", encoding="utf-8") as stream:
+            done = subprocess.run(
+                argv,
+                env=launch.environment(folder, added=outside.link_into(folder / "outside")),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                timeout=_LOOK_TIMEOUT_S,
+                check=False,
+            )
     except subprocess.TimeoutExpired as error:
         raise UsageError(
             f"{model} was not built within {_LOOK_TIMEOUT_S / 60:.0f} minutes; leave training and "
             "downloads out of the function"
         ) from error
-    lines = done.stdout.strip().splitlines()[-_SHOWN_LINES:]
+    text = log.read_text(encoding="utf-8", errors="replace")
+    lines = text.strip().splitlines()[-_SHOWN_LINES:]
     ended = f"exit status {done.returncode}"
     if done.returncode < 0:
         ended = f"signal {signal.Signals(-done.returncode).name}"

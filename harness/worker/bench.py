@@ -126,7 +126,7 @@ class Bench:
         self.forget_digests()
         self.workload = workload
         if isinstance(workload, OwnModel):
-            make = own_models.load(Path(workload.file), workload.function)
+            make = own_models.load(Path(workload.file), workload.function, workload.digest)
             self.state = self.framework.adopt(make, seed)
         else:
             self.state = self.framework.build(workload, seed)

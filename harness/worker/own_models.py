@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -18,13 +19,23 @@ MODULE = "ckptbench_own_model"
 """The name under which the user's text is imported, so that it hides no other module."""
 
 
-def load(file: Path, function: str) -> Callable[[], Any]:
+DIGEST_DIGITS = 8
+
+
+def digest_of(file: Path) -> str:
+    """Return the first digits of the SHA-256 of a text."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGEST_DIGITS]
+
+
+def load(file: Path, function: str, digest: str | None = None) -> Callable[[], Any]:
     """Import the user's text, and return the function that makes the model.
 
     The text is run as a script is, with its own folder first on Python's path, but it is not
     called "__main__". Raise UnusableModel where it has no such function, or one that needs
-    arguments. Errors of the text itself pass through.
+    arguments, or where its digest is another one. Errors of the text itself pass through.
     """
+    if digest is not None and digest_of(file) != digest:
+        raise UnusableModel(f"{file.name} has changed since the run began; start a new run")
     found = getattr(_imported(file), function, None)
     if found is None:
         raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
@@ -45,7 +56,7 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
     """Return an error in one sentence that names the line of the user's text, where one is."""
     if isinstance(error, UnusableModel):
         text = str(error)
-        return text if text.startswith(file.name) else f"{file.name}:{function}: {text}"
+        return text if text.startswith(file.name) else f"{file.name}:{_line_of(function)} {text}"
     described = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f"{file.name}:{error.lineno}: SyntaxError: {error.msg}"
@@ -63,12 +74,19 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
     return f"{file.name}:{function}: {described}{_where(frames)}"
 
 
+def _line_of(function: str) -> str:
+    """Return the line of a function of the imported text, and its name."""
+    found = getattr(sys.modules.get(MODULE), function, None)
+    code = getattr(found, "__code__", None)
+    return f"{code.co_firstlineno}: {function}:" if code else f"{function}:"
+
+
 def _imported(file: Path) -> ModuleType:
     """Return the module of a text, which is imported once in a process."""
     present = sys.modules.get(MODULE)
     if present is not None and present.__file__ == str(file):
         return present
-    # The project itself must not be found before the user's own modules of the same name.
+    # As for a script, the folder of the text comes first. Names of this project are taken, though.
     sys.path.insert(0, str(file.parent))
     spec = importlib.util.spec_from_file_location(MODULE, file)
     assert spec is not None

@@ -23,7 +23,7 @@ def answer(good: Sequence[CostRow], naming: Naming) -> str:
         f"Your checkpoint is {size(chosen[0].file_bytes or 0)}.",
         f"{told}.",
         _after_a_crash(good, naming),
-        _to_write(chosen[-1]),
+        _to_write(_advised(good)),
     ]
     return " ".join(sentence for sentence in said if sentence)
 
@@ -32,11 +32,17 @@ def _chosen(good: Sequence[CostRow]) -> list[CostRow]:
     """Return the rows that are named, each once."""
     timed = [row for row in good if row.durable_s and row.stall_s]
     full = [row for row in timed if row.covers == "full"] or timed
-    certain = [row for row in full if row.durability in DURABILITY and row.durability != "never"]
     rows = [row for row in timed if row.default]
-    rows += [min(full, key=_durable_s), min(full, key=_stall_s)]
-    rows += [min(certain, key=_durable_s)] if certain else []
+    rows += [min(full, key=_durable_s), min(full, key=_stall_s), _advised(good)]
     return list({id(row): row for row in rows}.values())
+
+
+def _advised(good: Sequence[CostRow]) -> CostRow:
+    """Return the fastest row that is certain after a crash, or else the one of the least stall."""
+    timed = [row for row in good if row.durable_s and row.stall_s]
+    full = [row for row in timed if row.covers == "full"] or timed
+    certain = [row for row in full if row.durability in DURABILITY and row.durability != "never"]
+    return min(certain, key=_durable_s) if certain else min(full, key=_stall_s)
 
 
 def _told(row: CostRow, naming: Naming) -> str:
@@ -68,11 +74,11 @@ def _after_a_crash(good: Sequence[CostRow], naming: Naming) -> str:
 
 
 def _to_write(row: CostRow) -> str:
+    if row.floor:
+        # Plain files are no method of a framework, so there is nothing to write.
+        return ""
     method = row.method.partition("[")[0]
-    return (
-        f"ckptbench list methods --framework {row.framework} --how {method} prints what to write "
-        "in your script."
-    )
+    return f"ckptbench list methods --how {method} prints what to write in your script."
 
 
 def _durable_s(row: CostRow) -> float:

@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[str, str]] = {
         "class Odd(nn.Linear):\n"
         "        def get_extra_state(self):\n            return {'seen': 3}\n"
         "    model = Odd(2, 2)\n    return model, adam(model)",
-        "'_extra_state' as a dict",
+        r"'_extra_state' \(a dict\)",
     ),
     "a buffer that repeats itself": (
         "model = net()\n"
