@@ -371,3 +371,19 @@ def test_a_broken_suite_is_named_beside_the_good_ones(
     assert "good" in ended.output
     assert refused(ended).startswith(f"{suites}/odd.toml")
     assert reason in ended.errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("list", "methods", "--adapter", "~nobody-of-that-name"),
+        ("run", "smoke", "--framework", "raw", "--model", "~nobody-of-that-name/a.py:make"),
+        ("run", "smoke", "--framework", "raw", "--python", "raw=~nobody-of-that-name/python"),
+        ("ab", "gate", "--framework", "raw", "--a", "~nobody-of-that-name"),
+    ],
+    ids=" ".join,
+)
+def test_the_home_of_a_user_who_is_not_there_is_no_mistake(
+    words: tuple[str, ...], folder: Path
+) -> None:
+    assert "nobody-of-that-name" in refused(command(*words))

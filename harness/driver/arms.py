@@ -16,6 +16,7 @@ from harness.driver.border import UnknownFields
 from harness.driver.declarations import FrameworkEntry
 from harness.driver.environments import Environments
 from harness.driver.launch import ROOT
+from harness.driver.paths import expanded
 from harness.run.errors import IncomparableError, UsageError
 from harness.run.plan import PlannedCase
 from harness.wire.case import Job, job_to_json, known_fields
@@ -196,7 +197,7 @@ def _require_same_commit(arm: Described) -> None:
 
 def _with(described: Described, text: str) -> Described:
     """Return a description with one more text of its user."""
-    path = Path(text).expanduser()
+    path = expanded(text)
     if _PIN.match(text):
         name, requirement = pins.parse(text)
         return replace(described, pins={**described.pins, name: requirement})

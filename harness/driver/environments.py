@@ -19,6 +19,7 @@ from typing import Literal, TextIO
 
 from harness.driver import pins
 from harness.driver.declarations import IN, REQUIREMENTS, FrameworkEntry
+from harness.driver.paths import expanded
 from harness.run.errors import UsageError, nearest
 
 STAMP = "ckptbench.json"
@@ -58,7 +59,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
             )
         if framework in overrides:
             raise UsageError(f"--python names an interpreter for {framework!r} twice")
-        overrides[framework] = Path(path).expanduser().absolute()
+        overrides[framework] = expanded(path)
     return overrides
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from harness.driver.paths import expanded
 from harness.run.errors import UsageError
 
 GROUP = "ckptbench.adapters"
@@ -115,7 +116,7 @@ def link_into(folder: Path) -> Path:
 
 
 def _checked(folder: Path) -> Path:
-    path = folder.expanduser().absolute()
+    path = expanded(folder)
     if not path.is_dir():
         raise UsageError(f"--adapter: there is no folder {path}")
     name = path.name

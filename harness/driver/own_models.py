@@ -12,6 +12,7 @@ from pathlib import Path
 
 from harness.driver import launch, outside
 from harness.driver.declarations import FrameworkEntry
+from harness.driver.paths import expanded
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
 
@@ -43,7 +44,7 @@ def named(text: str) -> Named:
             "--model must be FILE.py:FUNCTION, such as train.py:make, where the function returns "
             f"your model as docs/own-models.md says, not {text!r}"
         )
-    file = Path(path).expanduser().absolute()
+    file = expanded(path)
     if not file.is_file():
         raise UsageError(f"--model: there is no file {file}")
     return Named(file, function)
