@@ -1,4 +1,4 @@
-"""Which costs are compatible with the shares that large systems have published.
+"""The costs that are compatible with the shares that large systems have published.
 
 Nothing is fitted. A published share and failure rate leave a whole set of costs open, and this
 lists them. It can only contradict the formula: where no setting is compatible, one of the two is
@@ -19,7 +19,7 @@ from harness.intervals.policies import oracle_s
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 COSTS_S = (1.0, 5.0, 30.0, 120.0)
-"""What a checkpoint may add to the training."""
+"""The seconds that a checkpoint may add to the training."""
 
 RESTARTS_S = (60.0, 300.0, 900.0, 1800.0)
 """The time that detection, restart and restore may take together."""

@@ -36,7 +36,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Ends:
-    """What came of a job in each draw: its loss at the end, and the drop that was undone."""
+    """The end of a job in each draw: its loss at the end, and the drop that was undone."""
 
     loss: Floats
     undone: Floats

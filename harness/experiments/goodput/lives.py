@@ -45,12 +45,12 @@ class Save:
 
     @property
     def stall_s(self) -> float:
-        """How long training stood still, in seconds."""
+        """The seconds for which training stood still."""
         return (self.end_ns - self.begin_ns) / _NS
 
     @property
     def lag_s(self) -> float:
-        """How long after the stall the checkpoint was complete, in seconds; 0 where before."""
+        """The seconds from the stall until the checkpoint was complete; 0 where it was before."""
         assert self.complete_ns is not None
         return max(0.0, (self.complete_ns - self.end_ns) / _NS)
 

@@ -1,4 +1,4 @@
-"""What became of the time of a job whose ranks were killed."""
+"""The use of the time of a job whose ranks were killed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from harness.experiments.goodput.lives import Life, Save
 
 @dataclass(frozen=True)
 class WayBack:
-    """What one kill cost, in seconds, until the state was restored."""
+    """The seconds that one kill cost until the state was restored."""
 
     detect_s: float
     restart_s: float
@@ -25,7 +25,7 @@ class WayBack:
 
 @dataclass(frozen=True)
 class SaveCost:
-    """What one checkpoint cost, in seconds.
+    """The seconds that one checkpoint cost.
 
     `slowdown_s` is by how much the steps of the lag were longer than undisturbed ones.
     """

@@ -55,7 +55,7 @@ class PredictionRecord(Record):
 
 @dataclass(frozen=True)
 class GoodputRecord(StageRecord):
-    """What became of the time of a job whose ranks were killed.
+    """The use of the time of a job whose ranks were killed.
 
     `steps` counts the distinct steps whose result was kept at the end, `steps_done` all steps,
     `step_ns` is the median undisturbed step of this job, and `wall_ns` the time from the first

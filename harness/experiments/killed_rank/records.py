@@ -9,7 +9,7 @@ from harness.experiments.faults.records import Verdict
 from harness.wire.records import Record, StageRecord
 
 Fate = Literal["finished", "raised", "hung", "died"]
-"""How the save of a rank that was not killed went on.
+"""The ends of the save of a rank that was not killed.
 
 It reported success, raised an error, was still at work when the time limit came, or its process
 ended by itself.
@@ -44,7 +44,7 @@ class RankKillRecord(Record):
 
 @dataclass(frozen=True)
 class RankLeftRecord(Record):
-    """What new ranks get from the directory of a killed rank, all of them together."""
+    """The result of new ranks that load from the directory of a killed rank, all together."""
 
     kind: Literal["rank-left"]
     case: str

@@ -141,7 +141,10 @@ class StruckSave:
     def _others_save(self) -> bool:
         folder = self._notes.of_save(self._order.number)
         others = [rank for rank in range(self._bench.world.size) if rank != self._bench.world.rank]
-        return any(_saves(file) for rank in others for file in files_of_rank(folder, rank))
+        files: list[Path] = []
+        for rank in others:
+            files += files_of_rank(folder, rank)
+        return any(map(_saves, files))
 
     def _finish(self, subject: Subject, folder: Path) -> None:
         """Note which files a save replaces, where nobody was to be killed."""
