@@ -155,10 +155,15 @@ class SaveTrial(Trial[Fence]):
         bench.write_common(record)
 
     def _take_more(self, updates: waits_in_step.Updates) -> None:
-        """Take more pairs of updates, across saves that nobody loads."""
+        """Take more pairs of updates, across saves that nobody loads, until the first was chance.
+
+        Most often it was, and then one more pair shows it.
+        """
         bench = self.bench
         method = bench.open_method(self.case)
         for _ in range(waits_in_step.MORE_PAIRS):
+            if not updates.are_suspicious:
+                break
             with bench.phase("prepare"):
                 updates.train_beside_raw(bench, self.size_bytes)
                 path = bench.fresh()
