@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.driver.progress import Progress
 from harness.run.store import Run
-from harness.wire.records import FailureRecord, Record
+from harness.wire.records import FailureRecord, Record, Status
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,16 @@ class Ledger:
         self.run.append(record)
         self._note(record)
 
-    def fail(self, case: str, slot: int, rank: int, phase: str, reason: str) -> None:
-        """Store that a case has failed, unless it is stored already that it has."""
+    def fail(
+        self,
+        case: str,
+        slot: int,
+        rank: int,
+        phase: str,
+        reason: str,
+        status: Status = "failed",
+    ) -> None:
+        """Store why a case gives no number, unless it is stored already that it gives none."""
         if case in self.failed:
             return
         self.add(
@@ -57,7 +65,7 @@ class Ledger:
                 case=case,
                 process=slot,
                 rank=rank,
-                status="failed",
+                status=status,
                 phase=phase,
                 reason=reason,
             )

@@ -27,7 +27,7 @@ from harness.run.store import Run
 from harness.wire.case import Case, Job, Storage, Task
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
-from harness.wire.records import FailureRecord, FindingRecord, Record
+from harness.wire.records import FindingRecord, Record
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,8 @@ class Session:
     def _refuse_unsupported(self) -> None:
         """Store a failure for each case that cannot be measured, so that it has its row."""
         for item in self._run.plan:
-            if item.unsupported and item.case.id not in self.ledger.failed:
-                self.ledger.add(
-                    FailureRecord(
-                        kind="failure",
-                        case=item.case.id,
-                        process=0,
-                        rank=0,
-                        status="unsupported",
-                        phase="plan",
-                        reason=item.unsupported,
-                    )
-                )
+            if item.unsupported:
+                self.ledger.fail(item.case.id, 0, 0, "plan", item.unsupported, "unsupported")
 
     def _go_on(self, goal: Goal, deadline_s: float, longest_s: float, storage: Storage) -> None:
         """Add process slots for the cases whose intervals are too wide, up to the deadline.
@@ -345,3 +335,6 @@ class _SlotSession:
 
     def fail(self, case: Case, phase: str, reason: str) -> None:
         self._ledger.fail(case.id, self.slot, 0, phase, reason)
+
+    def refuse(self, case: Case, phase: str, reason: str) -> None:
+        self._ledger.fail(case.id, self.slot, 0, phase, reason, "unsupported")

@@ -72,3 +72,6 @@ class ExperimentSession(Protocol):
 
     def fail(self, case: Case, phase: str, reason: str) -> None:
         """Store that a case has failed, unless it is stored already."""
+
+    def refuse(self, case: Case, phase: str, reason: str) -> None:
+        """Store why a case cannot be measured, unless it has failed already."""

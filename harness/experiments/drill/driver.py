@@ -6,7 +6,7 @@ from harness.experiments.drill import DRILLS
 from harness.experiments.drill.failures import expected_bits, script_of, why_not
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.recovery import plans, timeline
-from harness.experiments.recovery.driver import References, refuse, run_script
+from harness.experiments.recovery.driver import References, run_script
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
@@ -24,7 +24,7 @@ def after_stages(session: ExperimentSession) -> None:
         way, failure = case.settings["way"], case.settings["failure"]
         obstacle = session.out_of_sight() or why_not(failure, way, case.world)
         if obstacle:
-            refuse(session, case, obstacle)
+            session.refuse(case, "plan", obstacle)
             continue
         session.announce(f"{way}: {DRILLS[failure]}")
         script = script_of(failure, way, case.world)

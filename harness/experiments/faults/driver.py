@@ -7,9 +7,7 @@ from harness.experiments.faults.disk_jobs import cut_power
 from harness.experiments.faults.recording_jobs import record
 from harness.experiments.faults.striking_jobs import fail_calls, kill, preempt
 from harness.experiments.faults.trying_jobs import try_states
-from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
-from harness.wire.records import FailureRecord
 
 
 def after_stages(session: ExperimentSession) -> None:
@@ -19,7 +17,7 @@ def after_stages(session: ExperimentSession) -> None:
     obstacle = session.out_of_sight() or strace.available()
     if obstacle is not None:
         for case in session.cases:
-            _refuse(session, case, obstacle)
+            session.refuse(case, "record", f"no save can be recorded here: {obstacle}")
         return
     record(session)
     no_gate = gate.available() or ""
@@ -28,17 +26,3 @@ def after_stages(session: ExperimentSession) -> None:
     preempt(session)
     cut_power(session)
     try_states(session)
-
-
-def _refuse(session: ExperimentSession, case: Case, obstacle: str) -> None:
-    session.add(
-        FailureRecord(
-            kind="failure",
-            case=case.id,
-            process=session.slot,
-            rank=0,
-            status="unsupported",
-            phase="record",
-            reason=f"no save can be recorded here: {obstacle}",
-        )
-    )

@@ -16,7 +16,7 @@ from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
 from harness.experiments.goodput.records import PredictionRecord
-from harness.experiments.recovery.driver import refuse, run_script
+from harness.experiments.recovery.driver import run_script
 from harness.experiments.recovery.script import Kill, Script, script_path
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -35,7 +35,7 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         obstacle = session.out_of_sight()
         if obstacle:
-            refuse(session, case, obstacle)
+            session.refuse(case, "plan", obstacle)
             continue
         Cell(session, case).measure()
 

@@ -18,7 +18,6 @@ from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders
-from harness.wire.records import FailureRecord
 
 # Without it, mpirun ends the other ranks as soon as one dies. Fault tolerance (--with-ft ulfm) must
 # stay off, because it lets calls of MPI raise an error that an ordinary job never gets.
@@ -37,7 +36,7 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         obstacle = _obstacle(session, case)
         if obstacle:
-            _refuse(session, case, obstacle)
+            session.refuse(case, "plan", obstacle)
             continue
         _CaseOfRanks(session, case).measure()
 
@@ -47,20 +46,6 @@ def _obstacle(session: ExperimentSession, case: Case) -> str:
     if case.world != 2:
         return f"one of two ranks is killed, and here are {case.world}; ask for --world 2"
     return session.out_of_sight() or gate.available() or ""
-
-
-def _refuse(session: ExperimentSession, case: Case, obstacle: str) -> None:
-    session.add(
-        FailureRecord(
-            kind="failure",
-            case=case.id,
-            process=session.slot,
-            rank=0,
-            status="unsupported",
-            phase="plan",
-            reason=obstacle,
-        )
-    )
 
 
 class _CaseOfRanks:

@@ -27,7 +27,6 @@ from harness.experiments.recovery.script import (
 from harness.experiments.recovery.timeline import Digests, Segment, WayBack
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
-from harness.wire.records import FailureRecord
 
 _STAGE = "recover"
 
@@ -42,7 +41,7 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         obstacle = session.out_of_sight() or _too_small(case)
         if obstacle:
-            refuse(session, case, obstacle)
+            session.refuse(case, "plan", obstacle)
             continue
         CaseOfKills(session, case, references).measure()
 
@@ -254,18 +253,3 @@ def _name(case: Case) -> str:
     way = case.settings["way"]
     method = f" {case.method}" if WAYS[way].state_from == "files" else ""
     return f"{way}{method}"
-
-
-def refuse(session: ExperimentSession, case: Case, obstacle: str) -> None:
-    """Store why a case cannot be measured."""
-    session.add(
-        FailureRecord(
-            kind="failure",
-            case=case.id,
-            process=session.slot,
-            rank=0,
-            status="unsupported",
-            phase="plan",
-            reason=obstacle,
-        )
-    )
