@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -12,10 +13,8 @@ from torch.nn import functional
 
 from adapters.base import Place, UnusableModel
 from adapters.pytorch import shards
+from adapters.shared.random_gradients import noise_of
 from workloads import Batch, Workload
-
-NOISE_ELEMENTS = (1 << 20) + 7
-"""The random numbers that all gradients of a step repeat. Drawing one for each takes longer."""
 
 
 class Training(Protocol):
@@ -77,10 +76,8 @@ class RandomTraining:
     """Training by random gradients, which are the same on every rank. There is no loss."""
 
     def backward(self, runner: nn.Module, step: int) -> Tensor:
-        generator = torch.Generator().manual_seed(step)
-        noise = torch.randn(NOISE_ELEMENTS, generator=generator)
-        # On a GPU it is repeated there, because a copy of the whole would take long.
-        noise = noise.to(next(runner.parameters()).device)
+        # On a GPU it is repeated there, because a copy of all gradients would take long.
+        noise = torch.from_numpy(noise_of(step)).to(next(runner.parameters()).device)
         for parameter in runner.parameters():
             if parameter.requires_grad:
                 parameter.grad = _gradient_like(parameter, noise)
@@ -90,7 +87,7 @@ class RandomTraining:
 def _gradient_like(parameter: nn.Parameter, noise: Tensor) -> Tensor:
     """Return a gradient of the parameter's shape, type and placement."""
     own_part = shards.local(parameter.detach())
-    repeats = -(-own_part.numel() // NOISE_ELEMENTS)
+    repeats = math.ceil(own_part.numel() / noise.numel())
     values = noise.repeat(repeats)[: own_part.numel()].view(own_part.shape)
     gradient = values.to(own_part.device, own_part.dtype)
     if isinstance(parameter, DTensor):
