@@ -243,6 +243,24 @@ def test_an_update_that_waits_for_the_save_is_part_of_the_stall(measure: Measure
     assert honest.waits_in_step_s is None
 
 
+@pytest.mark.parametrize(
+    ("after_staged_ms", "is_suspicious"),
+    [
+        ((90,), True),
+        ((20,), False),
+        ((90, 20), False),
+        ((90, 90, 20), True),
+        ((90, 90, 20, 20), False),
+    ],
+)
+def test_one_long_update_is_chance_and_most_of_them_are_not(
+    after_staged_ms: tuple[int, ...], is_suspicious: bool
+) -> None:
+    after_staged_ns = [1_000_000 * each_ms for each_ms in after_staged_ms]
+    updates = waits_in_step.Updates([20_000_000] * len(after_staged_ns), after_staged_ns)
+    assert updates.are_suspicious is is_suspicious
+
+
 def test_without_the_guard_an_update_may_wait(measure: Measure) -> None:
     settings = store.Settings(without_guards=(waits_in_step.NAME,))
     (row,) = measure([faulty("waits-in-update")], settings=settings).rows
