@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from harness.wire.records import Backing, FindingRecord, IsolatedRecord, Record,
 from harness.worker import own_models, storage
 from harness.worker.backing import Backer
 from harness.worker.ceiling import Ceiling
+from harness.worker.checkpoints import Checkpoints
 from harness.worker.failures import ThreadErrors, record_failure
 from harness.worker.guards import (
     fresh_bits,
@@ -29,7 +29,7 @@ from harness.worker.guards import (
     unchanged_state,
 )
 from harness.worker.guards.neighbours import Surroundings
-from harness.worker.kept import Kept, read_kept, write_kept
+from harness.worker.kept import Kept
 from harness.worker.output import Output
 from harness.worker.ranks import SampleT, changed
 from harness.worker.timing import Timed
@@ -80,11 +80,12 @@ class Bench:
     fresh_bytes: int = 0  # random bytes in the state
     _digests: Digests | None = None
     _sums: unchanged_state.Sums | None = None
-    _discarded_on_failure: set[Path] = field(default_factory=set)
     _has_closed: bool = False  # a method, since the present task began
     _threads_of: dict[str, set[int]] = field(default_factory=dict)  # by case
     _found: set[tuple[str, str]] = field(default_factory=set)
-    _kept: dict[str, list[Kept]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.checkpoints = Checkpoints(self.folders, self.world)
 
     def guards(self, name: str) -> bool:
         """Return whether a guard is on."""
@@ -216,46 +217,7 @@ class Bench:
         if other_bytes:
             self.framework.assign(self.state, other_bytes)
 
-    # Folders
-
-    def fresh(self, name: str | None = None) -> Path:
-        """Return the path for a checkpoint, in an empty folder with a name that nobody can guess.
-
-        No two saves share a path, and no folder is ever renamed. With `name`, the folder has that
-        name, for a reader of system calls who must know it.
-        """
-        folder = self.folders.saves / (name or self.world.agreed(secrets.token_hex(4)))
-        if self.world.rank == 0:
-            folder.mkdir(parents=True)
-        self.world.barrier()
-        path = folder / "checkpoint"
-        self._discarded_on_failure.add(path)
-        return path
-
-    def discard(self, path: Path) -> None:
-        """Remove a checkpoint once every rank is done with it."""
-        self.world.barrier()
-        self._discarded_on_failure.discard(path)
-        if self.world.rank == 0:
-            storage.remove_tree(path.parent)
-
-    def hold(self, path: Path) -> None:
-        """Let a checkpoint stay when the case of another one fails."""
-        self._discarded_on_failure.discard(path)
-
-    def keep(self, case: Case, checkpoints: Sequence[Kept]) -> None:
-        """List the checkpoints that a later process loads, for this rank.
-
-        Those that were listed before and are not any more are removed.
-        """
-        paths = {kept.path for kept in checkpoints}
-        for listed_before in self._kept.get(case.id, []):
-            if listed_before.path not in paths:
-                self.discard(listed_before.path)
-        for kept in checkpoints:
-            self.hold(kept.path)
-        write_kept(self.folders.kept(case, self.world.rank), checkpoints)
-        self._kept[case.id] = list(checkpoints)
+    # Checkpoints
 
     def kept(self, case: Case, rank: int) -> list[Kept]:
         """Return the checkpoints that an earlier process of a rank keeps for this one.
@@ -263,10 +225,7 @@ class Bench:
         Raise ChangedPages if one is not what it was when its save had finished.
         """
         with self.phase("verify"):
-            checkpoints = read_kept(self.folders.kept(case, rank))
-            for kept in checkpoints:
-                check_pages(kept, "in the process that loads")
-        return checkpoints
+            return self.checkpoints.kept(case, rank)
 
     def stored_pages(self, path: Path) -> stored_pages.StoredPages | None:
         """Return some pages of a checkpoint whose save has finished. Rank 0 looks for all."""
@@ -279,8 +238,7 @@ class Bench:
 
         def check(task: Task) -> None:
             self.output.enter("finished")
-            for kept in self._kept.get(task.case.id, []):
-                check_pages(kept, "at the end of the process")
+            self.checkpoints.check_kept(task.case)
 
         self.attempt(entries, check)
 
@@ -381,7 +339,7 @@ class Bench:
                 self.thread_errors.clear()
                 if repair is not None:
                     repair()
-                self._discard_unfinished()
+                self.checkpoints.remove_unfinished()
             if self.guards(neighbours.NAME):
                 self._look_at_surroundings(self.job.tasks[index].case, surroundings, threads)
         return results
@@ -416,18 +374,6 @@ class Bench:
                 )
             )
         raise neighbours.MustBeAlone
-
-    def _discard_unfinished(self) -> None:
-        """Remove the checkpoints of a case that failed."""
-        for path in self._discarded_on_failure:
-            storage.remove_tree(path.parent)
-        self._discarded_on_failure.clear()
-
-
-def check_pages(kept: Kept, seen: str) -> None:
-    """Raise ChangedPages if a kept checkpoint is not what it was when its save had finished."""
-    if kept.pages is not None:
-        stored_pages.check_same(kept.pages, kept.path, seen)
 
 
 def load_class(path: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,17 +134,16 @@ def keep_checkpoint(
     case: Case,
     method: Method[Any],
     drawn: Sequence[Kept] = (),
-    train: Callable[[], None] | None = None,
 ) -> int:
     """Save across a training step, and keep the checkpoint and its digests. Close the method.
 
-    `drawn` are checkpoints that are kept too. `train` takes the step before the save, in its own
-    way. Return the nanoseconds of the optimizer's update after `staged`.
+    `drawn` are checkpoints that are kept too. Return the nanoseconds of the optimizer's update
+    after `staged`.
     """
     with bench.phase("prepare"):
         # Kept checkpoints are two steps apart. After a load of one of them, one step of training
         # therefore never leads to the state of another.
-        (train or bench.train)()
+        bench.train()
         bench.add_fresh_bits()
         expected = bench.digests()
     return save_for_loaders(bench, case, method, expected, drawn)
@@ -158,7 +157,7 @@ def save_for_loaders(
     Raise LateWork where something still works on the checkpoint after `finished`, and StrayFiles
     where files lie beside it. Return the nanoseconds of the optimizer's update after `staged`.
     """
-    path = bench.fresh()
+    path = bench.checkpoints.fresh()
     pending, update_ns = overlapped_save(bench, method, path)
     bench.world.barrier()
     check_nothing_open(path)
@@ -172,7 +171,7 @@ def save_for_loaders(
         del pending
         bench.thread_errors.raise_first()
         check_finished(path, fingerprint)
-    bench.keep(case, [*drawn, Kept(path, expected, pages)])
+    bench.checkpoints.keep(case, [*drawn, Kept(path, expected, pages)])
     record = KeptRecord(
         kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role
     )

@@ -22,10 +22,10 @@ def run_traces(bench: Bench, entries: Entries) -> None:
 
     def trace(task: Task) -> None:
         method = bench.open_method(task.case)
-        path = bench.fresh(task.case.id)
+        path = bench.checkpoints.fresh(task.case.id)
         marked_save(bench, method, task.case, path)
         bench.close_method(method)
-        bench.discard(path)
+        bench.checkpoints.discard(path)
 
     bench.attempt(entries, trace)
 

@@ -38,16 +38,22 @@ def run_saves(bench: Bench, entries: Entries) -> None:
         copies = measure_copies(bench)
         copied_bytes = bytes_on_rank(bench)
 
+    beside_raw_ns: list[int] = []
+
     def prepare(task: Task) -> SaveTrial:
         record = state_record(bench, task.case, copies)
         bench.write_common(record)
-        return SaveTrial(bench, task, record.covered_bytes, copied_bytes)
+        return SaveTrial(bench, task, record.covered_bytes, copied_bytes, beside_raw_ns)
 
     trials = bench.attempt(entries, prepare)
+    largest_bytes = max((trial.size_bytes for _, trial in trials), default=0)
 
     def move_on() -> None:
         with bench.phase("train"):
-            bench.train()
+            if bench.guards(waits_in_step.NAME):
+                beside_raw_ns.append(waits_in_step.train_beside_raw(bench, largest_bytes))
+            else:
+                bench.train()
             bench.add_fresh_bits()
 
     trials = interleave(bench, trials, Fence(bench, "write"), between_rounds=move_on)
@@ -57,10 +63,21 @@ def run_saves(bench: Bench, entries: Entries) -> None:
 class SaveTrial(Trial[Fence]):
     """Saves of one case, and at the end the checkpoint that the loading process will read."""
 
-    def __init__(self, bench: Bench, task: Task, size_bytes: int, copied_bytes: int) -> None:
-        """`copied_bytes` is the size of this rank's state. A copy of it is beside each save."""
+    def __init__(
+        self,
+        bench: Bench,
+        task: Task,
+        size_bytes: int,
+        copied_bytes: int,
+        beside_raw_ns: Sequence[int],
+    ) -> None:
+        """`copied_bytes` is the size of this rank's state. A copy of it is beside each save.
+
+        `beside_raw_ns` grows from round to round by an update of the optimizer beside a raw write.
+        """
         super().__init__(bench, task, size_bytes)
         self.copied_bytes = copied_bytes
+        self._beside_raw_ns = beside_raw_ns
         self._has_files = task.files
         draws = bench.guards(drawn_saves.NAME)
         self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
@@ -80,7 +97,7 @@ class SaveTrial(Trial[Fence]):
         bench = self.bench
         with bench.phase("prepare"):
             expected = bench.digests()
-            path = bench.fresh()
+            path = bench.checkpoints.fresh()
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
             copy_before_ns = bench.ceiling.copy_ns(self.copied_bytes)
@@ -134,13 +151,9 @@ class SaveTrial(Trial[Fence]):
         if not bench.guards(waits_in_step.NAME):
             keep_checkpoint(bench, self.case, self.method, drawn)
             return
+        update_ns = keep_checkpoint(bench, self.case, self.method, drawn)
         updates = waits_in_step.Updates()
-
-        def train() -> None:
-            updates.train_beside_raw(bench, self.size_bytes)
-
-        update_ns = keep_checkpoint(bench, self.case, self.method, drawn, train)
-        updates.add_after_staged(bench, update_ns)
+        updates.add(self._longest_beside_raw_ns(), bench.world.maximum(update_ns))
         if updates.are_suspicious:
             self._take_more(updates)
             if self.case.from_memory:
@@ -154,6 +167,15 @@ class SaveTrial(Trial[Fence]):
         )
         bench.write_common(record)
 
+    def _longest_beside_raw_ns(self) -> int:
+        """Return the longest update beside a raw write, or that of one more where there is none.
+
+        A resumed process may have no rounds left.
+        """
+        if self._beside_raw_ns:
+            return max(self._beside_raw_ns)
+        return waits_in_step.train_beside_raw(self.bench, self.size_bytes)
+
     def _take_more(self, updates: waits_in_step.Updates) -> None:
         """Take more pairs of updates, across saves that nobody loads, until the first was chance.
 
@@ -165,19 +187,19 @@ class SaveTrial(Trial[Fence]):
             if not updates.are_suspicious:
                 break
             with bench.phase("prepare"):
-                updates.train_beside_raw(bench, self.size_bytes)
-                path = bench.fresh()
+                beside_raw_ns = waits_in_step.train_beside_raw(bench, self.size_bytes)
+                path = bench.checkpoints.fresh()
             _, update_ns = overlapped_save(bench, method, path)
-            updates.add_after_staged(bench, update_ns)
-            bench.discard(path)
+            updates.add(beside_raw_ns, bench.world.maximum(update_ns))
+            bench.checkpoints.discard(path)
         bench.close_method(method)
 
     def _draw(self, checkpoint: Kept) -> None:
         """Draw whether a checkpoint will be loaded, now that it is written. Remove another one."""
-        self.bench.hold(checkpoint.path)
+        self.bench.checkpoints.hold(checkpoint.path)
         removed = self._reservoir.offer(checkpoint)
         if removed is not None:
-            self.bench.discard(removed.path)
+            self.bench.checkpoints.discard(removed.path)
 
 
 def sum_up_saves(records: Sequence[SaveRecord]) -> SaveRecord:
@@ -222,13 +244,13 @@ def measure_overhead(bench: Bench) -> OverheadRecord:
     """
     before = usage.begin()
     method = EmptyMethod(bench.place, bench.framework, {})
-    path = bench.fresh()
+    path = bench.checkpoints.fresh()
     saves_ns = []
     for _ in range(_EMPTY_SAVES):
         with bench.phase("save"):
             times = timed_save(bench, method, path)
         saves_ns.append(times.save_ns + times.staged_ns + times.finished_ns)
-    bench.discard(path)
+    bench.checkpoints.discard(path)
     bench.ceiling.write_ns(1 << 20)
     bench.ceiling.copy_ns(1 << 20)
     verify.digests(bench.framework.leaves(bench.state))

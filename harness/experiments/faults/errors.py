@@ -107,7 +107,7 @@ class Errors:
 
     def _folder(self) -> Path:
         """Return a new folder that holds the older checkpoint."""
-        folder = self._bench.fresh().parent
+        folder = self._bench.checkpoints.fresh().parent
         trees.write(self._before, folder)
         return folder
 

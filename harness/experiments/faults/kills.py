@@ -41,7 +41,7 @@ def save_until_killed(bench: Bench, case: Case, save: RecordedSave, turn: int) -
     bench.add_fresh_bits()
     digests = verify.digests_to_json(bench.digests())
     lefts.store_expected(recorded, lefts.of_kill(change), digests)
-    folder = bench.fresh(killed_name(case, change)).parent
+    folder = bench.checkpoints.fresh(killed_name(case, change)).parent
     trees.write(save.before, folder)
     subject = open_subject(bench, case, folder)
     with _traced(recorded / kill_log(change)):

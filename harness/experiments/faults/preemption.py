@@ -110,7 +110,7 @@ class Preemption:
     def _folder(self, named: bool = False) -> Path:
         """Return a new folder that holds the older checkpoint."""
         name = self._recorded.name if named else None
-        folder = self._bench.fresh(name).parent
+        folder = self._bench.checkpoints.fresh(name).parent
         trees.write(self._save.before, folder)
         return folder
 

@@ -48,7 +48,7 @@ def run_recordings(bench: Bench, entries: Entries) -> None:
 
     def record(task: Task) -> None:
         case = task.case
-        folder = bench.fresh(case.id).parent
+        folder = bench.checkpoints.fresh(case.id).parent
         recorded = bench.folders.recording(case)
         mark(case.id, "opened")
         subject = open_subject(bench, case, folder)

@@ -50,7 +50,7 @@ class StruckSave:
         Return only from a save in which nobody is to be killed.
         """
         bench = self._bench
-        folder = bench.fresh(self._notes.folder_name(self._order.number)).parent
+        folder = bench.checkpoints.fresh(self._notes.folder_name(self._order.number)).parent
         subject = open_subject(bench, self._case, folder)
         older = self._save_older(subject, folder)
         self._note_older_files(folder)

@@ -108,7 +108,7 @@ def _save_unchanged(
     """Save a checkpoint and record it. Raise StateChanged if the state is another afterwards."""
     method = bench.open_method(case)
     with bench.phase("save"):
-        path = bench.fresh()
+        path = bench.checkpoints.fresh()
         pending = method.save(bench.state, path)
     with bench.phase("staged"):
         pending.staged()
@@ -121,7 +121,7 @@ def _save_unchanged(
             raise StateChanged(
                 "the save changed the state that it was to save; a save may only read the state"
             )
-        bench.keep(case, [Kept(path, before)])
+        bench.checkpoints.keep(case, [Kept(path, before)])
         record = InterruptRecord(
             kind="interrupt",
             **bench.identity(case),

@@ -83,7 +83,7 @@ class Subject:
             storage.remove_tree(path.parent)
             self._path.parent.rename(path.parent)
         bench.world.barrier()
-        bench.keep(self.case, [Kept(path, saved)])
+        bench.checkpoints.keep(self.case, [Kept(path, saved)])
 
     def repeat(self, pair: Pair, state: verify.Digests) -> None:
         """Save the same state again at the same path, and compare the files with the kept ones."""
@@ -96,7 +96,7 @@ class Subject:
         with bench.phase("compare"):
             if bench.world.rank == 0:
                 bench.output.write(self._repeat_record(pair, path))
-            bench.discard(path)
+            bench.checkpoints.discard(path)
 
     def close(self) -> None:
         """Have the method give back what it holds."""

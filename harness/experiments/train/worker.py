@@ -109,7 +109,7 @@ class TrainingTrial(Trial[Pace]):
         steps = CHECKPOINTS * every
         waits = Waits()
         with bench.phase("prepare"):
-            paths = [bench.fresh() for _ in range(CHECKPOINTS)]
+            paths = [bench.checkpoints.fresh() for _ in range(CHECKPOINTS)]
             bench.settle(self.size_bytes)
             before = fence.before(steps)
             bench.forget_digests()
@@ -137,7 +137,7 @@ class TrainingTrial(Trial[Pace]):
         )
         self.report(record, sum_up_blocks)
         for path in paths:
-            bench.discard(path)
+            bench.checkpoints.discard(path)
 
     def keep(self) -> None:
         """Leave a checkpoint for the process that verifies it."""

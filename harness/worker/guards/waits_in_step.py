@@ -1,9 +1,10 @@
 """Guard `waits-in-step`: a save does not make training wait elsewhere than where it is timed.
 
 An engine that wraps the optimizer can wait there for its copy, and its stall seems to be nothing.
-So an update of the optimizer after `staged` is compared with one beside a raw write of as many
-bytes, which loads memory and the disk as well. Where the first takes longer, more pairs are taken
-as long as most of them say so, so that the difference has an interval.
+So an update of the optimizer after `staged` is compared with updates beside a raw write of as many
+bytes, which loads memory and the disk as well. These are taken between the rounds of samples, for
+all methods together. Where the update after `staged` takes longer than each of them, pairs are
+taken as long as most of them say so, so that the difference has an interval.
 """
 
 from __future__ import annotations
@@ -37,22 +38,27 @@ class Updates:
         longer = [_is_clearly_longer(after_ns, beside_ns) for beside_ns, after_ns in pairs]
         return sum(longer) > len(longer) / 2
 
-    def train_beside_raw(self, bench: Bench, size_bytes: int) -> None:
-        """Take a training step whose update is beside a raw write of a checkpoint's bytes."""
-        bench.forget_digests()
-        bench.framework.gradients(bench.state)
-        bench.framework.synchronize(bench.state)
-        writer = threading.Thread(target=bench.ceiling.write_share, args=(size_bytes,))
-        bench.world.barrier()
-        writer.start()
-        update_ns = timed_update(bench)
-        writer.join()
-        bench.thread_errors.raise_first()
-        self.beside_raw_ns.append(bench.world.maximum(update_ns))
+    def add(self, beside_raw_ns: int, after_staged_ns: int) -> None:
+        """Take over a pair."""
+        self.beside_raw_ns.append(beside_raw_ns)
+        self.after_staged_ns.append(after_staged_ns)
 
-    def add_after_staged(self, bench: Bench, update_ns: int) -> None:
-        """Take over this rank's update after `staged`."""
-        self.after_staged_ns.append(bench.world.maximum(update_ns))
+
+def train_beside_raw(bench: Bench, size_bytes: int) -> int:
+    """Take a training step whose update is beside a raw write of a checkpoint's bytes.
+
+    Return the nanoseconds that the update took on the slowest rank.
+    """
+    bench.forget_digests()
+    bench.framework.gradients(bench.state)
+    bench.framework.synchronize(bench.state)
+    writer = threading.Thread(target=bench.ceiling.write_share, args=(size_bytes,))
+    bench.world.barrier()
+    writer.start()
+    update_ns = timed_update(bench)
+    writer.join()
+    bench.thread_errors.raise_first()
+    return bench.world.maximum(update_ns)
 
 
 def _is_clearly_longer(after_ns: int, beside_ns: int) -> bool:
