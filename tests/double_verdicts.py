@@ -31,6 +31,8 @@ _PRINTED = 150  # characters of a verdict
 _IN_MEMORY = "tmpfs keeps files in memory, so nothing there is ever durable"
 # Where reads are not counted, such a load cannot be told from a good one.
 _NEED_COUNTED_READS = {"load-from-memory"}
+# Where reads are counted, this one is caught without its guard too.
+_CAUGHT_BY_COUNTED_READS = {"late-read"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ def expected(ranks: int) -> dict[str, Expected]:
     found["link-inside"] = Expected("clean", "", (), {"checked_saves": 99})
     if ranks == 1:
         return found
+    # Ranks end without what Python does at the end of a process, so the tail never comes.
+    found["late-tail"] = Expected("failed", "Mismatch")
     for fault, (one_writer, says) in test_guards.OF_RANKS.items():
         changes = {"rank_local": False, "one_writer": one_writer}
         found[fault] = Expected("failed", says, (rank_views.NAME,), changes)
@@ -99,7 +103,9 @@ def try_doubles(name: str, scratch: Path, ranks: int, results: Path, only: Seque
         said = guarded[fault]
         is_blind = fault in _NEED_COUNTED_READS and said == "clean"
         good = is_blind or _is_as_wanted(said, wanted[fault])
-        good = good and unguarded.get(fault, "clean") == "clean"
+        alone = unguarded.get(fault, "clean")
+        is_caught = fault in _CAUGHT_BY_COUNTED_READS and "NotRead" in alone
+        good = good and (alone == "clean" or is_caught)
         told = f"{said[:_PRINTED]}; without its guard: {unguarded.get(fault, '-')[:_PRINTED]}"
         word = "cannot be seen" if is_blind else "ok" if good else "UNEXPECTED"
         print(f"{name} on {ranks}: {word}: {fault}: {told}", flush=True)

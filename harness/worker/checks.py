@@ -52,7 +52,7 @@ def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
     outside = storage.links_outside(path)
     if outside:
         raise StrayFiles(
-            f"the symbolic link {listed(outside)} leads out of the checkpoint; "
+            f"symbolic links lead out of the checkpoint ({listed(outside)}); "
             "all of its bytes must be in it"
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from adapters.base import Leaf, Pending
 from adapters.raw.doubles import Fault
+from adapters.raw.files import Part
 from adapters.raw.framework import State
 from workloads import Role
 
@@ -91,12 +92,11 @@ class ReadsWhileOpening(Fault):
     def open(self, state: State) -> None:
         super().open(state)
         saves = self.place.temporary.parent / "saves"
-        name = self.file(Path(), self.place.rank)
-        self._early = {file: file.read_bytes() for file in saves.glob(f"*/checkpoint/{name}")}
+        self._early = {file: file.read_bytes() for file in saves.glob("*/checkpoint/*.bin")}
 
-    def load(self, state: State, path: Path) -> None:
-        state.host[:] = self._early[self.file(path, self.place.rank)]
-        state.from_host()
+    def read(self, file: Path, parts: list[Part]) -> None:
+        for data, offset in parts:
+            data[:] = self._early[file][offset : offset + len(data)]
 
 
 class MemoryAlone(LoadFromTemporary):
