@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Measure, Measured, faulty, planned
 
+from harness.experiments.cost.records import OpenedRecord
 from harness.run import store
 from harness.run.plan import PlannedCase
 from harness.worker.guards import (
@@ -231,6 +232,12 @@ def test_reading_while_opening_is_a_mark_where_reads_are_not_counted(
     assert any(mark.startswith("opening it to load reads ") for mark in early.marks), early.marks
     assert honest.marks == ["tmpfs keeps files in memory, so nothing there is ever durable"]
     assert (honest.load_cache, honest.durability) == ("warm", "never")
+
+
+def test_imports_for_a_method_are_not_read_while_it_is_opened(measure: Measure) -> None:
+    stored = measure([faulty("link-inside")]).run.records
+    (opened,) = [record for record in stored if isinstance(record, OpenedRecord)]
+    assert opened.read_bytes < 10_000
 
 
 def test_an_update_that_waits_for_the_save_is_part_of_the_stall(measure: Measure) -> None:

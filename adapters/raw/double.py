@@ -57,11 +57,14 @@ class Double(Method[State]):
         self.inner.close()
 
 
+# Looking for them imports files, which must not be read while a method is opened.
+_FAULTS = faults()
+
+
 def _class_of(fault: str) -> type[Buffered]:
-    known = faults()
-    if fault not in known:
-        raise ValueError(f"unknown fault {fault!r} (known: {', '.join(sorted(known))})")
-    return known[fault]
+    if fault not in _FAULTS:
+        raise ValueError(f"unknown fault {fault!r} (known: {', '.join(sorted(_FAULTS))})")
+    return _FAULTS[fault]
 
 
 def _copy_until(data: memoryview, deadline_s: float) -> None:

@@ -192,7 +192,7 @@ class CostRow(Sampled, Row):
     )
     open_s: Estimate | None = column(
         "the time to make the method ready for this state, once in each process, before its first "
-        "save",
+        "save. What it imports is imported before",
         heading="open",
         unit="s",
         shown=cells.has_open,
