@@ -30,6 +30,8 @@ from harness.driver.declarations import FrameworkEntry, Listed, MethodEntry, Rea
 from harness.run.errors import UsageError, nearest
 
 LISTS = ("frameworks", "methods", "strategies", "workloads", "suites")
+Entries = dict[str, FrameworkEntry]
+"""Frameworks by their names."""
 
 
 @app.command("doctor")
@@ -81,34 +83,51 @@ def list_command(
             help="Print the lines of a training script that save and load with this method.",
         ),
     ] = None,
+    framework: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this framework; may be given several times."),
+    ] = None,
     adapter: AdapterOption = None,
 ) -> None:
     """List frameworks, methods, workloads or suites."""
     if what not in LISTS:
         raise nearest("list", what, LISTS)
+    if framework and what not in _OF_FRAMEWORKS:
+        raise UsageError(f"{what} are those of all frameworks, so leave out --framework")
+    entries = _entries(framework)
     if how is not None:
         if what != "methods":
             raise UsageError("--how is about a method, so list methods")
-        put(script.how(catalog.frameworks(), how))
+        put(script.how(entries, how))
         return
-    for table in _LISTED[what]():
+    tables = _OF_FRAMEWORKS[what](entries) if what in _OF_FRAMEWORKS else _OF_ALL[what]()
+    for table in tables:
         print_table(out, table)
 
 
-def _frameworks() -> list[Table]:
+def _entries(names: list[str] | None) -> Entries:
+    """Return the frameworks of these names, or all of them. Raise UsageError for a wrong name."""
+    known = catalog.frameworks()
+    for name in names or []:
+        if name not in known:
+            raise nearest("framework", name, known)
+    return {name: entry for name, entry in known.items() if not names or name in names}
+
+
+def _frameworks(entries: Entries) -> list[Table]:
     found = Table("framework", "devices", "methods", "stores", "environment")
     states = {
         environment.name: environment.state for environment in environments_of(None).listing()
     }
-    for name, entry in catalog.frameworks().items():
+    for name, entry in entries.items():
         methods = str(len(entry.methods) - len(entry.stores))
         stores = str(len(entry.stores))
         found.add_row(name, ", ".join(entry.devices), methods, stores, states.get(name, ""))
     return [found]
 
 
-def _methods() -> list[Table]:
-    return [_methods_of(entry) for entry in catalog.frameworks().values()]
+def _methods(entries: Entries) -> list[Table]:
+    return [_methods_of(entry) for entry in entries.values()]
 
 
 def _methods_of(entry: FrameworkEntry) -> Table:
@@ -148,9 +167,9 @@ def _description(method: MethodEntry) -> str:
     return f"{method.description} (store)" if method.store else method.description
 
 
-def _strategies() -> list[Table]:
+def _strategies(entries: Entries) -> list[Table]:
     found = Table("framework", "strategy", "default", "sharded", "description")
-    for entry in catalog.frameworks().values():
+    for entry in entries.values():
         for name, strategy in entry.strategies.items():
             traits = ("yes" if has_it else "–" for has_it in (strategy.default, strategy.sharded))
             found.add_row(entry.name, name, *traits, strategy.description)
@@ -184,10 +203,12 @@ def _suites() -> Iterator[Table]:
         raise UsageError("; ".join(broken))
 
 
-_LISTED: dict[str, Callable[[], Iterable[Table]]] = {
+_OF_FRAMEWORKS: dict[str, Callable[[Entries], Iterable[Table]]] = {
     "frameworks": _frameworks,
     "methods": _methods,
     "strategies": _strategies,
+}
+_OF_ALL: dict[str, Callable[[], Iterable[Table]]] = {
     "workloads": _workloads,
     "suites": _suites,
 }
