@@ -28,7 +28,7 @@ from compared_runs import (
 from harness.analysis import comparison
 from harness.analysis.comparison import ARMS
 from harness.analysis.statistics import Estimate
-from harness.experiments.cost.records import UpdatesRecord
+from harness.experiments.cost.records import PAIRS, UpdatesRecord
 from harness.experiments.cost.rows import CostRow
 from harness.wire.records import Record
 
@@ -113,8 +113,8 @@ def test_a_wait_in_the_step_is_part_of_the_stall_that_is_tested(make: Make) -> N
             case=plan[0].case.id,
             process=process,
             rank=0,
-            beside_raw_ns=(1_000_000,),
-            after_staged_ns=(101_000_000 + process,),
+            beside_raw_ns=(1_000_000,) * PAIRS,
+            after_staged_ns=(101_000_000 + process,) * PAIRS,
         )
         for process in range(PROCESSES)
     ]
@@ -123,6 +123,21 @@ def test_a_wait_in_the_step_is_part_of_the_stall_that_is_tested(make: Make) -> N
     stall = metrics(compared(make, base, head, plan))["stall"]
     assert (stall.base, stall.verdict) == (pytest.approx(0.2, rel=0.01), "slower")
     assert stall.head == pytest.approx(0.3, rel=0.01)
+
+
+def test_a_few_long_updates_are_no_wait(make: Make) -> None:
+    plan = [item()]
+    chance = UpdatesRecord(
+        kind="updates",
+        case=plan[0].case.id,
+        process=0,
+        rank=0,
+        beside_raw_ns=(1_000_000, 1_000_000),
+        after_staged_ns=(101_000_000, 1_100_000),
+    )
+    both = cost(plan[0], noise=NOISE)
+    stall = metrics(compared(make, both, [*both, chance], plan))["stall"]
+    assert (stall.head, stall.verdict) == (stall.base, "same")
 
 
 @pytest.mark.parametrize("cache", ["warm", "memory"])

@@ -15,7 +15,7 @@ from harness.analysis.sampled import add_samples, add_state, is_verified
 from harness.analysis.samples import summed_up, usable
 from harness.analysis.statistics import Estimate, Samples
 from harness.experiments.cost.plausible import FastestRaw, marks_of_loads, marks_of_saves
-from harness.experiments.cost.records import OpenedRecord, UpdatesRecord
+from harness.experiments.cost.records import PAIRS, OpenedRecord, UpdatesRecord
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.cost.samples import LOADS, SAVES, STALL_FLOOR_S
 from harness.wire.records import StateRecord, SyscallsRecord
@@ -89,14 +89,14 @@ def _open_s(opened: Sequence[OpenedRecord]) -> Estimate | None:
 def _waits_in_step(updates: Sequence[UpdatesRecord]) -> Estimate | None:
     """Return by how much updates after `staged` are longer; None where that is not certain."""
     last = {record.process: record for record in updates}
+    if all(len(record.beside_raw_ns) < PAIRS for record in last.values()):
+        return None
     excess_s: list[float] = []
     processes: list[int] = []
     for process, record in last.items():
         pairs = zip(record.beside_raw_ns, record.after_staged_ns, strict=True)
         excess_s += [(after_ns - beside_ns) / 1e9 for beside_ns, after_ns in pairs]
         processes += [process] * len(record.beside_raw_ns)
-    if not excess_s:
-        return None
     excess = statistics.location(Samples(np.array(excess_s), np.array(processes)))
     return excess if excess.is_above(STALL_FLOOR_S) else None
 

@@ -75,11 +75,16 @@ class SaveRecord(SampleRecord):
         return "save"
 
 
+PAIRS = 6
+"""Pairs of updates that show a wait. Fewer show that the first difference was chance."""
+
+
 @dataclass(frozen=True)
 class UpdatesRecord(Record):
     """Updates of the optimizer in pairs: one beside a raw write, and one after `staged` of a save.
 
-    The times are the slowest rank's. There is one pair, or several where the first one differed.
+    The times are the slowest rank's. There is one pair, or more where the first one differed. There
+    are PAIRS of them where most of them did.
     """
 
     kind: Literal["updates"]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Method, Pending
-from harness.experiments.cost.records import OpenedRecord, SaveRecord, UpdatesRecord
+from harness.experiments.cost.records import PAIRS, OpenedRecord, SaveRecord, UpdatesRecord
 from harness.wire.case import Task
 from harness.wire.records import FileEntry, OverheadRecord
 from harness.worker import ranks, storage, usage, verify
@@ -183,7 +183,7 @@ class SaveTrial(Trial[Fence]):
         """
         bench = self.bench
         method = bench.open_method(self.case)
-        for _ in range(waits_in_step.MORE_PAIRS):
+        for _ in range(PAIRS - 1):
             if not updates.are_suspicious:
                 break
             with bench.phase("prepare"):

@@ -16,7 +16,6 @@ from harness.worker.bench import Bench
 from harness.worker.clock import now_ns
 
 NAME = "waits-in-step"
-MORE_PAIRS = 5  # at most
 _SUSPICIOUS_NS = 1_000_000
 _SUSPICIOUS_SHARE = 0.2  # of the update beside a raw write
 
