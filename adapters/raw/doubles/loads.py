@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,7 +93,11 @@ class ReadsWhileOpening(Fault):
     def open(self, state: State) -> None:
         super().open(state)
         saves = self.place.temporary.parent / "saves"
-        self._early = {file: file.read_bytes() for file in saves.glob("*/checkpoint/*.bin")}
+        self._early = {}
+        for file in saves.glob("*/checkpoint/*.bin"):
+            # Another rank may just remove a checkpoint that is done with.
+            with contextlib.suppress(FileNotFoundError):
+                self._early[file] = file.read_bytes()
 
     def read(self, file: Path, parts: list[Part]) -> None:
         for data, offset in parts:
