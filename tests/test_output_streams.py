@@ -133,7 +133,16 @@ def test_a_read_only_results_folder_is_named(tmp_path: Path) -> None:
     )
 
 
-PROGRAM = "import os; os.write(1, b'begun'); from harness.cli import main; main()"
+# A shell has the programs that it starts in the background ignore interruptions.
+PROGRAM = "\n".join(
+    [
+        "import os, signal",
+        "signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "os.write(1, b'begun')",
+        "from harness.cli import main",
+        "main()",
+    ]
+)
 
 
 @pytest.mark.parametrize("seed", range(6))
