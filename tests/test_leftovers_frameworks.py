@@ -66,6 +66,7 @@ def _is_second(process: psutil.Process) -> bool:
     )
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize("framework", ["chainer", "jax", "tensorflow"])
 def test_a_killed_rank_is_named_and_leaves_nothing(
     framework: str, tmp_path: Path, where: Path

@@ -245,6 +245,7 @@ def test_a_job_that_slurm_would_refuse_leaves_nothing(
     assert left_behind(submitted, cluster) == []
 
 
+@pytest.mark.patient
 @pytest.mark.parametrize(
     ("launched", "nodes"), [([], NODES[:1]), (["--launcher", "slurm", "--nodes", "2"], NODES)]
 )
