@@ -158,9 +158,6 @@ def test_the_table_says_what_it_means_and_why_a_row_failed(shown: Measured) -> N
     text = " ".join(show(shown).split())
     assert "resnet50 small on cpu: 1.06 MB of state" in text
     assert "method covers stall durable" in text
-    # On a busy machine intervals are so wide that this heading is folded.
-    assert "power-sa" in text
-    assert "verified" in text
     assert "buffered makes a verified full checkpoint durable fastest" in text
     assert "double[fault=no-op-load]: failed in verify: Mismatch:" in text
 
@@ -173,7 +170,10 @@ def test_json_is_the_stable_interface(shown: Measured) -> None:
 
 
 def test_markdown_and_csv_can_be_pasted(shown: Measured) -> None:
-    assert "| method | covers | stall | durable |" in show(shown, "--format", "markdown")
+    headings = show(shown, "--format", "markdown")
+    assert "| method | covers | stall | durable |" in headings
+    # On a busy machine intervals are so wide that a terminal's table folds these two.
+    assert "| power-safe | verified |" in headings
     assert (
         show(shown, "--format", "csv")
         .splitlines()[0]
