@@ -84,7 +84,8 @@ class UpdatesRecord(Record):
     """Updates of the optimizer in pairs: one beside a raw write, and one after `staged` of a save.
 
     The times are the slowest rank's. There is one pair, or more where the first one differed. There
-    are PAIRS of them where most of them did.
+    are PAIRS of them where most of them did. In the first pair, the one beside a raw write is the
+    longest of the process.
     """
 
     kind: Literal["updates"]

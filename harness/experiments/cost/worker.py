@@ -148,10 +148,9 @@ class SaveTrial(Trial[Fence]):
         """Leave the drawn checkpoints for the loading process, and one of an untimed save."""
         bench = self.bench
         drawn = self._reservoir.drawn
-        if not bench.guards(waits_in_step.NAME):
-            keep_checkpoint(bench, self.case, self.method, drawn)
-            return
         update_ns = keep_checkpoint(bench, self.case, self.method, drawn)
+        if not bench.guards(waits_in_step.NAME):
+            return
         updates = waits_in_step.Updates()
         updates.add(self._longest_beside_raw_ns(), bench.world.maximum(update_ns))
         if updates.are_suspicious:
