@@ -20,6 +20,7 @@ import pytest
 from adapters.base import DirectIo
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
+from adapters.deepfreeze.processes import Process
 from adapters.deepfreeze.tensor import Bytes, Changes, Device, Late, Source, Spec
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -60,9 +61,10 @@ def new_engine(
     direct: bool = True,
     ring_bytes: int | None = None,
     device: Device | None = None,
+    processes: Sequence[Process | None] = (),
 ) -> Engine:
     """Return an engine that is prepared for `SPECS`."""
-    ranks = Ranks(rank, world, "session")
+    ranks = Ranks(rank, world, "session", processes)
     io = DirectIo(direct, block_bytes, depth)
     arena = Arena(device.pin if device is not None else None)
     engine = Engine(ranks, io, {"note": "a test"}, [arena], ring_bytes, device=device)

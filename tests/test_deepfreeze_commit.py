@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from adapters.deepfreeze import commit, meeting, watch
 from adapters.deepfreeze.common_commit import CommonCommit
 from adapters.deepfreeze.errors import CommitFailed
 from adapters.deepfreeze.meeting import Meeting
+from adapters.deepfreeze.processes import Process
 
 pytest_plugins = ["deepfreeze_fixtures"]
 
@@ -210,6 +212,13 @@ print("begun", flush=True)
 time.sleep(60)
 """
 
+SAY_WHO = """
+import json, time
+from adapters.deepfreeze.processes import Process
+print(json.dumps(Process.this()), flush=True)
+time.sleep(60)
+"""
+
 
 @pytest.mark.parametrize("dying", [0, 1])
 def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> None:
@@ -224,6 +233,34 @@ def test_a_rank_that_dies_is_noticed_by_the_others(folder: Path, dying: int) -> 
         with pytest.raises(CommitFailed, match=f"rank {dying} ended before .* was complete"):
             save.finished()
     assert not (folder / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("dying", [0, 1])
+def test_a_rank_that_died_before_it_came_is_missed_at_once(folder: Path, dying: int) -> None:
+    command = [sys.executable, "-c", SAY_WHO]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        process = Process(*json.loads(other.stdout.readline()))
+        assert not process.has_ended()
+        processes = [process if rank == dying else Process.this() for rank in (0, 1)]
+        engine = new_engine(1 - dying, 2, processes=processes)
+        save = engine.save(rank_state(1 - dying), folder / "checkpoint", STEP)
+        save.staged()
+        assert not save._lifecycle.wait_until_ended(1.2), "the other rank may still come"
+        other.kill()
+        with pytest.raises(CommitFailed, match=f"rank {dying} ended before it began to save"):
+            save.finished()
+    assert not (folder / "checkpoint").exists()
+
+
+def test_another_process_with_the_number_of_one_that_ended_is_told_apart() -> None:
+    process = Process.this()
+    assert process is not None
+    assert not process.has_ended()
+    assert process._replace(start_ticks=process.start_ticks - 1).has_ended()
+    assert not process._replace(boot="another host", start_ticks=0).has_ended()
+    assert not process._replace(namespace="pid:[1]", start_ticks=0).has_ended()
 
 
 @pytest.mark.usefixtures("impatient")

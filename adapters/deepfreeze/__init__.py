@@ -10,7 +10,8 @@ waits for goes through a small ring instead. Each part has one reason to change:
 - `snapshot`, `ring_snapshot`: copying and checksumming; `streaming`: copying past the caches;
 - `writer`: writing one file behind the copying;
 - `commit`: how one rank's file becomes a visible checkpoint; `common_commit`: how the files of all
-  ranks do; `meeting`: how ranks tell each other how it goes; `watch`: how they notice a dead one;
+  ranks do; `meeting`: how ranks tell each other how it goes; `watch`, `processes`: how they notice
+  a dead one;
 - `save`: one save from the first copy to the end; `lifecycle`: its states and transitions;
 - `header`, `stored`: the files of a checkpoint, checked, and where in them the tensors lie;
 - `read_plan`, `opened_file`, `arrivals`, `reader`, `loader`: reading them back, verified;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from adapters.deepfreeze.commit import Commit
 from adapters.deepfreeze.errors import CommitFailed
 from adapters.deepfreeze.layout import INDEX, file_name
 from adapters.deepfreeze.meeting import DONE, FAILED, PUBLISHED, Mark, Meeting
+from adapters.deepfreeze.processes import Process
 from adapters.deepfreeze.watch import Watch
 
 _SHARES, _TAKEN = "shares", "taken"
@@ -35,7 +36,13 @@ class CommonCommit(Commit):
     """
 
     def __init__(
-        self, target: Path, tag: str, rank: int, world: int, make_index: MakeIndex
+        self,
+        target: Path,
+        tag: str,
+        rank: int,
+        world: int,
+        make_index: MakeIndex,
+        processes: Sequence[Process | None] = (),
     ) -> None:
         super().__init__(target, tag)
         self._meeting = Meeting(self.folder, target, rank)
@@ -48,6 +55,7 @@ class CommonCommit(Commit):
             target,
             ranks=frozenset(range(1, world) if rank == 0 else (0,)),
             is_through=_has_reported if rank == 0 else _has_ended,
+            processes=processes,
         )
 
     def begin(self) -> None:

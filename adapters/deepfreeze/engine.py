@@ -15,6 +15,7 @@ from adapters.deepfreeze.commit import Commit
 from adapters.deepfreeze.common_commit import CommonCommit
 from adapters.deepfreeze.layout import Index, Layout
 from adapters.deepfreeze.loader import Loader
+from adapters.deepfreeze.processes import Process
 from adapters.deepfreeze.reader import Tensors
 from adapters.deepfreeze.ring_snapshot import RingSnapshot
 from adapters.deepfreeze.save import Save
@@ -26,12 +27,14 @@ from adapters.deepfreeze.tensor import Bytes, Device, Memory, Source, Spec
 class Ranks:
     """The place of this process among those that save together.
 
-    `session` names the job. It is the same on all ranks, and no other job has it.
+    `session` names the job. It is the same on all ranks, and no other job has it. `processes` has
+    the process of every rank, as far as they are known.
     """
 
     rank: int
     world: int
     session: str
+    processes: Sequence[Process | None] = ()
 
 
 class Engine:
@@ -269,7 +272,9 @@ class Engine:
         ranks = self._ranks
         if ranks.world == 1:
             return Commit(path, self._tag)
-        return CommonCommit(path, self._tag, ranks.rank, ranks.world, self._sealed_index)
+        return CommonCommit(
+            path, self._tag, ranks.rank, ranks.world, self._sealed_index, ranks.processes
+        )
 
     def _sealed_index(self, seals: Mapping[str, str]) -> bytes:
         assert self._index is not None  # only rank 0 is asked for it

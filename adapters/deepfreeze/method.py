@@ -16,6 +16,7 @@ from adapters.deepfreeze.arena import Arena, Pin, SharedArena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.errors import Damaged
 from adapters.deepfreeze.peers import Alone, Together
+from adapters.deepfreeze.processes import Process
 from adapters.deepfreeze.save import Save
 from adapters.deepfreeze.stored import open_stored
 from adapters.deepfreeze.tensor import Changes, Device, Source, Spec, changed_by, spec_of
@@ -56,11 +57,12 @@ class DeepFreezeMethod(Method[StateT]):
         session, first_arena = self.peers.of_first(
             lambda: (secrets.token_hex(4), self._oldest_arena())
         )
+        processes = self.peers.of_all(Process.this())
         self.device = self.new_device()
         # Arenas that are files must hold the whole state.
         has_ring = self.synchronous and not self.memory_folders()
         self.engine = Engine(
-            Ranks(self.place.rank, self.place.world, session),
+            Ranks(self.place.rank, self.place.world, session, processes),
             few_and_large(self.place.io),
             self.metadata,
             self.arenas(self.device.pin if self.device is not None else None),

@@ -15,6 +15,10 @@ class Alone:
         """Return on every rank what rank 0 makes, or raise on every rank what rank 0 raises."""
         return make()
 
+    def of_all(self, value: T) -> list[T]:
+        """Return on every rank the values of all ranks, by rank."""
+        return [value]
+
     def on_all(self, is_well: bool) -> bool:
         """Return whether all is well on every rank."""
         return is_well
@@ -40,8 +44,12 @@ class Together(Alone):
         result: T = made
         return result
 
+    def of_all(self, value: T) -> list[T]:
+        values: list[T] = self._world.allgather(value)
+        return values
+
     def on_all(self, is_well: bool) -> bool:
-        return all(self._world.allgather(is_well))
+        return all(self.of_all(is_well))
 
 
 def _try(make: Callable[[], T]) -> tuple[T | None, Exception | None]:

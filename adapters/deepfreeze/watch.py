@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from adapters.deepfreeze.errors import CommitFailed
 from adapters.deepfreeze.meeting import Mark, Meeting
+from adapters.deepfreeze.processes import Process
 
-# A rank that has not come to the meeting is waited for so long.
+# A rank that has not come to the meeting, and whose process runs or cannot be seen from here, is
+# waited for so long.
 ABSENT_S = 600.0
 # A rank without a sign of life for so long is dead. That counts if its process cannot be seen from
 # here, or if somebody still holds its lock.
@@ -28,16 +30,23 @@ class Watch:
         target: Path,
         ranks: frozenset[int],
         is_through: Callable[[Mark], bool],
+        processes: Sequence[Process | None] = (),
     ) -> None:
-        """Take the ranks to wait for, and the test of a mark that ends the wait for its rank."""
+        """Take the ranks to wait for, and the test of a mark that ends the wait for its rank.
+
+        `processes` has that of every rank, as far as they are known.
+        """
         self._meeting = meeting
         self._target = target
         self._ranks = ranks
         self._is_through = is_through
+        self._processes = dict(enumerate(processes))
         # the ranks that have never come
         self.absent = set(ranks)
         # the ranks that came, and whose mark was not listed at the last look
         self._missed: set[int] = set()
+        # the ranks that had never come at the last look, and whose processes had ended
+        self._ended: set[int] = set()
         # of each rank: its last sign of life, and when this rank first saw it
         self._signs: dict[int, tuple[int, float]] = {}
         self._looked_s = 0.0
@@ -82,11 +91,25 @@ class Watch:
             )
         # A mark that is being renamed may be missing from one list.
         self._missed = set(unlisted)
+        self._check_processes()
         if self.absent and now_s - self._waiting_since_s > ABSENT_S:
             raise CommitFailed(
                 f"rank {min(self.absent)} has not begun to save {self._target} in "
                 f"{ABSENT_S:.0f} seconds; every rank must call save for the same path"
             )
+
+    def _check_processes(self) -> None:
+        """Raise CommitFailed if the process of a rank has ended before it came."""
+        # A rank may have come, and its process may have ended, since the marks were listed.
+        if ended := self._ended & self.absent:
+            raise CommitFailed(
+                f"the process of rank {min(ended)} ended before it began to save {self._target}; "
+                "restart the job"
+            )
+        for rank in self.absent:
+            process = self._processes.get(rank)
+            if process is not None and process.has_ended():
+                self._ended.add(rank)
 
     def _check_alive(self, mark: Mark) -> None:
         """Raise CommitFailed if the rank that made a mark is dead."""
