@@ -45,6 +45,13 @@ def _with_settings(item: PlannedCase, instants: int, kills: int) -> PlannedCase:
     return replace(item, case=replace(item.case, settings={"instants": instants, "kills": kills}))
 
 
+def require_gate() -> None:
+    """Skip the test where calls cannot be made to fail."""
+    obstacle = gate.available()
+    if obstacle is not None:
+        pytest.skip(obstacle)
+
+
 @contextmanager
 def without_real_strikes() -> Iterator[None]:
     """Leave out the saves that are struck for real, which other tests have, within the block."""

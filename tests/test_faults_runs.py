@@ -6,11 +6,13 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import ROOT, Measure, Measured, table_of
-from struck_saves import method_row, struck, without_real_strikes
+from struck_saves import method_row, require_gate, struck, without_real_strikes
 from test_cli import ckptbench
 from toy_framework import SWEEP, read_suite
 from traced_saves import require_strace
@@ -18,11 +20,13 @@ from traced_saves import require_strace
 from harness.driver import preflight
 from harness.driver.arms import Arm
 from harness.driver.environments import Environments
-from harness.driver.session import Session
+from harness.driver.session import Session, _SlotSession
 from harness.durability import strace
 from harness.experiments.faults import driver
+from harness.experiments.faults.rows import FaultsRow
 from harness.run import store
 from harness.run.errors import UsageError
+from harness.wire.case import Case
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +82,42 @@ def test_an_interrupted_run_goes_on_from_its_recordings(
     assert not any("call by call" in message for message in messages), "the recording was kept"
     kinds = [record.kind for record in run.records]
     assert (kinds.count("recorded"), kinds.count("tried")) == (1, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["record", "fail", "preempt"])
+def test_a_stage_that_was_interrupted_in_its_second_case_goes_on(
+    measure: Measure,
+    scratch: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    role: str,
+) -> None:
+    require_strace()
+    require_gate()
+    items = [struck("buffered", instants=1), struck("npz", instants=1)]
+    run_job = _SlotSession.run_job
+
+    def first_case_only(
+        self: _SlotSession, wanted: str, cases: Sequence[Case], *more: Any, **others: Any
+    ) -> str:
+        if wanted != role:
+            return run_job(self, wanted, cases, *more, **others)
+        run_job(self, wanted, cases[:1], *more, **others)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_SlotSession, "run_job", first_case_only)
+        with pytest.raises(KeyboardInterrupt):
+            measure(items, results=tmp_path)
+    run = store.Run(store.find(tmp_path, "latest"))
+    go_on(run, scratch)
+    for row in table_of(run):
+        assert isinstance(row, FaultsRow)
+        assert (row.status, row.reason) == ("ok", "")
+        assert row.error_verdicts is not None
+        assert "silent" not in row.error_verdicts
+        assert row.preemption_verdicts == {"safe": 2}
 
 
 def go_on(run: store.Run, scratch: Path) -> list[str]:

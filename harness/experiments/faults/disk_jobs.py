@@ -16,9 +16,9 @@ from harness.durability.blocks.tools import DiskError
 from harness.durability.trees import File, Tree
 from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults import left as lefts
-from harness.experiments.faults.jobs import bring, keep, missing
+from harness.experiments.faults.jobs import bring, missing, unfinished
 from harness.experiments.faults.left import Left
-from harness.experiments.faults.recorded_save import DISK_INSTANTS, DISK_ORDER, read
+from harness.experiments.faults.recorded_save import DISK_INSTANTS, DISK_ORDER, read, report
 from harness.experiments.faults.records import ON_DISK, DisksRecord
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -51,7 +51,9 @@ class _NotDoneError(Exception):
 
 def cut_power(session: ExperimentSession) -> None:
     """Cut the power of every case's save on the file systems that its suite asks for."""
-    cases = missing(session, "disks")
+    for case in missing(session, "disks"):
+        bring(session, case)
+    cases = unfinished(session, "disks", DisksRecord)
     asked = {kind for case in cases for kind in _asked(case)}
     if asked:
         session.announce("power losses on real file systems")
@@ -64,19 +66,17 @@ def cut_power(session: ExperimentSession) -> None:
                 counts[kind] = _cut(session, case, kind, obstacles[kind])
             except (_NotDoneError, DiskError, OSError) as error:
                 not_done[kind] = str(error)
-        if counts:
-            keep(session, case)
-        session.add(
-            DisksRecord(
-                kind="disks",
-                case=case.id,
-                process=session.slot,
-                rank=0,
-                block_writes={kind: each.block_writes for kind, each in counts.items()},
-                losses={kind: each.losses for kind, each in counts.items()},
-                not_done=not_done,
-            )
+        record = DisksRecord(
+            kind="disks",
+            case=case.id,
+            process=session.slot,
+            rank=0,
+            block_writes={kind: each.block_writes for kind, each in counts.items()},
+            losses={kind: each.losses for kind, each in counts.items()},
+            not_done=not_done,
         )
+        report(bring(session, case), record)
+        unfinished(session, "disks", DisksRecord)
 
 
 def _asked(case: Case) -> list[str]:

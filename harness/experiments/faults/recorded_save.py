@@ -15,6 +15,7 @@ from harness.durability import log
 from harness.durability.calls import Call
 from harness.durability.trees import File, Folder, Link, Tree
 from harness.wire.case import Case
+from harness.wire.records import StageRecord
 
 AT = "at.json"
 """The file in a recording's folder that holds the state that is tried now."""
@@ -90,6 +91,19 @@ def first_number(recorded: Path) -> int:
     """Return the number of the first strike that a process has to do."""
     file = recorded / BEGIN
     return int(file.read_text()) if file.exists() else 0
+
+
+def report(recorded: Path, record: StageRecord) -> None:
+    """Leave the record of a stage to the driver, which stores the files of the stage before it."""
+    file = report_file(recorded, record.kind)
+    unfinished = file.with_suffix(".new")
+    unfinished.write_text(json.dumps(asdict(record)))  # type: ignore[call-overload]
+    unfinished.replace(file)
+
+
+def report_file(recorded: Path, kind: str) -> Path:
+    """Return the file in a recording's folder that holds the record of a stage."""
+    return recorded / f"reported-{kind}.json"
 
 
 def kill_log(change: int) -> str:

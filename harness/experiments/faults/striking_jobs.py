@@ -13,10 +13,22 @@ from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
 from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults import left as lefts
-from harness.experiments.faults.jobs import bring, keep, missing, stood_at
+from harness.experiments.faults.jobs import begin_anew, bring, missing, stood_at, unfinished
 from harness.experiments.faults.left import Left
-from harness.experiments.faults.recorded_save import KILL_ORDER, kill_log, killed_name, read
-from harness.experiments.faults.records import ErrorsRecord, KilledRecord, KillsRecord
+from harness.experiments.faults.recorded_save import (
+    KILL_ORDER,
+    kill_log,
+    killed_name,
+    read,
+    report,
+    report_file,
+)
+from harness.experiments.faults.records import (
+    ErrorsRecord,
+    KilledRecord,
+    KillsRecord,
+    PreemptedRecord,
+)
 from harness.experiments.faults.states import States
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -34,12 +46,11 @@ def fail_calls(session: ExperimentSession, no_gate: str) -> None:
     if no_gate or not cases:
         return
     session.announce("errors of its system calls")
+    recorded = {case.id: bring(session, case) for case in cases}
+    cases = unfinished(session, "errors", ErrorsRecord)
     while cases:
-        recorded = {case.id: bring(session, case) for case in cases}
         reason = session.run_job("fail", cases, _gate(session)) or "the worker left it out"
-        for case in cases:
-            keep(session, case)
-        cases = missing(session, "errors")
+        cases = unfinished(session, "errors", ErrorsRecord)
         # The cases go in turn, so the job stood at the first one that is not done.
         if cases and not _blame_error(cases[0], recorded[cases[0].id], reason):
             session.fail(cases[0], "save", reason)
@@ -63,7 +74,9 @@ def _blame_error(case: Case, recorded: Path, reason: str) -> bool:
 
 def kill(session: ExperimentSession, no_gate: str) -> None:
     """Kill saves of every case, and compare what is left with what the log of their calls says."""
-    cases = missing(session, "kills")
+    for case in missing(session, "kills"):
+        bring(session, case)
+    cases = unfinished(session, "kills", KillsRecord)
     if not cases:
         return
     session.announce("real kills")
@@ -85,8 +98,8 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
             kills=len(changes[case.id]),
             not_done=no_gate or reason,
         )
-        session.add(record)
-        keep(session, case)
+        report(bring(session, case), record)
+        unfinished(session, "kills", KillsRecord)
 
 
 def _changes(session: ExperimentSession, case: Case) -> list[int]:
@@ -152,31 +165,33 @@ def preempt(session: ExperimentSession) -> None:
     cases = missing(session, "preempted")
     if cases:
         session.announce("the end of an allocation")
+    recorded = {case.id: bring(session, case) for case in cases}
+    cases = unfinished(session, "preempted", PreemptedRecord)
     while cases:
-        for case in cases:
-            bring(session, case)
         reason = session.run_job("preempt", cases)
-        still = missing(session, "preempted")
+        for case in cases:
+            if report_file(recorded[case.id], "preempted").exists():
+                _add_unhandled(session, case, reason)
+        still = unfinished(session, "preempted", PreemptedRecord)
         if still == cases:
             # The cases go in turn, so the job stood at the first one.
             session.fail(still[0], "save", reason or "the worker left the case out")
-        for case in cases:
-            if case not in still:
-                _keep_preempted(session, case, reason)
-        cases = missing(session, "preempted")
+            still = still[1:]
+        elif still:
+            # It may have begun in the process that has ended.
+            begin_anew(session, still[0])
+        cases = still
 
 
-def _keep_preempted(session: ExperimentSession, case: Case, reason: str) -> None:
+def _add_unhandled(session: ExperimentSession, case: Case, reason: str) -> None:
     """Store what a process left that a SIGTERM has ended, where there was one."""
-    recorded = bring(session, case)
     folder = Folders(session.scratch).saves / case.id
     if folder.exists():
         words = "SIGTERM after save had returned, without a handler"
         expected = lefts.of_preemption(lefts.UNHANDLED)
         left = Left("preemption", words, expected, f"the process ended: {reason}")
-        lefts.store(recorded, left, trees.read(folder))
+        lefts.store(bring(session, case), left, trees.read(folder))
         shutil.rmtree(folder)
-    keep(session, case)
 
 
 def _gate(session: ExperimentSession) -> list[str]:

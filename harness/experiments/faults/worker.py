@@ -25,7 +25,7 @@ from harness.experiments.faults.left import NEXT, expected, expected_names, judg
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
 from harness.experiments.faults.preemption import Preemption
-from harness.experiments.faults.recorded_save import AT, RecordedSave, first_number, read
+from harness.experiments.faults.recorded_save import AT, RecordedSave, first_number, read, report
 from harness.experiments.faults.records import (
     ErrorsRecord,
     PreemptedRecord,
@@ -78,15 +78,14 @@ def run_recordings(bench: Bench, entries: Entries) -> None:
         )
         save.write(recorded)
         bench.close_method(subject)
-        bench.output.write(
-            RecordedRecord(
-                kind="recorded",
-                **bench.identity(case),
-                files=len(files),
-                file_bytes=sum(map(len, files.values())),
-            )
-        )
         storage.remove_tree(folder)
+        record = RecordedRecord(
+            kind="recorded",
+            **bench.identity(case),
+            files=len(files),
+            file_bytes=sum(map(len, files.values())),
+        )
+        report(recorded, record)
 
     bench.attempt(entries, record)
 
@@ -124,8 +123,9 @@ def run_errors(bench: Bench, entries: Entries) -> None:
 
     def fail(task: Task) -> None:
         case = task.case
-        hit = Errors(bench, case, read(bench.folders.recording(case))).strike_all()
-        bench.output.write(ErrorsRecord(kind="errors", **bench.identity(case), hit=hit))
+        recorded = bench.folders.recording(case)
+        hit = Errors(bench, case, read(recorded)).strike_all()
+        report(recorded, ErrorsRecord(kind="errors", **bench.identity(case), hit=hit))
 
     bench.attempt(entries, fail)
 
@@ -150,15 +150,15 @@ def run_preemptions(bench: Bench, entries: Entries) -> None:
 
     def preempt(task: Task) -> None:
         case = task.case
-        preemption = Preemption(bench, case, read(bench.folders.recording(case)))
-        bench.output.write(
-            PreemptedRecord(
-                kind="preempted",
-                **bench.identity(case),
-                training_ns=preemption.while_training(),
-                saving_ns=preemption.while_saving(),
-            )
+        recorded = bench.folders.recording(case)
+        preemption = Preemption(bench, case, read(recorded))
+        record = PreemptedRecord(
+            kind="preempted",
+            **bench.identity(case),
+            training_ns=preemption.while_training(),
+            saving_ns=preemption.while_saving(),
         )
+        report(recorded, record)
         preemption.unhandled()
 
     bench.attempt(entries, preempt)
