@@ -23,8 +23,10 @@ _WHAT = (
 )
 _GUIDE = (
     "Lighter is better. A line is a method, and a cell is a save in which a rank was killed before "
-    "one call, in the order of the calls. The colour is the verdict on what is left. The letter is "
-    "the living rank's save: F finished, R raised an error, H hung, D its process died."
+    "one call. First come the calls that change a directory, in their order, then calls that "
+    "write, then kills of the rank that did not make the call. The colour is the verdict on what "
+    "is left. The letter is the living rank's save: F finished, R raised an error, H hung, D its "
+    "process died."
 )
 _LETTERS: Mapping[Fate, str] = {"finished": "F", "raised": "R", "hung": "H", "died": "D"}
 _KILL_INCHES = 0.34
