@@ -110,3 +110,16 @@ def test_the_answer_tells_what_a_power_loss_spares_and_what_failed(tmp_path: Pat
     trust = answer([read_run(store_run(tmp_path, [kept, lost, failed], found)).rows])[2]
     assert trust.startswith("2 of 3 methods gave every byte back (failed: npz in raw); ")
     assert "only with direct in raw is a checkpoint certain to outlive a power loss" in trust
+
+
+def test_a_row_in_doubt_is_not_certain_to_outlive_a_power_loss(tmp_path: Path) -> None:
+    doubted, lost = item("direct"), item("buffered")
+    found = [*measured(doubted.case.id, 0.01), *measured(lost.case.id, 0.02)]
+    found = [record for record in found if record.kind != "syscalls"]
+    found += [
+        records.syscalls(doubted.case.id),
+        records.syscalls(lost.case.id, durability="never", data_durability="never"),
+        records.finding(doubted.case.id, guard="patched-fsync", weight="mark"),
+    ]
+    trust = answer([read_run(store_run(tmp_path, [doubted, lost], found)).rows])[2]
+    assert "power loss" not in trust

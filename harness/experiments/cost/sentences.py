@@ -237,12 +237,15 @@ def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
 
 
 def _safety_claim(rows: Sequence[CostRow]) -> str:
-    """Return whose checkpoints outlive a power loss."""
+    """Return whose checkpoints outlive a power loss. Rows with a mark are in doubt."""
     known = [row for row in rows if row.status == "ok" and row.durability in DURABILITY]
     if not known:
         return ""
     unsafe = {(row.framework, row.method) for row in known if row.durability == "never"}
-    safe = {(row.framework, row.method) for row in known} - unsafe
+    doubtful = {(row.framework, row.method) for row in known if not _is_good(row)}
+    safe = {(row.framework, row.method) for row in known} - unsafe - doubtful
+    if not safe and doubtful - unsafe:
+        return ""
     if not safe:
         return (
             "a power loss may cost any of these checkpoints, because none is flushed to the last "
