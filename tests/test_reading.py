@@ -59,6 +59,7 @@ def test_what_may_be_unknown_comes_back_unknown(quiet: bool | None) -> None:
 
 SAVE = records.save()
 WHOLE = to_line(SAVE).rstrip("\n")
+POINT = {"operation": "write", "block_bytes": 1, "depth": 2}
 DAMAGED = {
     "nothing at all": ("", r"^not JSON"),
     "not JSON": ("Traceback (most recent call last):", r"^not JSON \(Expecting value"),
@@ -103,6 +104,14 @@ DAMAGED = {
     "a wrong number in a list": (
         changed(EACH["overhead"], empty_save_ns=[1, "2"]),
         r"^overhead\.empty_save_ns\.1: ",
+    ),
+    "a rate of nothing": (
+        changed(EACH["calibration"], points=[POINT | {"bytes_per_s": 0.0}]),
+        r"a raw transfer has a rate above 0",
+    ),
+    "an update without its pair": (
+        changed(EACH["updates"], beside_raw_ns=[1] * 6),
+        r"updates come in pairs",
     ),
     "the fields of another kind": (changed(SAVE, kind="load"), r"^load\.load_ns: .*required"),
 }

@@ -9,6 +9,7 @@ derived on reading.
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -202,6 +203,10 @@ class SweepPoint:
     block_bytes: int
     depth: int
     bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bytes_per_s < math.inf:
+            raise ValueError("a raw transfer has a rate above 0")
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,10 @@ class UpdatesRecord(Record):
     after_staged_ns: tuple[int, ...]
     ranks: int = 1
 
+    def __post_init__(self) -> None:
+        if len(self.beside_raw_ns) != len(self.after_staged_ns):
+            raise ValueError("updates come in pairs")
+
 
 RECORDS = (
     OpenedRecord,
