@@ -48,7 +48,7 @@ def reference() -> list[ReadRun]:
 
 def test_figures_are_those_of_the_experiments_in_the_order_of_the_page(tmp_path: Path) -> None:
     drawing = [name for name in experiments.names() if experiments.has_part(name, "figure")]
-    assert drawing == ["cost", "train", "resume", "faults", "recovery", "sizes"]
+    assert drawing == ["cost", "train", "resume", "faults", "killed_rank", "recovery", "sizes"]
     one = item("one")
     again = item("one", experiment="train", every=2)
     run = stored(tmp_path, [(again, trained(again, 0.05)), (one, saved(one))])
