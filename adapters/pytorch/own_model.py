@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from adapters.base import UnusableModel
-from adapters.pytorch.state import State
+from adapters.pytorch.state import State, named_buffers, named_parameters
 from adapters.pytorch.strategies import FullySharded, Strategy
 from adapters.pytorch.training import OwnTraining, RandomTraining
 from adapters.shared.own_models import in_words, taken_apart
@@ -29,15 +30,19 @@ def new_state(made: object, strategy: Strategy, rng: dict[str, Tensor]) -> State
     _require_device(model, strategy.device)
     _require_sharding(model, strategy)
     _require_own_parameters(model, optimizers.values())
+    _require_plain_steps(optimizers.values())
     model.train()
     training = OwnTraining(step) if step is not None else RandomTraining()
     return State(training, strategy, model, optimizers, rng)
 
 
 def require_comparable(state: State) -> None:
-    """Raise UnusableModel where the optimizers keep what is neither a tensor nor a number."""
+    """Raise UnusableModel where the optimizers keep what no leaf of the state would hold."""
+    own = {id(parameter) for parameter in state.model.parameters()}
     for optimizer in state.optimizers.values():
-        for slots in optimizer.state.values():
+        for owner, slots in optimizer.state.items():
+            if id(owner) not in own or not isinstance(slots, Mapping):
+                raise _belongs_to_no_parameter(optimizer, owner, slots)
             for key, value in slots.items():
                 if not isinstance(value, Tensor | bool | int | float):
                     raise UnusableModel(
@@ -45,6 +50,22 @@ def require_comparable(state: State) -> None:
                         "tensors and numbers can be compared bit by bit; measure with another "
                         "optimizer, such as AdamW"
                     )
+
+
+def _belongs_to_no_parameter(optimizer: Optimizer, owner: object, slots: object) -> UnusableModel:
+    """Return the refusal of an entry of an optimizer's state that is not a parameter's.
+
+    It would be called verified although nothing compares it.
+    """
+    if isinstance(owner, Tensor):
+        shown = f"{in_words(slots)} for a tensor of shape {list(owner.shape)}"
+    else:
+        shown = f"the entry {owner!r} ({in_words(slots)})"
+    return UnusableModel(
+        f"the state of {type(optimizer).__name__} holds {shown}, and only a dictionary that "
+        "belongs to a parameter of the model can be compared bit by bit; keep the value in "
+        "state[parameter], or measure with another optimizer, such as AdamW"
+    )
 
 
 def _require_parameters(model: nn.Module) -> None:
@@ -56,8 +77,8 @@ def _require_parameters(model: nn.Module) -> None:
 
 def _require_tensors(model: nn.Module) -> None:
     """Refuse a model whose state_dict holds other things than parameters and buffers."""
-    own = dict(model.named_parameters(remove_duplicate=False))
-    own |= dict(model.named_buffers(remove_duplicate=False))
+    own: dict[str, Tensor] = dict(named_parameters(model, remove_duplicate=False))
+    own |= dict(named_buffers(model, remove_duplicate=False))
     for name, value in model.state_dict().items():
         if name not in own:
             raise UnusableModel(
@@ -107,6 +128,18 @@ def _require_own_parameters(model: nn.Module, optimizers: Iterable[Optimizer]) -
                     )
 
 
+def _require_plain_steps(optimizers: Iterable[Optimizer]) -> None:
+    """Refuse optimizers whose step has to compute the loss again."""
+    for optimizer in optimizers:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise UnusableModel(
+                f"{type(optimizer).__name__} needs a closure, which ckptbench cannot give, because "
+                "it runs the backward pass itself, once before each step; measure with another "
+                "optimizer, such as AdamW"
+            )
+
+
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
+    yield from named_parameters(model)
+    yield from named_buffers(model)

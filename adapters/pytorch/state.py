@@ -25,6 +25,9 @@ SLOTS = {
     "exp_avg_sq": "exp_avg_sq",
     "step": "step",
 }
+# torch's checkpoint_wrapper has this in the names of its parameters and buffers, and its state_dict
+# leaves it out.
+_WRAPPED = "_checkpoint_wrapped_module."
 
 
 class State:
@@ -143,13 +146,13 @@ class State:
         return trees.get("", trees)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in named_parameters(self.model):
             yield f"weights/{name}", in_memory_order(parameter.detach())
-        for name, buffer in self.model.named_buffers():
+        for name, buffer in named_buffers(self.model):
             if name in self._persistent:
                 yield f"buffers/{name}", in_memory_order(buffer)
         if self.has_master:
-            for name, parameter in self.trained.named_parameters():
+            for name, parameter in named_parameters(self.trained):
                 yield f"optimizer/master/{name}", parameter.detach()
         for name, slots, key in self._optimizer_slots():
             value = slots[key]
@@ -162,7 +165,7 @@ class State:
     def _optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Yield the canonical name of every slot, the dictionary that holds it, and its key."""
         # Walking over the parameters takes a millisecond, so it is done once.
-        parameters = dict(self.trained.named_parameters())
+        parameters = dict(named_parameters(self.trained))
         for optimizer_name, optimizer in self.optimizers.items():
             prefix = f"{optimizer_name}." if optimizer_name else ""
             for key, slot in self._slots[optimizer_name].items():
@@ -171,6 +174,20 @@ class State:
                     slots = optimizer.state.get(parameter, {})
                     if key in slots:
                         yield f"optimizer/{prefix}{slot}/{name}", slots, key
+
+
+def named_parameters(
+    module: nn.Module, remove_duplicate: bool = True
+) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield the parameters of a module under the names that its state_dict has."""
+    for name, parameter in module.named_parameters(remove_duplicate=remove_duplicate):
+        yield name.replace(_WRAPPED, ""), parameter
+
+
+def named_buffers(module: nn.Module, remove_duplicate: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Yield the buffers of a module under the names that its state_dict has or would have."""
+    for name, buffer in module.named_buffers(remove_duplicate=remove_duplicate):
+        yield name.replace(_WRAPPED, ""), buffer
 
 
 def in_memory_order(tensor: Tensor) -> Tensor:
@@ -202,8 +219,10 @@ def _slot_names(optimizer: Optimizer) -> dict[str, str]:
     The project's own names come first, in their order.
     """
     present: dict[str, None] = {}
-    for slots in optimizer.state.values():
-        present |= dict.fromkeys(slots)
+    for parameter, slots in optimizer.state.items():
+        # Other entries are refused after the first step.
+        if isinstance(parameter, Tensor) and isinstance(slots, Mapping):
+            present |= dict.fromkeys(slots)
     names = {key: slot for slot, key in SLOTS.items() if key in present}
     return names | {key: key for key in present if key not in names}
 

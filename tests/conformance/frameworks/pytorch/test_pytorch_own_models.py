@@ -24,6 +24,14 @@ def net():
 def adam(model, **options):
     return torch.optim.Adam(model.parameters(), 0.01, **options)
 """
+KEEPING = """class Keeping(torch.optim.SGD):
+        def __init__(self, model, key, value):
+            super().__init__(model.parameters(), 0.1)
+            self.kept = key, value
+        def step(self):
+            super().step()
+            self.state[self.kept[0]] = self.kept[1]
+"""
 PAIR = "model = net()\n    return model, adam(model)"
 
 WRONG: dict[str, tuple[str, str]] = {
@@ -125,8 +133,30 @@ WRONG: dict[str, tuple[str, str]] = {
         "was the model converted or copied",
     ),
     "an optimizer with lists": (
+        f"{KEEPING}    model = net()\n"
+        "    return model, Keeping(model, model[0].bias, {'seen': [1]})",
+        "Keeping keeps 'seen' as a list, and only tensors and numbers",
+    ),
+    "an optimizer that needs a closure": (
         "model = net()\n    return model, torch.optim.LBFGS(model.parameters())",
-        r"step\(\) missing 1 required positional argument: 'closure'",
+        "LBFGS needs a closure, which ckptbench cannot give",
+    ),
+    "an optimizer with an entry of its own": (
+        f"{KEEPING}    model = net()\n    return model, Keeping(model, 'global', {{'count': 3}})",
+        r"the state of Keeping holds the entry 'global' \(a dict\), and only",
+    ),
+    "an optimizer with a number of its own": (
+        f"{KEEPING}    model = net()\n    return model, Keeping(model, 'k', 0)",
+        r"the state of Keeping holds the entry 'k' \(an int\), and only",
+    ),
+    "an optimizer with a number instead of slots": (
+        f"{KEEPING}    model = net()\n    return model, Keeping(model, model[0].bias, 0)",
+        r"holds an int for a tensor of shape \[8\]",
+    ),
+    "an optimizer with slots of another tensor": (
+        f"{KEEPING}    model = net()\n"
+        "    return model, Keeping(model, torch.ones(5), {'count': 3})",
+        r"holds a dict for a tensor of shape \[5\]",
     ),
     "an optimizer of sparse gradients": (
         "model = net()\n    return model, torch.optim.SparseAdam(list(model.parameters()))",
@@ -203,6 +233,12 @@ RIGHT: dict[str, str] = {
         "                slots['count'] = slots.get('count', 0) + 1\n"
         "                parameter -= 0.1 * parameter.grad\n"
         "    model = net()\n    return model, Counting(model.parameters())"
+    ),
+    "layers whose activations are computed again": (
+        "from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers\n"
+        "    norm = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))\n"
+        "    model = nn.Sequential(nn.Linear(4, 8), wrappers.checkpoint_wrapper(norm))\n"
+        "    return model, adam(model), lambda model, number: model(torch.rand(3, 4)).sum()"
     ),
     "a compiled model": "model = torch.compile(net())\n    return model, adam(model)",
 }
@@ -286,6 +322,18 @@ def test_a_buffer_that_state_dict_leaves_out_is_no_leaf(framework: PyTorch, tmp_
     names = {leaf.name for leaf in framework.leaves(state)}
     assert "buffers/mask" in names
     assert "buffers/scratch" not in names
+
+
+def test_wrapped_layers_have_the_names_of_the_state_dict(
+    framework: PyTorch, tmp_path: Path
+) -> None:
+    body = RIGHT["layers whose activations are computed again"]
+    state = state_of(framework, with_body(tmp_path, body), 1)
+    names = {leaf.name for leaf in framework.leaves(state)}
+    roles = ("weights/", "buffers/")
+    held = {name.partition("/")[2] for name in names if name.startswith(roles)}
+    assert held == set(state.model.state_dict())
+    assert "optimizer/exp_avg/1.0.weight" in names
 
 
 def test_tied_weights_are_one_leaf(framework: PyTorch, tmp_path: Path) -> None:
