@@ -161,8 +161,15 @@ def test_a_text_that_kills_its_process_is_told(file: Path) -> None:
         ("return {'a': np.array(['x'])}", "not an array of <U1"),
         ("return nothing", "train.py:3: NameError"),
         ("import nowhere", "train.py:3: ModuleNotFoundError"),
+        ("raise ValueError('one\\n  two')", "train.py:3: ValueError: one two"),
+        ("raise ValueError(1000 * 'long ')", f"ValueError: {80 * 'long '}…"),
+        ("return type('odd\\n  type', (), {})()", "not an odd type"),
+        ("return {1000 * 'long ': 1}", "train.py:2: make: 'long long"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_its_line(file: Path, body: str, expected: str) -> None:
     file.write_text(f"import numpy as np\ndef make():\n    {body}\n")
-    assert expected in sentence(run(file))
+    told = sentence(run(file))
+    assert expected in told
+    assert "\n" not in told
+    assert len(told) < 500

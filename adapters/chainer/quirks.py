@@ -99,7 +99,7 @@ BROKEN_MODELS = {
     ),
     "step returns nothing": (
         _script("return m, o, step", "pass"),
-        "must return the loss as a chainer.Variable.*it returned None",
+        "must return the loss alone, as a chainer.Variable.*it returned None",
     ),
     "step returns an array": (
         _script("return m, o, step", "return np.ones(1)"),

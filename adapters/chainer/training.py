@@ -59,7 +59,7 @@ class OwnTraining:
         loss = self._step(model, step)
         if not isinstance(loss, Variable):
             raise UnusableModel(
-                "the step function must return the loss as a chainer.Variable, and leave "
+                "the step function must return the loss alone, as a chainer.Variable, and leave "
                 f"backward() and the optimizer to ckptbench; it returned {in_words(loss)}"
             )
         if loss.size != 1:

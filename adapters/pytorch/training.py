@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from adapters.base import Place, UnusableModel
 from adapters.pytorch import shards
+from adapters.shared.own_models import in_words
 from adapters.shared.random_gradients import noise_of
 from workloads import Batch, Workload
 
@@ -60,8 +61,8 @@ class OwnTraining:
         loss = self._step(runner, step)
         if not isinstance(loss, Tensor):
             raise UnusableModel(
-                "the step function must return the loss, and leave backward() and "
-                f"optimizer.step() to ckptbench; it returned {loss!r}"
+                "the step function must return the loss alone, a tensor with one number, and leave "
+                f"backward() and optimizer.step() to ckptbench; it returned {in_words(loss)}"
             )
         if loss.numel() != 1 or not loss.requires_grad:
             raise UnusableModel(

@@ -90,7 +90,7 @@ BROKEN_MODELS = {
     ),
     "step returns nothing": (
         _script("return m, o, step", "pass"),
-        "must return the loss as a tensor.*it returned None",
+        "must return the loss alone, as a tensor.*it returned None",
     ),
     "step returns a number": (_script("return m, o, step", "return 0.5"), "it returned a float"),
     "step returns all losses": (

@@ -20,6 +20,8 @@ MODULE = "ckptbench_own_model"
 
 
 DIGEST_DIGITS = 8
+LONGEST = 400
+"""The longest message of an error that is shown whole, in characters."""
 
 
 def digest_of(file: Path) -> str:
@@ -53,11 +55,14 @@ def load(file: Path, function: str, digest: str | None = None) -> Callable[[], A
 
 
 def sentence(error: BaseException, file: Path, function: str) -> str:
-    """Return an error in one sentence that names the line of the user's text, where one is."""
+    """Return an error in one sentence that names the line of the user's text, where one is.
+
+    Long messages are cut, such as one that shows a whole tensor.
+    """
+    text = _brief(str(error))
     if isinstance(error, UnusableModel):
-        text = str(error)
         return text if text.startswith(file.name) else f"{file.name}:{_line_of(function)} {text}"
-    described = f"{type(error).__name__}: {' '.join(str(error).split())}".removesuffix(": ")
+    described = f"{type(error).__name__}: {text}".removesuffix(": ")
     if isinstance(error, SyntaxError) and error.filename == str(file):
         return f"{file.name}:{error.lineno}: SyntaxError: {error.msg}"
     if isinstance(error, SystemExit):
@@ -72,6 +77,12 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
     if own:
         return f"{file.name}:{own[-1].lineno}: {described}"
     return f"{file.name}:{function}: {described}{_where(frames)}"
+
+
+def _brief(text: str) -> str:
+    """Return a text in one line, without its end where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST].rstrip()} …"
 
 
 def _line_of(function: str) -> str:

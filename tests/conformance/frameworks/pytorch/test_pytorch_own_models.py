@@ -68,7 +68,28 @@ WRONG: dict[str, tuple[str, str]] = {
     ),
     "a loss that is a number": (
         "model = net()\n    return model, adam(model), lambda model, number: 0.5",
-        "must return the loss.*it returned 0.5",
+        "must return the loss.*it returned a float",
+    ),
+    "a loss beside the outputs": (
+        "model = net()\n"
+        "    def step(model, number):\n"
+        "        outputs = model(torch.ones(300, 4))\n"
+        "        return outputs.sum(), outputs\n"
+        "    return model, adam(model), step",
+        r"the loss alone, a tensor with one number.*it returned 2 values \(Tensor, Tensor\)$",
+    ),
+    "a loss within the outputs": (
+        "import dataclasses\n"
+        "    @dataclasses.dataclass\n"
+        "    class Output:\n"
+        "        loss: object\n"
+        "        logits: object\n"
+        "    model = net()\n"
+        "    def step(model, number):\n"
+        "        outputs = model(torch.ones(300, 4))\n"
+        "        return Output(outputs.sum(), outputs)\n"
+        "    return model, adam(model), step",
+        "the loss alone, a tensor with one number.*it returned an Output$",
     ),
     "a loss of several elements": (
         "model = net()\n"
@@ -240,7 +261,10 @@ RIGHT: dict[str, str] = {
         "    model = nn.Sequential(nn.Linear(4, 8), wrappers.checkpoint_wrapper(norm))\n"
         "    return model, adam(model), lambda model, number: model(torch.rand(3, 4)).sum()"
     ),
-    "a compiled model": "model = torch.compile(net())\n    return model, adam(model)",
+    "a compiled model": (
+        "model = torch.compile(net())\n"
+        "    return model, adam(model), lambda model, number: model(torch.ones(3, 4)).sum()"
+    ),
 }
 
 
@@ -334,6 +358,13 @@ def test_wrapped_layers_have_the_names_of_the_state_dict(
     held = {name.partition("/")[2] for name in names if name.startswith(roles)}
     assert held == set(state.model.state_dict())
     assert "optimizer/exp_avg/1.0.weight" in names
+
+
+def test_a_compiled_model_is_compiled(framework: PyTorch, tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    state_of(framework, with_body(tmp_path, RIGHT["a compiled model"]), 1)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
 def test_tied_weights_are_one_leaf(framework: PyTorch, tmp_path: Path) -> None:
