@@ -36,7 +36,14 @@ def new_state(made: object, strategy: OneRank) -> OwnState:
         leaves[name] = _placed(name, leaf, strategy)
     if not any(jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves.values()):
         raise UnusableModel("the pytree that it returns holds no array of floating-point numbers")
-    return OwnState(step, leaves, structure)
+    state = OwnState(step, leaves, structure)
+    if "weights" not in state.tree():
+        raise UnusableModel(
+            "the pytree that it returns has no weights, because every array is below a name of "
+            f"something else, such as {next(iter(leaves))!r}; put the weights below 'params' or "
+            "'weights', and outside of such a name"
+        )
+    return state
 
 
 def _taken_apart(made: object) -> tuple[Any, Step]:

@@ -60,7 +60,7 @@ class OwnState(State):
         self._take = step
         self._has_stepped = False
         self._structure = structure
-        self._slots = [_slot(name, leaf) for name, leaf in leaves.items()]
+        self._slots = _slots(leaves)
         self._keep(leaves.values())
 
     def tree(self) -> dict[str, Any]:
@@ -147,13 +147,28 @@ def _kind(array: Array) -> str:
     return f"{array.dtype}{list(array.shape)}"
 
 
-def _slot(name: str, leaf: Array) -> Slot:
+def _slots(leaves: Mapping[str, Array]) -> list[Slot]:
+    """Return the places of the leaves, of which the outermost known names decide.
+
+    The slots of an optimizer may have the names of weights within. Where all weights would be
+    missing, such a name is around a whole training state, and the known names in it decide.
+    """
+    slots = [_slot(name, leaf, 0) for name, leaf in leaves.items()]
+    if any(slot.part == "weights" for slot in slots):
+        return slots
+    return [_slot(name, leaf, 1) for name, leaf in leaves.items()]
+
+
+def _slot(name: str, leaf: Array, level: int) -> Slot:
     is_key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
     kind = jax.random.key_impl(leaf) if is_key else None
-    return Slot("rng" if is_key else _part(name), name, kind)
+    return Slot("rng" if is_key else _part(name, level), name, kind)
 
 
-def _part(name: str) -> str:
-    """Return the part of the state that a path names; without a known name, it is a weight."""
+def _part(name: str, level: int) -> str:
+    """Return the part of the state that a path names; without a known name, it is a weight.
+
+    `level` is the number of known names to pass over where more follow.
+    """
     known = [PARTS[key] for key in name.split(".") if key in PARTS]
-    return known[0] if known else "weights"
+    return known[min(level, len(known) - 1)] if known else "weights"

@@ -53,6 +53,10 @@ BROKEN_MODELS = {
     ),
     "empty tree": (_script("return {}, step"), "holds no arrays"),
     "integers only": (_script("return {'w': 3}, step"), "no array of floating-point numbers"),
+    "no weights": (
+        _script("return {'opt_state': {'mu': jnp.ones(3)}, 'step': 0}, step"),
+        "has no weights.*such as 'opt_state.mu'; put the weights below 'params' or 'weights'",
+    ),
     "function as a leaf": (
         _script("return {'w': tree['w'], 'f': [jax.nn.relu]}, step"),
         "f.0 is a .*, and only arrays and numbers",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import keras
 import numpy as np
@@ -54,6 +54,10 @@ def _taken_apart(made: object) -> tuple[keras.Model, keras.optimizers.Optimizer,
             f"{_FORM}; the first value must be a keras.Model, and it returned {in_words(made)}"
         )
     model, *others = parts
+    if others and isinstance(others[0], Mapping):
+        raise UnusableModel(
+            f"{_FORM}; Keras takes one optimizer, and it returned {len(others[0])} in a dictionary"
+        )
     has_optimizer = bool(others) and isinstance(others[0], keras.optimizers.Optimizer)
     optimizer = others.pop(0) if has_optimizer else getattr(model, "optimizer", None)
     if optimizer is None:

@@ -70,6 +70,10 @@ BROKEN_MODELS = {
         _script("return m, keras.optimizers.SGD"),
         "the model is not compiled",
     ),
+    "two optimizers": (
+        _script("return m, {'a': o, 'b': keras.optimizers.Adam()}"),
+        "Keras takes one optimizer, and it returned 2 in a dictionary$",
+    ),
     "too many values": (_script("return m, o, step, 1"), "not 4 values"),
     "step is no function": (_script("return m, o, 3"), "last value.*not an int"),
     "step of one argument": (

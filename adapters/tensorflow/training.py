@@ -111,8 +111,8 @@ def _require_loss(loss: Any) -> None:
     """Refuse what a user's step returns unless it is a tensor of one element."""
     if not isinstance(loss, tf.Tensor):
         raise UnusableModel(
-            "the step function must return the loss alone, as a tensor, and leave the gradients and "
-            f"the optimizer to ckptbench; it returned {in_words(loss)}"
+            "the step function must return the loss alone, as a tensor, and leave the gradients "
+            f"and the optimizer to ckptbench; it returned {in_words(loss)}"
         )
     if loss.shape.num_elements() != 1 or not loss.dtype.is_floating:
         raise UnusableModel(

@@ -7,17 +7,20 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import tensorstore as ts
+from flax.training.train_state import TrainState
 from subject import SUBJECT, new_method, opened, train
 
 import workloads
 from adapters.base import DirectIo, Place
-from adapters.jax import ocdbt
+from adapters.jax import ocdbt, own_model
 from adapters.jax.framework import Jax
 from adapters.jax.layout import same_memory
 from adapters.jax.modules import _max_pool, max_pool_by_windows
 from adapters.shared.formats import zarr
+from workloads import Role
 
 
 @pytest.mark.parametrize(
@@ -93,3 +96,33 @@ def test_several_ranks_need_a_strategy(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="replicated, sharded, not 'pipelined'"):
         Jax().start(place)
+
+
+@pytest.mark.parametrize("name", ["state", "optimizer"])
+def test_a_training_state_has_the_same_parts_under_any_name(
+    lasting_framework: Jax, name: str
+) -> None:
+    # The slots of the optimizer have the name "params" in their paths, too.
+    variables = {"params": {"w": jnp.ones(3)}}
+    trained = TrainState.create(apply_fn=None, params=variables, tx=optax.adam(1e-2))
+    made = {name: trained}, lambda tree, number: tree
+    state = own_model.new_state(made, lasting_framework.strategy)
+    assert {leaf.name: leaf.role for leaf in lasting_framework.leaves(state)} == {
+        f"weights/{name}.params.params.w": Role.WEIGHT,
+        f"optimizer/{name}.step": Role.OPTIMIZER,
+        f"optimizer/{name}.opt_state.0.count": Role.OPTIMIZER,
+        f"optimizer/{name}.opt_state.0.mu.params.w": Role.OPTIMIZER,
+        f"optimizer/{name}.opt_state.0.nu.params.w": Role.OPTIMIZER,
+        "position/step": Role.POSITION,
+    }
+
+
+def test_momentum_under_the_names_of_the_weights_is_the_optimizers(lasting_framework: Jax) -> None:
+    variables = {"params": {"w": jnp.ones(3)}}
+    tree = {"variables": variables, "optimizer": variables}
+    state = own_model.new_state((tree, lambda tree, number: tree), lasting_framework.strategy)
+    assert {leaf.name for leaf in lasting_framework.leaves(state)} == {
+        "weights/variables.params.w",
+        "optimizer/optimizer.params.w",
+        "position/step",
+    }
