@@ -160,8 +160,9 @@ class Framework(ABC, Generic[StateT]):
         """Return the state of a model of the user's own after its first step.
 
         `make` returns the model and all that trains it; docs/own-models.md says in which form. The
-        random generators are seeded before it is called. Most optimizers have no state before the
-        first step, and a load needs one.
+        harness has seeded Python's and numpy's random generators, and a framework seeds its own
+        before it is called. Most optimizers have no state before the first step, and a load needs
+        one.
 
         Raises UnusableModel for what cannot be measured.
         """

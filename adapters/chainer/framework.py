@@ -37,9 +37,9 @@ class Chainer(Framework[State]):
     def adopt(self, make: Callable[[], Any], seed: int) -> State:
         """Return the state of a user's link and optimizer after its first step.
 
-        The ranks have the same weights and different dropout.
+        The ranks have the same weights and different dropout. Chainer draws the first values from
+        numpy's random generator, which is seeded already.
         """
-        np.random.seed(seed)
         rng = generator(seed, self.place.rank)
         state = own_model.new_state(make(), self.device, self._strategy, rng)
         self.gradients(state)

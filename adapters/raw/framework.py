@@ -86,7 +86,6 @@ class Raw(Framework[State]):
 
         All of them are weights. Plain files of such a state are the floor for a framework's.
         """
-        np.random.seed(seed)
         arrays = make()
         _require_arrays(arrays)
         specs = [

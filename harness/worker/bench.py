@@ -128,7 +128,7 @@ class Bench:
         self.workload = workload
         if isinstance(workload, OwnModel):
             make = own_models.load(Path(workload.file), workload.function, workload.digest)
-            self.state = self.framework.adopt(make, seed)
+            self.state = own_models.adopted(self.framework, make, seed)
         else:
             self.state = self.framework.build(workload, seed)
 

@@ -46,7 +46,7 @@ def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     # The user's imports come first, so that a mistake in them is not behind a slow start.
     make = own_models.load(file, request["function"])
     framework.start(_place(request))
-    state = framework.adopt(make, _SEED)
+    state = own_models.adopted(framework, make, _SEED)
     before = _named_digests(framework, state)
     framework.gradients(state)
     framework.update(state)

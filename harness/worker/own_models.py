@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
+import random
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from adapters.base import UnusableModel
+import numpy as np
+
+from adapters.base import Framework, UnusableModel
 
 MODULE = "ckptbench_own_model"
 """The name under which the user's text is imported, so that it hides no other module."""
@@ -52,6 +55,17 @@ def load(file: Path, function: str, digest: str | None = None) -> Callable[[], A
         )
     made: Callable[[], Any] = found
     return made
+
+
+def adopted(framework: Framework[Any], make: Callable[[], Any], seed: int) -> Any:
+    """Return a framework's state of what `make` returns.
+
+    Python's and numpy's random generators are seeded, so that every rank makes the same values. A
+    framework seeds its own.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    return framework.adopt(make, seed)
 
 
 def sentence(error: BaseException, file: Path, function: str) -> str:

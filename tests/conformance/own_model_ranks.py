@@ -34,9 +34,9 @@ LIKE = rank_workload("resnet50-float32")
 def check_methods(framework: Framework[Any], strategy: str, folder: Path) -> None:
     """Save and load by every method with the same ranks."""
     make = own_models.load(folder / "train.py", "make")
-    state = framework.adopt(make, 1)
+    state = own_models.adopted(framework, make, 1)
     train(framework, state, 2)
-    target = framework.adopt(make, 2)
+    target = own_models.adopted(framework, make, 2)
     train(framework, target, 1)
     report("replicas", differing_replicas(framework, state))
     for name in methods_for(strategy, LIKE):

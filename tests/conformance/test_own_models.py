@@ -68,7 +68,7 @@ def adopted(
 
     def state_after(steps: int) -> Any:
         if steps not in made:
-            state = lasting_framework.adopt(own_models.load(file, "make"), steps)
+            state = own_models.adopted(lasting_framework, own_models.load(file, "make"), steps)
             train(lasting_framework, state, steps)
             made[steps] = state, copied_leaves(lasting_framework, state)
         state, leaves = made[steps]
@@ -163,8 +163,8 @@ def test_random_gradients_train_a_model_without_a_step(
     lasting_framework: Any, tmp_path: Path
 ) -> None:
     make = own_models.load(script(tmp_path, QUIRKS.own_model), "make_without_step")
-    state = lasting_framework.adopt(make, 1)
-    again = lasting_framework.adopt(make, 1)
+    state = own_models.adopted(lasting_framework, make, 1)
+    again = own_models.adopted(lasting_framework, make, 1)
     first = digests(lasting_framework, state)
     train(lasting_framework, state, 1)
     train(lasting_framework, again, 1)
@@ -172,6 +172,27 @@ def test_random_gradients_train_a_model_without_a_step(
     roles = {leaf.name: leaf.role for leaf in lasting_framework.leaves(state)}
     assert [name for name in same(first, second) if roles[name] is Role.WEIGHT] == []
     assert digests(lasting_framework, again) == second
+
+
+@needs_own_models
+def test_every_call_of_make_draws_the_same_random_numbers(
+    lasting_framework: Any, tmp_path: Path
+) -> None:
+    text = f"""{QUIRKS.own_model}
+import random as python_random, numpy as np
+drawn = []
+plain_make = make
+def make():
+    drawn.append((python_random.random(), np.random.rand()))
+    return plain_make()
+"""
+    file = script(tmp_path, text)
+    make = own_models.load(file, "make")
+    for seed in (1, 1, 2):
+        own_models.adopted(lasting_framework, make, seed)
+    first, again, other = sys.modules[own_models.MODULE].drawn
+    assert first == again
+    assert not set(first) & set(other)
 
 
 def answer(file: Path, folder: Path) -> dict[str, Any]:
