@@ -71,6 +71,18 @@ def test_the_framework_of_the_page_is_measured(scratch: Path, tmp_path: Path) ->
     ]
 
 
+def test_the_framework_of_the_page_takes_no_models(tmp_path: Path) -> None:
+    written(tmp_path)
+    (tmp_path / "train.py").write_text("def make():\n    return 3\n")
+    words = (*shlex.split(COMMANDS[1]), "--python", f"my_arrays={sys.executable}")
+    done = ckptbench(tmp_path, *words, "--model", "train.py:make", "--dir", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "ckptbench: train.py:make: Arrays takes no models of the user's own, because it has no "
+        "method adopt; leave --model out"
+    )
+
+
 @pytest.mark.slow
 def test_an_import_that_fails_is_a_row(tmp_path: Path) -> None:
     written(tmp_path)

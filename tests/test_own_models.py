@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stubs import Ended, command
 
-from harness.driver import own_models, planning, suite
+from harness.cli import measuring
+from harness.driver import own_models, planning, preflight, suite
 from harness.driver.catalog import frameworks
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
@@ -151,6 +154,60 @@ def test_a_suite_of_our_own_workloads_is_refused(file: Path) -> None:
 def test_a_text_that_kills_its_process_is_told(file: Path) -> None:
     file.write_text("import os, signal\ndef make():\n    os.kill(os.getpid(), signal.SIGKILL)\n")
     assert "its process ended with signal SIGKILL" in sentence(run(file))
+
+
+def bare_interpreter(folder: Path, *packages: Path) -> Path:
+    """Make an environment that has these packages alone, and return its interpreter."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/*/site-packages")
+    for package in packages:
+        (site / package.name).symlink_to(package)
+    return folder / "bin" / "python"
+
+
+def told_by(file: Path, framework: str, interpreter: Path) -> str:
+    """Return what is said about a model that an interpreter is to build."""
+    return sentence(
+        command(
+            *("run", "smoke", "--framework", framework, "--model", f"{file}:make"),
+            *("--python", f"{framework}={interpreter}", "--dir", str(file.parent)),
+        )
+    )
+
+
+def test_an_interpreter_without_numpy_is_told_in_one_sentence(file: Path) -> None:
+    interpreter = bare_interpreter(file.parent / "bare")
+    told = told_by(file, "raw", interpreter)
+    assert f"{interpreter} lacks the module 'numpy'" in told
+    assert told.endswith("adapters/raw/requirements.txt lists")
+
+
+def test_an_interpreter_without_the_framework_is_told_in_one_sentence(file: Path) -> None:
+    installed = Path(np.__file__).parent
+    libraries = installed.with_name("numpy.libs")
+    interpreter = bare_interpreter(file.parent / "bare", installed, libraries)
+    told = told_by(file, "jax", interpreter)
+    assert f"{interpreter} lacks the module 'jax'" in told
+    assert told.endswith("adapters/jax/requirements.txt lists")
+    file.write_text(f"import nowhere\n{TEXT}")
+    told = told_by(file, "raw", interpreter)
+    assert told.startswith(
+        f"train.py:1: ModuleNotFoundError: No module named 'nowhere'; {interpreter}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("worlds", "fewer_ranks"), [([1], ""), ([1, 2], ", or give fewer ranks with --world")]
+)
+def test_a_model_that_does_not_fit_into_memory_is_told_what_helps(
+    file: Path, monkeypatch: pytest.MonkeyPatch, worlds: list[int], fewer_ranks: str
+) -> None:
+    plan = planning.plan(suite.load("smoke"), [RAW], model=looked_at(file), worlds=worlds)
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 1 << 20)
+    with pytest.raises(UsageError) as raised:
+        measuring.refuse_what_does_not_fit(plan, file.parent)
+    helps = f"free memory on the machine, or have make return a smaller model{fewer_ranks}"
+    assert str(raised.value).endswith(f"; {helps}")
 
 
 @pytest.mark.parametrize(

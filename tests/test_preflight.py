@@ -118,9 +118,10 @@ def test_memory_grows_with_state_and_ranks() -> None:
 
 
 def test_memory_that_just_suffices_is_enough() -> None:
-    check_memory(5 * GIB, 5 * GIB, "resnet50")
+    check_memory(5 * GIB, 5 * GIB, "resnet50", "narrow it")
     with pytest.raises(
         UsageError,
-        match=r"4\.50 GiB of memory is available, and the largest case, resnet50, needs about 5",
+        match=r"4\.50 GiB of memory is available, and the largest case, resnet50, needs about "
+        r"5\.00 GiB; narrow it",
     ):
-        check_memory(5 * GIB, 9 * GIB // 2, "resnet50")
+        check_memory(5 * GIB, 9 * GIB // 2, "resnet50", "narrow it")

@@ -37,7 +37,7 @@ from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import comparable
 from harness.run.plan import PlannedCase, Selection, Settings
-from harness.wire.case import OwnModel
+from harness.wire.case import Case, OwnModel
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -158,6 +158,17 @@ def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None
         preflight.needed_memory_bytes(state_bytes(largest), ranks),
         preflight.available_memory_bytes(),
         f"{largest.workload} ({largest.preset}) in a world of {largest.world}",
+        _smaller(largest),
+    )
+
+
+def _smaller(case: Case) -> str:
+    """Return how a user makes a case smaller that does not fit into memory."""
+    if case.model is None:
+        return "narrow the run with --workload or --world"
+    fewer = ", or give fewer ranks with --world" if case.world > 1 else ""
+    return (
+        f"free memory on the machine, or have {case.model.function} return a smaller model{fewer}"
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.driver import launch, outside
-from harness.driver.declarations import FrameworkEntry
+from harness.driver.declarations import REQUIREMENTS, FrameworkEntry
 from harness.driver.paths import expanded
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
@@ -69,11 +69,17 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
             "folder": folder,
         }
         request.write_text(json.dumps(asked), encoding="utf-8")
-        argv = [str(interpreter), "-m", "harness.worker.look", str(request), str(answer)]
+        argv = [str(interpreter), "-m", "harness.worker.first_look", str(request), str(answer)]
         last_lines = _run(argv, Path(folder), model)
         if not answer.exists():
             raise UsageError(f"{model} could not be built: {last_lines}")
         found = json.loads(answer.read_text(encoding="utf-8"))
+    if "missing" in found:
+        raise UsageError(
+            f"{interpreter} lacks the module {found['missing']!r}, which ckptbench needs there to "
+            f"measure {framework.name}; install it, and what else "
+            f"{framework.folder / REQUIREMENTS} lists"
+        )
     if "error" in found:
         raise UsageError(found["error"])
     return OwnModel(

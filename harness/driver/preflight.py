@@ -131,16 +131,16 @@ def needed_memory_bytes(state_bytes: int, ranks: int) -> int:
     return ranks * (_STATES_PER_RANK * state_bytes + _INTERPRETER_BYTES)
 
 
-def check_memory(needed_bytes: int, available_bytes: int, case: str) -> None:
+def check_memory(needed_bytes: int, available_bytes: int, case: str, advice: str) -> None:
     """Raise UsageError where the run's largest case would not fit into memory.
 
-    `case` names it for the user.
+    `case` names it for the user, and `advice` says what makes it smaller.
     """
     if available_bytes < needed_bytes:
         available, needed = _gib(available_bytes), _gib(needed_bytes)
         raise UsageError(
             f"{available} of memory is available, and the largest case, {case}, needs about "
-            f"{needed}; narrow the run with --workload or --world"
+            f"{needed}; {advice}"
         )
 
 

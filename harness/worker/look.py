@@ -1,4 +1,4 @@
-"""`python -m harness.worker.look REQUEST ANSWER`: build a model of the user's own once.
+"""Building a model of the user's own once, and answering what the harness asks about it.
 
 The driver needs the size of its state for a plan, and the user an answer before a run begins.
 """
@@ -6,8 +6,6 @@ The driver needs the size of its state for a plan, and the user an answer before
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,10 @@ _SEED = 2026
 
 
 def main(request_file: str, answer_file: str) -> None:
-    """Read the request, and write the size of the state, or one sentence about what is wrong."""
+    """Read the request, and write the size of the state, or one sentence about what is wrong.
+
+    Raise ModuleNotFoundError where the interpreter lacks what the framework's adapter imports.
+    """
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     file = Path(request["file"])
     try:
@@ -29,6 +30,9 @@ def main(request_file: str, answer_file: str) -> None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        is_adapters = isinstance(error, ModuleNotFoundError) and error.name is not None
+        if is_adapters and not own_models.lines_of(error, file):
+            raise
         # The user's text may end the program, and its libraries may panic.
         answer = {"error": own_models.sentence(error, file, request["function"])}
     Path(answer_file).write_text(json.dumps(answer), encoding="utf-8")
@@ -37,9 +41,15 @@ def main(request_file: str, answer_file: str) -> None:
 def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     """Build the model and take a step. Return how many bytes and leaves its state has.
 
-    Raise UnusableModel where the framework finds no device, or where a step changes nothing.
+    Raise UnusableModel where the framework takes no models or finds no device, or where a step
+    changes nothing.
     """
     framework: Framework[Any] = load_class(request["framework"])()
+    if type(framework).adopt is Framework.adopt:
+        raise UnusableModel(
+            f"{type(framework).__name__} takes no models of the user's own, because it has no "
+            "method adopt; leave --model out"
+        )
     refused = framework.unsupported(None, request["device"])
     if refused:
         raise UnusableModel(refused)
@@ -82,10 +92,3 @@ def _require_moved(before: Digests, after: Digests) -> None:
             f"a step of the optimizer changes none of the {len(weights)} weights; look at its "
             "learning rate, at the parameters that it was given, and for NaN in them"
         )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
-    sys.stdout.flush()
-    # Threads of the user's text could hold a normal exit for ever.
-    os._exit(0)

@@ -85,12 +85,21 @@ def sentence(error: BaseException, file: Path, function: str) -> str:
             "below if __name__ == '__main__', and keep sys.exit and argparse out of the function"
         )
     if isinstance(error, ModuleNotFoundError):
-        described += "; name the interpreter that has it with --python FRAMEWORK=PATH"
+        described += (
+            f"; {sys.executable} lacks it, so install it there if that is your own, or name "
+            "another interpreter with --python FRAMEWORK=PATH"
+        )
+    lines = lines_of(error, file)
+    if lines:
+        return f"{file.name}:{lines[-1]}: {described}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == str(file)]
-    if own:
-        return f"{file.name}:{own[-1].lineno}: {described}"
     return f"{file.name}:{function}: {described}{_where(frames)}"
+
+
+def lines_of(error: BaseException, file: Path) -> list[int | None]:
+    """Return the lines of the user's text through which an error came, the innermost last."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame.lineno for frame in frames if frame.filename == str(file)]
 
 
 def _brief(text: str) -> str:
