@@ -240,6 +240,23 @@ def test_the_program_reads_its_strikes_and_a_new_order_counts_anew(tmp_path: Pat
 
 
 @needs_gate
+def test_a_report_tells_which_changes_were_renames(tmp_path: Path) -> None:
+    outcome = run(
+        tmp_path,
+        """
+        order("change", 100, "EIO")
+        os.close(create("a"))
+        os.rename(at("a"), at("b"))
+        os.mkdir(at("d"))
+        attempt(os.mkdir, at("d"))
+        os.rename(at("b"), at("c"))
+        """,
+    )
+    assert outcome.counted().seen == 5
+    assert outcome.counted().renames == (2, 5)
+
+
+@needs_gate
 def test_reads_and_other_folders_are_not_counted(tmp_path: Path) -> None:
     outcome = run(
         tmp_path,

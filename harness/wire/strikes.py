@@ -64,6 +64,8 @@ class Report:
     first: str | None = None
     # how many of the calls that were seen write bytes
     writes: int = field(default=0, compare=False, repr=False)
+    # the numbers of the calls that rename, counted as `seen` counts
+    renames: tuple[int, ...] = field(default=(), compare=False, repr=False)
     # the process group of the first struck call, and its instant on the system's monotonic clock
     group: int = field(default=0, compare=False, repr=False)
     at_ns: int = field(default=0, compare=False, repr=False)
@@ -124,6 +126,6 @@ def read_report(path: Path) -> Report:
     """
     content = json.loads(path.read_text())
     try:
-        return Report(**content)
-    except TypeError as error:
+        return Report(**content | {"renames": tuple(content["renames"])})
+    except (KeyError, TypeError) as error:
         raise ValueError(f"{path} holds no report of a gate: {error}") from error

@@ -151,6 +151,21 @@ class MappedSave(Fault):
             os.fsync(stream.fileno())
 
 
+class CallsVary(Fault):
+    """Make a call that fails, and more calls in later saves of a process. Nothing goes wrong."""
+
+    name = "calls-vary"
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        path.mkdir()
+        path.mkdir(exist_ok=True)
+        for number in range(2 * self.saves):
+            (path / f"note-{number}").write_text("a later save")
+        self.saves += 1
+        return super().save(state, path)
+
+
 def _checkpoints(path: Path) -> list[Path]:
     """Return the checkpoints beside a path that have no other extension, oldest first."""
     return sorted(other for other in path.parent.glob("step-*") if not other.suffix)

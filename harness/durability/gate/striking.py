@@ -99,8 +99,10 @@ class Striker:
 
     def _count(self, strike: Strike, request: Request, target: Target, paths: list[str]) -> Answer:
         seen = self._report.seen + 1
-        writes = self._report.writes + (request.form.family == "write")
-        self._report = replace(self._report, seen=seen, writes=writes)
+        family = request.form.family
+        writes = self._report.writes + (family == "write")
+        renames = (*self._report.renames, *([seen] if family == "rename" else []))
+        self._report = replace(self._report, seen=seen, writes=writes, renames=renames)
         is_struck = seen >= strike.number if strike.lasting else seen == strike.number
         if not is_struck:
             return CONTINUE

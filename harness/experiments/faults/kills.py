@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,46 +11,113 @@ from pathlib import Path
 
 from harness.durability import strace, trees
 from harness.experiments.faults import left as lefts
-from harness.experiments.faults.recorded_save import KILL_ORDER, RecordedSave, kill_log, killed_name
+from harness.experiments.faults.kill_order import (
+    Counted,
+    Kill,
+    folder_name,
+    log_name,
+    write_counted,
+)
+from harness.experiments.faults.recorded_save import RecordedSave
 from harness.experiments.faults.states import NEWER
-from harness.experiments.faults.subject import open_subject
+from harness.experiments.faults.subject import Subject, open_subject
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Strike
 from harness.worker import storage, verify
 from harness.worker.bench import Bench
+from harness.worker.clock import now_ns
 from harness.worker.tracing import marked_save
 
 _ATTACHED_AFTER_S = 10.0
+_NEVER = 10**9  # the number of a change that no save makes
+# A save may take less time than the one that was counted. Each attempt waits half as long.
+_ATTEMPTS = 5
+_SHORTEST_S = 1e-6
 
 
 class NotTraced(Exception):
     """The tracer does not see this process."""
 
 
-def save_until_killed(bench: Bench, case: Case, save: RecordedSave, turn: int) -> None:
-    """Save beside the older checkpoint, and be killed before the change that is ordered.
+def count_changes(bench: Bench, case: Case, save: RecordedSave) -> None:
+    """Save beside the older checkpoint, and store how many changes the gate has counted.
 
-    `turn` counts the saves of the case that were killed before. Return only where the save makes
-    fewer changes than were ordered.
+    The process is like one that is killed, because a later save of a process may make other calls.
     """
-    recorded = bench.folders.recording(case)
-    changes = json.loads((recorded / KILL_ORDER).read_text())
-    change = int(changes[turn])
-    bench.train()
-    bench.add_fresh_bits()
-    digests = verify.digests_to_json(bench.digests())
-    lefts.store_expected(recorded, lefts.of_kill(change), digests)
-    folder = bench.checkpoints.fresh(killed_name(case, change)).parent
+    _make_state(bench)
+    folder = bench.checkpoints.fresh(case.id).parent
     trees.write(save.before, folder)
     subject = open_subject(bench, case, folder)
-    with _traced(recorded / kill_log(change)):
-        strikes.order(Strike("change", change, "kill-session"))
-        marked_save(bench, subject, case, folder / NEWER)
-        strikes.call_off()
+    strikes.order(Strike("change", _NEVER, "EIO"))
+    begin_ns = now_ns()
+    _save(bench, subject, folder)
+    took_ns = now_ns() - begin_ns
+    strikes.call_off()
+    report = strikes.read_report(bench.folders.gate_report)
     bench.close_method(subject)
-    # Nothing was killed, so there is nothing to look at.
     storage.remove_tree(folder)
+    counted = Counted(report.seen, list(report.renames), took_ns)
+    write_counted(bench.folders.recording(case), counted)
+
+
+def save_until_killed(bench: Bench, case: Case, save: RecordedSave, kill: Kill) -> None:
+    """Save beside the older checkpoint, and be killed as ordered.
+
+    Return only where the save makes fewer changes than were ordered, or ends before its moment.
+    """
+    _make_state(bench)
+    digests = verify.digests_to_json(bench.digests())
+    recorded = bench.folders.recording(case)
+    lefts.store_expected(recorded, lefts.of_kill(kill.name), digests)
+    after_s = kill.after_ns / 1e9
+    for _ in range(_ATTEMPTS if kill.moment else 1):
+        folder = bench.checkpoints.fresh(folder_name(case, kill)).parent
+        trees.write(save.before, folder)
+        subject = open_subject(bench, case, folder)
+        if kill.moment:
+            with _killed_after(after_s):
+                _save(bench, subject, folder)
+        elif kill.is_predicted:
+            with _traced(recorded / log_name(kill)), _killed_before(kill):
+                marked_save(bench, subject, case, folder / NEWER)
+        else:
+            with _killed_before(kill):
+                _save(bench, subject, folder)
+        bench.close_method(subject)
+        # Nothing was killed, so there is nothing to look at.
+        storage.remove_tree(folder)
+        after_s /= 2
+
+
+def _make_state(bench: Bench) -> None:
+    bench.train()
+    bench.add_fresh_bits()
+
+
+def _save(bench: Bench, subject: Subject, folder: Path) -> None:
+    with bench.phase("save"):
+        pending = subject.save(bench.state, folder / NEWER)
+        pending.staged()
+        pending.finished()
+
+
+@contextmanager
+def _killed_before(kill: Kill) -> Iterator[None]:
+    """Have the gate kill this process before a change, unless the block makes fewer changes."""
+    strikes.order(Strike("change", kill.change, "kill-session"))
+    yield
+    strikes.call_off()
+
+
+@contextmanager
+def _killed_after(seconds: float) -> Iterator[None]:
+    """Have the kernel end this process after some time, unless the block ends before."""
+    # Python's own handler would wait until the interpreter is free, and a store may take longer.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    limit_s, _ = signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST_S))
+    yield
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
 
 
 @contextmanager

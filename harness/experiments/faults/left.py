@@ -45,9 +45,9 @@ def of_errors(begin: int) -> str:
     return f"errors-{begin}"
 
 
-def of_kill(change: int) -> str:
-    """Return the name of the digests of a state whose save is killed before a change."""
-    return f"kill-{change}"
+def of_kill(name: str) -> str:
+    """Return the name of the digests of a state whose save gets the kill of a name."""
+    return f"kill-{name}"
 
 
 def of_disk(file_system: str) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from harness.durability import log
 from harness.durability.calls import Call
 from harness.durability.trees import File, Folder, Link, Tree
-from harness.wire.case import Case
 from harness.wire.records import StageRecord
 
 AT = "at.json"
@@ -22,9 +21,6 @@ AT = "at.json"
 
 BEGIN = "begin"
 """The file in a recording's folder that holds the number of the first state to try."""
-
-KILL_ORDER = "kill.json"
-"""The file in a recording's folder that lists before which changes saves are killed."""
 
 DISK_ORDER = "disk.json"
 """The file in a recording's folder that says on which disk the next save is made."""
@@ -104,16 +100,6 @@ def report(recorded: Path, record: StageRecord) -> None:
 def report_file(recorded: Path, kind: str) -> Path:
     """Return the file in a recording's folder that holds the record of a stage."""
     return recorded / f"reported-{kind}.json"
-
-
-def kill_log(change: int) -> str:
-    """Return the file in a recording's folder with the calls of a save that was killed."""
-    return f"kill-{change}.log"
-
-
-def killed_name(case: Case, change: int) -> str:
-    """Return the name of the folder in which a save is killed before a change."""
-    return f"{case.id}-{change}"
 
 
 def write_calls(folder: Path, lines: Sequence[str]) -> None:

@@ -132,8 +132,9 @@ class ErrorsRecord(StageRecord):
 class KilledRecord(Record):
     """A save that was really killed, before its change number `change`.
 
-    `difference` is the first thing in which the files differ from those that the log of its calls
-    predicts. It is empty where all are equal.
+    Where that is 0, it was killed at a random moment, which has a number too. `difference` is the
+    first thing in which the files differ from those that the log of its calls predicts. It is empty
+    where all are equal, and where nothing could be predicted.
     """
 
     kind: Literal["killed"]
@@ -142,12 +143,15 @@ class KilledRecord(Record):
     rank: int
     change: int
     difference: str
+    moment: int = 0
+    is_predicted: bool = True
 
 
 @dataclass(frozen=True)
 class KillsRecord(StageRecord):
     """The end of all real kills of one method.
 
+    `kills` counts those that were ordered. Each that was reached has a record of its own.
     `not_done` says why there was none; empty where there were some.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from harness.experiments.faults.records import (
     Verdict,
 )
 
+_NOT_DONE = "not done"
 _ON_DISK: tuple[Strike, ...] = tuple(ON_DISK.values())
 STRIKES: tuple[Strike, ...] = (
     *("kill", "power loss", *_ON_DISK),
@@ -52,7 +53,7 @@ def _on_disk(file_system: str) -> Callable[[Any], str]:
     verdicts = _counted(_field(ON_DISK[file_system]))
 
     def shown(row: FaultsRow) -> str:
-        return "not done" if file_system in (row.not_on_disks or {}) else verdicts(row)
+        return _NOT_DONE if file_system in (row.not_on_disks or {}) else verdicts(row)
 
     return shown
 
@@ -62,16 +63,30 @@ def _field(strike: str) -> str:
     return strike.replace(" ", "_")
 
 
+def _of_errors(row: FaultsRow) -> str:
+    """Return how a table shows the verdicts on errors, or that none was tried."""
+    is_done = row.error_verdicts or not row.not_struck
+    return _counted("error")(row) if is_done else _NOT_DONE
+
+
 def _of_real_kills(row: FaultsRow) -> str:
-    return f"{row.as_predicted}/{row.real_kills}" if row.real_kills else text.NOTHING
+    """Return how a table shows how many real kills were as predicted, or that there was none."""
+    if not row.real_kills:
+        return _NOT_DONE if row.not_struck else text.NOTHING
+    if row.as_predicted is None:
+        return text.NOTHING
+    of_ordered = f" of {row.real_kills + row.not_reached}" if row.not_reached else ""
+    return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
 
 
-def _worst_column(strike: str, name: str, heading: str = "") -> Any:
+def _worst_column(
+    strike: str, name: str, heading: str = "", shown: Callable[[Any], str] | None = None
+) -> Any:
     return column(
         f"the worst verdict of any {strike}. A table adds how many of the states have it",
         default="",
         heading=heading or strike,
-        text=_counted(name),
+        text=shown or _counted(name),
         left_aligned=True,
         compared=Rank(f"after a {strike}, the worst", WORST_FIRST),
     )
@@ -106,10 +121,12 @@ class FaultsRow(Row):
     power_loss_on_ext4: str = _disk_column("ext4")
     power_loss_on_xfs: str = _disk_column("xfs")
     power_loss_on_btrfs: str = _disk_column("btrfs")
-    error: str = _worst_column("error of a system call", "error", "error")
+    error: str = _worst_column("error of a system call", "error", "error", _of_errors)
     damage: str = _worst_column("damage", "damage")
     preemption: str = _worst_column("SIGTERM", "preemption", "SIGTERM")
-    kill_verdicts: dict[str, int] | None = column("how many kills had each verdict")
+    kill_verdicts: dict[str, int] | None = column(
+        "how many kills had each verdict. They are real ones where none could be built"
+    )
     power_loss_verdicts: dict[str, int] | None = column("how many power losses had each verdict")
     power_loss_on_ext4_verdicts: dict[str, int] | None = column(
         "how many directories that power losses leave on ext4 had each verdict"
@@ -139,9 +156,12 @@ class FaultsRow(Row):
         shown=lambda rows: any(row.next_fails for row in rows),
     )
     real_kills: int | None = column("how many saves were really killed")
+    not_reached: int | None = column(
+        "how many more were to be killed, and came to their end before that"
+    )
     as_predicted: int | None = column(
         "how many of them left exactly the files that their calls predict. A table adds how many "
-        "there were",
+        "there were, and how many were ordered where a save came to its end before its kill",
         heading="predicted",
         text=_of_real_kills,
     )
@@ -151,7 +171,7 @@ class FaultsRow(Row):
         unit="s",
     )
     not_struck: str = column(
-        "why no call was made to fail and no save was killed; empty if they were", default=""
+        "which real strikes there were not, and why; empty if there were all", default=""
     )
     worst: str = column(
         "the first state with the worst verdict of a kill or a power loss, in words",
@@ -195,10 +215,13 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
     row.instants = tried.instants
     row.not_seen = printable(tried.not_seen)
     for strike in STRIKES:
-        _add_strike(row, strike, [record for record in struck if record.strike == strike])
+        of_strike = [record for record in struck if record.strike == strike]
+        if strike == "kill" and row.not_seen:
+            of_strike = [record for record in struck if record.strike == "real kill"]
+        _add_strike(row, strike, of_strike)
     _add_real(row, struck, records, item.case.id)
     _add_disks(row, records.last(DisksRecord, item.case.id))
-    crashes = [record for record in struck if _is_crash(record)]
+    crashes = [record for record in struck if _is_crash(record, row)]
     row.worst = _in_words(crashes) or row.not_seen
     row.worst_damage = _in_words([record for record in struck if record.strike == "damage"])
     row.struck = [_described(record) for record in struck]
@@ -225,17 +248,40 @@ def _add_real(
     if failed:
         row.raised = sum(not record.succeeded for record in failed)
         row.next_fails = sum(not record.succeeded for record in after)
-    killed = {record.change: record for record in records.of(KilledRecord, case)}
-    row.real_kills = len(killed) or None
-    if killed:
-        row.as_predicted = sum(not record.difference for record in killed.values())
-    reasons = [record.not_done for record in records.of(ErrorsRecord, case)]
-    reasons += [record.not_done for record in records.of(KillsRecord, case)]
-    row.not_struck = next(filter(None, reasons), "")
+    _add_kills(row, records, case)
+    row.not_struck = printable("; ".join(_missing_strikes(row, records, case)))
     preempted = records.last(PreemptedRecord, case)
     if preempted is not None:
         seconds = preempted.training_ns / 1e9
         row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
+
+
+def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
+    """Add how many saves were really killed, and mark a row whose calls predicted other files."""
+    by_order = {(record.change, record.moment): record for record in records.of(KilledRecord, case)}
+    killed = list(by_order.values())
+    row.real_kills = len(killed) or None
+    ended = records.last(KillsRecord, case)
+    row.not_reached = max(0, ended.kills - len(killed)) if ended is not None else None
+    predicted = [record for record in killed if record.is_predicted]
+    if predicted:
+        row.as_predicted = sum(not record.difference for record in predicted)
+    for record in predicted:
+        if record.difference:
+            row.marks.append(
+                f"a save that was killed before change {record.change} left other files than its "
+                f"calls predict: {printable(record.difference)}"
+            )
+
+
+def _missing_strikes(row: FaultsRow, records: RunRecords, case: str) -> Iterator[str]:
+    """Yield which real strikes there were not, and why."""
+    errors = records.last(ErrorsRecord, case)
+    if errors is not None and not row.error_verdicts:
+        yield f"no call was made to fail: {errors.not_done or 'no error hit a call of its saves'}"
+    kills = records.last(KillsRecord, case)
+    if kills is not None and kills.not_done and (not row.real_kills or row.not_reached):
+        yield f"{row.real_kills or 'no'} saves were killed: {kills.not_done}"
 
 
 def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:
@@ -248,8 +294,9 @@ def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:
     row.not_on_disks = reasons or None
 
 
-def _is_crash(record: StruckRecord) -> bool:
-    return record.instant is not None or record.strike in _ON_DISK
+def _is_crash(record: StruckRecord, row: FaultsRow) -> bool:
+    is_real_kill = record.strike == "real kill" and bool(row.not_seen)
+    return record.instant is not None or record.strike in _ON_DISK or is_real_kill
 
 
 def _add_to_figure(row: FaultsRow, record: StruckRecord) -> None:

@@ -20,7 +20,7 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
     tried = [row for row in rows if row.status == "ok"]
     if not tried:
         return "No save could be struck."
-    crashed = [row for row in tried if row.kill]
+    crashed = _crashed(tried)
     safe = [naming.full_name(row) for row in crashed if _is_safe(row)]
     # A loss is worse, but it does not hide that other damages were silent.
     silent = [naming.full_name(row) for row in tried if (row.damage_verdicts or {}).get("silent")]
@@ -41,14 +41,14 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
 
     A short line is a method's worst crash, or its worst damage where every crash is safe, with the
     first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
-    that refuses a damaged file is right, so damage counts only where it was silent. Where no
-    power was cut on a real file system, a line of its own says why.
+    that refuses a damaged file is right, so damage counts only where it was silent. Where a real
+    strike is missing, a line of its own says why.
     """
     names_of: dict[str, list[str]] = {}
     for row in rows:
         lines = list(_worst_states(row, is_short=is_short))
         lines = lines[:1] if is_short else lines
-        for line in [*lines, *_not_on_disks(row)]:
+        for line in [*lines, *_not_struck(row), *_not_on_disks(row)]:
             names_of.setdefault(line, []).append(naming.full_name(row))
     return [f"{listed(names)}: {line}" for line, names in names_of.items()]
 
@@ -56,13 +56,18 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
 def claims(runs: Runs) -> Claims:
     """Return how many methods are safe after every crash."""
     rows = [row for members in rows_of_kind(runs, FaultsRow) for row in members]
-    crashed = [row for row in rows if row.status == "ok" and row.kill]
+    crashed = _crashed(rows)
     if not crashed:
         return Claims()
     safe = sum(map(_is_safe, crashed))
     return Claims(
         trust=[f"{safe} of {len(crashed)} methods are safe after every kill and power loss"]
     )
+
+
+def _crashed(rows: Sequence[FaultsRow]) -> list[FaultsRow]:
+    """Return the rows without a mark whose kills and power losses could be built."""
+    return [row for row in rows if row.is_clean and row.kill and not row.not_seen]
 
 
 def _is_safe(row: FaultsRow) -> bool:
@@ -73,7 +78,9 @@ def _is_safe(row: FaultsRow) -> bool:
 
 def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
     """Yield why there are no crashes, then the worst crash, then the worst damage."""
-    if row.not_seen:
+    if row.not_seen and row.kill:
+        yield f"power losses were not seen, and its kills are real ones: {row.not_seen}"
+    elif row.not_seen:
         yield f"kills and power losses were not seen: {row.not_seen}"
     crashes = [state for state in row.struck if state["strike"] != "damage"]
     damages = [state for state in row.struck if state["strike"] == "damage"]
@@ -83,6 +90,18 @@ def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
         if states:
             worst = min(states, key=lambda state: WORST_FIRST.index(state["verdict"]))
             yield _in_words(worst, is_short=is_short)
+
+
+def _not_struck(row: FaultsRow) -> Iterator[str]:
+    """Yield which real strikes there were not, and how many kills came too late."""
+    if row.not_struck:
+        yield row.not_struck
+    if row.not_reached:
+        reached = row.real_kills or 0
+        yield (
+            f"{reached} of {reached + row.not_reached} real kills were reached, "
+            "because the other saves came to their end before"
+        )
 
 
 def _not_on_disks(row: FaultsRow) -> Iterator[str]:

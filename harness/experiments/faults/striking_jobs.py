@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.durability import gate, log, trees
 from harness.durability.crashes import NotSeenError, trees_when_killed
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
-from harness.experiments.faults import EXPERIMENT
+from harness.experiments.faults import EXPERIMENT, kill_order
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import begin_anew, bring, missing, stood_at, unfinished
+from harness.experiments.faults.kill_order import Kill
 from harness.experiments.faults.left import Left
-from harness.experiments.faults.recorded_save import (
-    KILL_ORDER,
-    kill_log,
-    killed_name,
-    read,
-    report,
-    report_file,
-)
+from harness.experiments.faults.recorded_save import read, report, report_file
 from harness.experiments.faults.records import (
     ErrorsRecord,
     KilledRecord,
@@ -80,66 +73,79 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
     if not cases:
         return
     session.announce("real kills")
-    changes = {case.id: [] if no_gate else _changes(session, case) for case in cases}
-    tasks = []
-    for case in cases:
-        recorded = bring(session, case)
-        (recorded / KILL_ORDER).write_text(json.dumps(changes[case.id]))
-        tasks += [case] * len(changes[case.id])
-    reason = session.run_job("kill", tasks, _gate(session)) if tasks else ""
-    for case in cases:
-        for change in changes[case.id]:
-            _compare(session, case, change)
+    reason = no_gate or _count_changes(session, cases)
+    cases = missing(session, "kills")
+    kills = {case.id: _order(session, case) for case in cases}
+    tasks = [case for case in cases for _ in kills[case.id]]
+    if tasks:
+        reason = session.run_job("kill", tasks, _gate(session))
+    for case in missing(session, "kills"):
+        for one in kills[case.id]:
+            _compare(session, case, one)
         record = KillsRecord(
             kind="kills",
             case=case.id,
             process=session.slot,
             rank=0,
-            kills=len(changes[case.id]),
-            not_done=no_gate or reason,
+            kills=len(kills[case.id]),
+            not_done=reason or _not_counted(case, kills[case.id]),
         )
         report(bring(session, case), record)
         unfinished(session, "kills", KillsRecord)
 
 
-def _changes(session: ExperimentSession, case: Case) -> list[int]:
-    """Return before which changes of a save it is killed, counted from 1.
+def _wanted(case: Case) -> int:
+    """Return how many saves of a case are to be killed at most."""
+    return int(EXPERIMENT.settings(case)["kills"])
 
-    They are the first and the last one, those around every rename, and others by chance.
+
+def _not_counted(case: Case, kills: list[Kill]) -> str:
+    """Return why there was no kill although some are wanted; empty where there was one."""
+    return "no change of its save was counted" if _wanted(case) and not kills else ""
+
+
+def _count_changes(session: ExperimentSession, cases: Sequence[Case]) -> str:
+    """Have the gate count the changes of one save of each case. Return why that broke, or nothing.
+
+    The recording does not tell them, because the gate also counts calls that fail.
     """
-    wanted = int(EXPERIMENT.settings(case)["kills"])
-    states = States(bring(session, case), case.id, instants=1)
-    changing = [step for step in states.all_steps if step.changes]
-    count = len(changing)
-    chosen = [1, count] if count else []
-    for number, step in enumerate(changing, start=1):
-        if step.in_words.startswith("the rename"):
-            chosen += [number, number + 1]
-    others = [number for number in range(1, count + 1) if number not in chosen]
-    random.Random(case.id).shuffle(others)
-    within = [number for number in dict.fromkeys(chosen + others) if number <= count]
-    return sorted(within[:wanted])
+    counted = [case for case in cases if _wanted(case)]
+    return session.run_job("kill", counted, _gate(session)) if counted else ""
 
 
-def _compare(session: ExperimentSession, case: Case, change: int) -> None:
+def _order(session: ExperimentSession, case: Case) -> list[Kill]:
+    """Choose the kills of a case whose changes were counted, and order them."""
+    recorded = bring(session, case)
+    counted = kill_order.read_counted(recorded)
+    if counted is None:
+        return []
+    is_seen = not States(recorded, case.id, instants=1).not_seen
+    kills = kill_order.chosen(counted, _wanted(case), case.id, is_seen=is_seen)
+    kill_order.write_order(recorded, kills)
+    return kills
+
+
+def _compare(session: ExperimentSession, case: Case, kill: Kill) -> None:
     """Store what a killed save has left, and in what it differs from what its calls predict."""
     recorded = bring(session, case)
-    folder = Folders(session.scratch).saves / killed_name(case, change)
+    folder = Folders(session.scratch).saves / kill_order.folder_name(case, kill)
     if not folder.exists():
         return
     real = trees.read(folder)
-    words = f"killed before change {change}"
-    lefts.store(recorded, Left("real kill", words, lefts.of_kill(change)), real)
-    calls = recorded / kill_log(change)
+    lefts.store(recorded, Left("real kill", kill.in_words, lefts.of_kill(kill.name)), real)
+    calls = recorded / kill_order.log_name(kill)
     before = read(recorded).before
+    differs = _difference(calls, case.id, folder, before, real) if kill.is_predicted else ""
     session.add(
         KilledRecord(
             kind="killed",
             case=case.id,
             process=session.slot,
             rank=0,
-            change=change,
-            difference=_difference(calls, case.id, folder, before, real),
+            change=kill.change,
+            difference=differs,
+            moment=kill.moment,
+            is_predicted=kill.is_predicted,
         )
     )
     calls.unlink(missing_ok=True)

@@ -20,7 +20,8 @@ from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults.damage import both_checkpoints, files_of
 from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
-from harness.experiments.faults.kills import save_until_killed
+from harness.experiments.faults.kill_order import read_order
+from harness.experiments.faults.kills import count_changes, save_until_killed
 from harness.experiments.faults.left import NEXT, expected, expected_names, judged
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
@@ -131,13 +132,22 @@ def run_errors(bench: Bench, entries: Entries) -> None:
 
 
 def run_kill(bench: Bench, entries: Entries) -> None:
-    """Save until the gate around this process kills it. Each process has one task."""
+    """Save until the gate around this process kills it. Each process has one task.
+
+    Where no kill is ordered yet, it only counts the changes of the save.
+    """
 
     def be_killed(task: Task) -> None:
         case = task.case
+        recorded = bench.folders.recording(case)
+        save = read(recorded)
+        kills = read_order(recorded)
+        if kills is None:
+            count_changes(bench, case, save)
+            return
         earlier = bench.job.tasks[: entries[0][0]]
         turn = sum(other.case.id == case.id for other in earlier)
-        save_until_killed(bench, case, read(bench.folders.recording(case)), turn)
+        save_until_killed(bench, case, save, kills[turn])
 
     bench.attempt(entries, be_killed)
 

@@ -1,0 +1,153 @@
+"""Real kills of a save: which ones are ordered, what they leave, and what a row says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Measure, planned
+from drawing import stored
+from struck_records import KNOWN, struck, tried
+from struck_saves import fault_row, require_gate, struck_fault
+from traced_saves import require_strace
+
+from harness.analysis import summary
+from harness.analysis.columns import cell
+from harness.analysis.row import Naming
+from harness.experiments.faults.kill_order import Counted, Kill, chosen
+from harness.experiments.faults.records import ErrorsRecord, KilledRecord, KillsRecord
+from harness.experiments.faults.rows import FaultsRow
+from harness.experiments.faults.sentences import claims, details, meaning
+from harness.wire.records import Record
+
+ITEM = planned("buffered", experiment="faults")
+CASE = ITEM.case.id
+WHOLE = [struck("kill", 0, "safe"), struck("power loss", 0, "safe"), struck("error", None, "safe")]
+
+# The choice
+
+
+def changes_of(kills: list[Kill]) -> list[int]:
+    return [kill.change for kill in kills]
+
+
+def test_kills_come_first_last_and_around_every_rename() -> None:
+    counted = Counted(changes=50, renames=[20, 50], save_ns=10**9)
+    kills = chosen(counted, 5, "seed", is_seen=True)
+    assert set(changes_of(kills)) > {1, 20, 21, 50}
+    assert changes_of(kills) == sorted(changes_of(kills))
+    assert len(kills) == 5
+    assert all(kill.is_predicted and not kill.moment for kill in kills)
+
+
+def test_a_save_with_fewer_changes_is_killed_before_each_of_them() -> None:
+    counted = Counted(changes=3, renames=[], save_ns=10**9)
+    assert changes_of(chosen(counted, 8, "seed", is_seen=True)) == [1, 2, 3]
+    assert chosen(Counted(0, [], 10**9), 8, "seed", is_seen=True) == []
+
+
+def test_a_save_that_a_log_does_not_show_is_also_killed_at_random_moments() -> None:
+    counted = Counted(changes=3, renames=[], save_ns=10**6)
+    kills = chosen(counted, 8, "seed", is_seen=False)
+    assert changes_of(kills) == [1, 2, 3, 0, 0, 0, 0, 0]
+    assert [kill.moment for kill in kills] == [0, 0, 0, 1, 2, 3, 4, 5]
+    assert len({kill.after_ns for kill in kills[3:]}) == 5
+    assert all(0 < kill.after_ns < 10**6 for kill in kills[3:])
+    assert not any(kill.is_predicted for kill in kills)
+    assert len({kill.name for kill in kills}) == 8
+
+
+# Real ones
+
+
+@pytest.mark.slow
+def test_a_save_through_a_mapping_is_really_killed_and_judged(measure: Measure) -> None:
+    require_strace()
+    require_gate()
+    row = fault_row(measure([struck_fault("mapped-save", instants=1, kills=8)]), "mapped-save")
+    assert row.not_seen.endswith("step-2/rank-0.bin is mapped for writing")
+    assert row.real_kills == 8
+    assert row.not_reached == 0
+    assert row.as_predicted is None
+    assert sum((row.kill_verdicts or {}).values()) == 8
+    assert row.power_loss_verdicts is None
+    # A kill between the two creations leaves a directory without its file. Later ones may leave
+    # zeros in a file of its whole length, which loads without an error.
+    assert row.kill in ("refused", "silent")
+    assert row.worst.startswith("killed ")
+    (line,) = details([row], Naming.among([row]), is_short=True)
+    assert "power losses were not seen, and its kills are real ones" in line
+    assert "safe" not in meaning([row], Naming.among([row]))
+
+
+@pytest.mark.slow
+def test_every_kill_is_reached_where_the_recorded_save_makes_other_calls(measure: Measure) -> None:
+    require_strace()
+    require_gate()
+    row = fault_row(measure([struck_fault("calls-vary", instants=1, kills=8)]), "calls-vary")
+    # Its first save makes five changes, of which two fail. The recorded one is its second save.
+    assert (row.real_kills, row.as_predicted, row.not_reached) == (5, 5, 0)
+
+
+# What a row says
+
+
+def row_of(tmp_path: Path, *ended: Record, states: list[dict[str, Any]] | None = None) -> FaultsRow:
+    run = stored(tmp_path, [(ITEM, [*ended, *tried(ITEM, WHOLE if states is None else states)])])
+    (row,) = run.rows
+    assert isinstance(row, FaultsRow)
+    return row
+
+
+def killed(change: int, difference: str = "") -> KilledRecord:
+    return KilledRecord(kind="killed", case=CASE, **KNOWN, change=change, difference=difference)
+
+
+def kills(count: int, not_done: str = "") -> KillsRecord:
+    return KillsRecord(kind="kills", case=CASE, **KNOWN, kills=count, not_done=not_done)
+
+
+def errors(hit: int, not_done: str = "") -> ErrorsRecord:
+    return ErrorsRecord(kind="errors", case=CASE, **KNOWN, hit=hit, not_done=not_done)
+
+
+def lines_of(row: FaultsRow) -> list[str]:
+    return summary.details([row], is_short=True)
+
+
+def test_kills_that_came_too_late_are_told(tmp_path: Path) -> None:
+    row = row_of(tmp_path, *(killed(change) for change in range(1, 8)), kills(8))
+    assert cell(row, "as_predicted") == "7/7 of 8"
+    (line,) = lines_of(row)
+    assert "7 of 8 real kills were reached" in line
+
+
+def test_a_kill_that_left_other_files_marks_the_row(tmp_path: Path) -> None:
+    row = row_of(tmp_path, killed(1), killed(2, "step-2/a is missing"), kills(2))
+    assert cell(row, "as_predicted") == "1/2"
+    (mark,) = row.marks
+    assert "before change 2 left other files than its calls predict: step-2/a is missing" in mark
+    run = stored(tmp_path / "other", [(ITEM, [killed(2, "x"), kills(1), *tried(ITEM, WHOLE)])])
+    assert claims([run.rows]).trust == [], "a marked row is in no headline"
+
+
+@pytest.mark.parametrize("reason", ["the gate cannot strike here: no seccomp"])
+def test_without_a_gate_cells_and_a_line_say_that_nothing_was_struck(
+    tmp_path: Path, reason: str
+) -> None:
+    built = [state for state in WHOLE if state["strike"] != "error"]
+    row = row_of(tmp_path, errors(0, reason), kills(0, reason), states=built)
+    assert (cell(row, "error"), cell(row, "as_predicted")) == ("not done", "not done")
+    (line,) = lines_of(row)
+    assert f"no call was made to fail: {reason}" in line
+    assert f"no saves were killed: {reason}" in line
+
+
+def test_errors_that_hit_no_call_are_told(tmp_path: Path) -> None:
+    built = [state for state in WHOLE if state["strike"] != "error"]
+    row = row_of(tmp_path, errors(0), killed(1), kills(1), states=built)
+    assert cell(row, "error") == "not done"
+    (line,) = lines_of(row)
+    assert "no call was made to fail: no error hit a call of its saves" in line
+    assert row_of(tmp_path / "all", errors(1), killed(1), kills(1)).not_struck == ""
