@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Measure, planned
+from conftest import ROOT, Measure, planned
 from drawing import stored
 from struck_records import KNOWN, struck, tried
 from struck_saves import fault_row, require_gate, struck_fault
@@ -88,6 +92,24 @@ def test_every_kill_is_reached_where_the_recorded_save_makes_other_calls(measure
     row = fault_row(measure([struck_fault("calls-vary", instants=1, kills=8)]), "calls-vary")
     # Its first save makes five changes, of which two fail. The recorded one is its second save.
     assert (row.real_kills, row.as_predicted, row.not_reached) == (5, 5, 0)
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_process_lets_its_tracer_attach_before_it_starts_it(tmp_path: Path) -> None:
+    """Yama refuses a child that wants to trace its parent, unless the parent allows it."""
+    program = (
+        "from pathlib import Path\n"
+        "from harness.experiments.faults.kills import _traced\n"
+        f"with _traced(Path({str(tmp_path / 'inner')!r})):\n"
+        "    pass\n"
+    )
+    log = tmp_path / "outer"
+    tracer = ["strace", "-f", "-qq", "-e", "trace=prctl,execve", "-o", str(log)]
+    subprocess.run([*tracer, sys.executable, "-c", program], cwd=ROOT, check=True)
+    lines = log.read_text().splitlines()
+    allowed = next(n for n, line in enumerate(lines) if "PR_SET_PTRACER_ANY" in line)
+    started = next(n for n, line in enumerate(lines) if re.search(r'execve\(.*"-p"', line))
+    assert allowed < started
 
 
 # What a row says
