@@ -188,16 +188,19 @@ class Rank(Fact):
 
     A word outside of the order, such as "unknown", compares nothing. Where the base has a word of
     the order and the head has none, the sentence `when_unknown` says so, with the reason that the
-    row's field `reason` holds.
+    row's field `reason` holds. With `stays_known`, a word that the head has lost is worse.
     """
 
     words: str
     worst_first: tuple[str, ...]
     when_unknown: str = ""
     reason: str = ""
+    stays_known: bool = False
 
     def change(self, base: str, head: str) -> Change | None:
         """Return by which words the value fell back or rose."""
+        if self.stays_known and base in self.worst_first and head not in self.worst_first:
+            return Change(f"{self.words} was {base!r} and is not known any more", is_worse=True)
         if base == head or base not in self.worst_first or head not in self.worst_first:
             return None
         is_worse = self.worst_first.index(head) < self.worst_first.index(base)
@@ -209,6 +212,21 @@ class Rank(Fact):
             return ""
         reason = getattr(head_row, self.reason) if self.reason else ""
         return f"{self.when_unknown} ({reason})" if reason else self.when_unknown
+
+
+@dataclass(frozen=True)
+class Fewest(Fact):
+    """A count of failures that must not grow. `words` names them, such as "hung saves"."""
+
+    words: str
+
+    def change(self, base: int | None, head: int | None) -> Change | None:
+        """Return that there are more failures or fewer, or that nobody counts them any more."""
+        if base is None or base == head:
+            return None
+        if head is None:
+            return Change(f"{self.words} were {base} and are not known any more", is_worse=True)
+        return Change(f"{self.words} were {base} and are {head}", head > base)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.analysis import text
 from harness.analysis.columns import column, column_of_list
-from harness.analysis.compared import Rank
+from harness.analysis.compared import Fewest, Rank
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
@@ -79,6 +79,11 @@ def _of_real_kills(row: FaultsRow) -> str:
     return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
 
 
+def _worst_verdict(strike: str) -> Rank:
+    """Return how two runs' worst verdicts compare. One that vanished may hide a worse one."""
+    return Rank(f"after a {strike}, the worst", WORST_FIRST, stays_known=True)
+
+
 def _worst_column(
     strike: str, name: str, heading: str = "", shown: Callable[[Any], str] | None = None
 ) -> Any:
@@ -88,7 +93,7 @@ def _worst_column(
         heading=heading or strike,
         text=shown or _counted(name),
         left_aligned=True,
-        compared=Rank(f"after a {strike}, the worst", WORST_FIRST),
+        compared=_worst_verdict(strike),
     )
 
 
@@ -103,7 +108,7 @@ def _disk_column(file_system: str) -> Any:
         text=text_of,
         shown=lambda rows: any(text_of(row) != text.NOTHING for row in rows),
         left_aligned=True,
-        compared=Rank(f"after a {strike}, the worst", WORST_FIRST),
+        compared=_worst_verdict(strike),
     )
 
 
@@ -154,6 +159,7 @@ class FaultsRow(Row):
         "how many times the save after a failed one raised too, in the same process",
         heading="next save fails",
         shown=lambda rows: any(row.next_fails for row in rows),
+        compared=Fewest("next saves that fail"),
     )
     real_kills: int | None = column("how many saves were really killed")
     not_reached: int | None = column(
@@ -164,6 +170,10 @@ class FaultsRow(Row):
         "there were, and how many were ordered where a save came to its end before its kill",
         heading="predicted",
         text=_of_real_kills,
+    )
+    not_as_predicted: int | None = column(
+        "how many of them left other files than their calls predict",
+        compared=Fewest("real kills that leave other files than predicted"),
     )
     preempted_s: Estimate | None = column(
         "the seconds from a SIGTERM while training to a checkpoint on the disk",
@@ -266,6 +276,7 @@ def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
     predicted = [record for record in killed if record.is_predicted]
     if predicted:
         row.as_predicted = sum(not record.difference for record in predicted)
+        row.not_as_predicted = len(predicted) - row.as_predicted
     for record in predicted:
         if record.difference:
             row.marks.append(

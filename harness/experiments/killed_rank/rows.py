@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from harness.analysis import text
 from harness.analysis.columns import column, column_of_list
-from harness.analysis.compared import Rank
+from harness.analysis.compared import Fewest, Rank
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
@@ -53,7 +53,7 @@ class KilledRankRow(Row):
         heading="what is left",
         text=_counted,
         left_aligned=True,
-        compared=Rank("after the kill of a rank, the worst", WORST_FIRST),
+        compared=Rank("after the kill of a rank, the worst", WORST_FIRST, stays_known=True),
     )
     killed_rank_verdicts: dict[str, int] | None = column("how many kills had each verdict")
     fates: dict[str, int] | None = column(
@@ -62,6 +62,10 @@ class KilledRankRow(Row):
         heading="the other rank",
         text=_fates_text,
         left_aligned=True,
+    )
+    hangs: int | None = column(
+        "after how many kills the other rank hung",
+        compared=Fewest("kills after which a rank hangs"),
     )
     raised_after: Estimate | None = column(
         "the longest time from a kill to an error of the other rank",
@@ -124,6 +128,7 @@ def _add_verdicts(row: KilledRankRow, lefts: Sequence[RankLeftRecord]) -> None:
 
 def _add_fates(row: KilledRankRow, kills: Sequence[RankKillRecord]) -> None:
     row.fates = dict(Counter(kill.fate for kill in kills))
+    row.hangs = row.fates.get("hung", 0)
     raised = _times(kills, "raised")
     hung = _times(kills, "hung")
     if raised:
