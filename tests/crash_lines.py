@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from traced_saves import CASE
@@ -88,8 +88,7 @@ def _plain(node: File | Folder | Link) -> object:
 
 def crashes(*lines: str, before: Tree | None = None) -> Crashes:
     """Return the crashes of a save that made these calls, followed to its end."""
-    marks = [_mark("begin"), *lines, _mark("returned"), _mark("finished")]
-    calls = list(log.parse(marks))
+    calls = list(log.parse(marked(lines)))
     made = Crashes(calls, find_window(calls, CASE), Path(ROOT), before or {})
     made.follow(replayed(lines, before or {}).volume.tree())
     return made
@@ -99,6 +98,11 @@ def states(*lines: str, before: Tree | None = None, singles: int = 9) -> list[Cr
     """Return all states of such a save."""
     made = crashes(*lines, before=before)
     return list(made.states(range(len(made.steps) + 1), singles))
+
+
+def marked(lines: Iterable[str]) -> list[str]:
+    """Return the log of a save that made these calls."""
+    return [_mark("begin"), *lines, _mark("returned"), _mark("finished")]
 
 
 def _mark(instant: str) -> str:

@@ -23,15 +23,23 @@ def damaged(kind: str, verdict: Verdict, **changes: Any) -> dict[str, Any]:
 
 
 def tried(
-    item: PlannedCase, states: list[dict[str, Any]], *, steps: int = 10, not_seen: str = ""
+    item: PlannedCase,
+    states: list[dict[str, Any]],
+    *,
+    steps: int = 10,
+    not_seen: str = "",
+    **ended: Any,
 ) -> list[Record]:
-    """Return the records of a case whose states these are."""
+    """Return the records of a case whose states these are.
+
+    `ended` goes to the record of their end.
+    """
     case = item.case.id
     found: list[Record] = []
     for number, state in enumerate(states):
         values = {"got": "", "reason": "", **state}
         found.append(StruckRecord(kind="struck", case=case, number=number, **KNOWN, **values))
-    ended = TriedRecord(
+    end = TriedRecord(
         kind="tried",
         case=case,
         **KNOWN,
@@ -39,5 +47,6 @@ def tried(
         instants=steps + 1,
         states=len(states),
         not_seen=not_seen,
+        **ended,
     )
-    return [*found, ended]
+    return [*found, end]

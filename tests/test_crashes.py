@@ -11,6 +11,7 @@ from crash_lines import (
     WRITE_BEGINS,
     WRITE_ENDS,
     after_loss,
+    crashes,
     create,
     flush,
     link,
@@ -258,4 +259,19 @@ def test_at_most_so_many_are_lost_alone() -> None:
     lines = [create(name) for name in "abcdef"]
     at_end = [state for state in states(*lines, singles=2) if state.instant == 6]
     alone = [state.in_words.split(": ")[1] for state in at_end if "name" in state.in_words]
-    assert alone == ["the change of the name a lost", "the change of the name b lost"]
+    assert alone == ["the change of the name a lost", "the change of the name f lost"]
+
+
+def test_files_are_lost_alone_even_where_many_names_can_be() -> None:
+    lines = [*(create(name) for name in "abcdefg"), write("c", "1"), write("d", "2")]
+    made = crashes(*lines)
+    at_end = list(made.states([len(lines)], 6))
+    alone = [state.in_words.split(": ")[1] for state in at_end if state.in_words.endswith(" lost")]
+    assert [words for words in alone if "bytes of" in words] == [
+        "the unflushed bytes of c lost",
+        "the unflushed bytes of d lost",
+    ]
+    assert [words[-6] for words in alone if "name" in words] == ["a", "c", "e", "g"]
+    assert made.singles_left_out == 3
+    list(made.states([len(lines)], 9))
+    assert made.singles_left_out == 0

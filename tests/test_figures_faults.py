@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,21 @@ def test_short_lines_have_the_first_line_of_the_reason(tmp_path: Path) -> None:
     assert short.endswith(" …")
     assert len(short) < 170
     assert long.endswith("more")
+
+
+def test_a_line_and_json_say_how_many_power_losses_were_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = [
+        (SAFE, tried(SAFE, of_safe(), singles_left_out=7)),
+        (UNSAFE, tried(UNSAFE, of_safe(), singles_left_out=0)),
+    ]
+    run = stored(tmp_path, content)
+    (line,) = summary.details(run.rows, is_short=True)
+    assert line == (
+        "renamed: 7 power losses that take a single name or file were not tried; "
+        "--states all tries them"
+    )
+    show(store.Run(run.stored.folder), "json")
+    rows = json.loads(capsys.readouterr().out)
+    assert sorted(row["singles_left_out"] for row in rows) == [0, 7]

@@ -59,6 +59,7 @@ class Crashes:
         self._before = before
         self.steps: list[Step] = []
         self.after: Tree = {}
+        self.singles_left_out = 0
 
     def follow(self, real_after: Tree) -> None:
         """Replay the whole window, and prove that it leaves the files that were really there.
@@ -79,8 +80,9 @@ class Crashes:
         """Yield the states at the chosen instants, kills and power losses.
 
         An instant is the number of steps that are done. At each, at most `singles` power losses
-        take one name or one file alone.
+        take one name or one file alone. `singles_left_out` counts the others so far.
         """
+        self.singles_left_out = 0
         replay = self._replay_at_begin()
         if 0 in instants:
             yield from self._at_instant(replay, 0, singles)
@@ -118,7 +120,9 @@ class Crashes:
             losses.append((_BYTES_LOST["zeros"], volume.all_bytes("zeros")))
         # With only one thing to lose, losing it alone is losing everything.
         if len(single) > 1:
-            losses += single[:singles]
+            chosen = _of_both_kinds(single, singles)
+            self.singles_left_out += len(single) - len(chosen)
+            losses += chosen
         losses.append(("nothing is lost", NOTHING))
         for words, loss in losses:
             in_words = f"power lost {when}: {words}"
@@ -175,6 +179,19 @@ def trees_when_killed(
         except UnreadableError as error:
             raise NotSeenError(f"the log does not tell enough: {error}") from None
         yield replay.volume.tree()
+
+
+def _of_both_kinds(single: Sequence[tuple[str, Loss]], at_most: int) -> list[tuple[str, Loss]]:
+    """Return at most so many losses of one thing, half of them names and half of them files.
+
+    A kind that has fewer leaves its room to the other one.
+    """
+    names = [each for each in single if each[1].names]
+    files = [each for each in single if each[1].files]
+    half = at_most // 2
+    files_at_most = max(half, at_most - len(names))
+    chosen_files = thinned(files, files_at_most)
+    return thinned(names, at_most - len(chosen_files)) + chosen_files
 
 
 def _subsets(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:

@@ -90,6 +90,8 @@ class TriedRecord(StageRecord):
 
     `steps` is the number of its calls that changed or flushed anything. `not_seen` says why no
     kills and power losses could be built from the recording; empty where they could.
+    `singles_left_out` counts the losses of a single name or file that the limit has left out, and
+    is None in older runs, which did not count them.
     """
 
     kind: Literal["tried"]
@@ -100,6 +102,7 @@ class TriedRecord(StageRecord):
     instants: int
     states: int
     not_seen: str
+    singles_left_out: int | None = None
 
     @property
     def stage(self) -> str:

@@ -142,6 +142,10 @@ class FaultsRow(Row):
     power_loss_on_btrfs_verdicts: dict[str, int] | None = column(
         "how many directories that power losses leave on btrfs had each verdict"
     )
+    singles_left_out: int | None = column(
+        "how many power losses that take a single name or file were left out, because at each "
+        "instant at most six are tried. `--states all` tries them too"
+    )
     block_writes: dict[str, int] | None = column(
         "how many block writes each real file system made for the save"
     )
@@ -223,6 +227,7 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
     row.states = sum(record.again is None for record in struck)
     row.steps = tried.steps
     row.instants = tried.instants
+    row.singles_left_out = tried.singles_left_out
     row.not_seen = printable(tried.not_seen)
     for strike in STRIKES:
         of_strike = [record for record in struck if record.strike == strike]

@@ -41,14 +41,14 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
 
     A short line is a method's worst crash, or its worst damage where every crash is safe, with the
     first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
-    that refuses a damaged file is right, so damage counts only where it was silent. Where a real
-    strike is missing, a line of its own says why.
+    that refuses a damaged file is right, so damage counts only where it was silent. Where a strike
+    is missing or was left out, a line of its own says so.
     """
     names_of: dict[str, list[str]] = {}
     for row in rows:
         lines = list(_worst_states(row, is_short=is_short))
         lines = lines[:1] if is_short else lines
-        for line in [*lines, *_not_struck(row), *_not_on_disks(row)]:
+        for line in [*lines, *_not_struck(row), *_left_out(row), *_not_on_disks(row)]:
             names_of.setdefault(line, []).append(naming.full_name(row))
     return [f"{listed(names)}: {line}" for line, names in names_of.items()]
 
@@ -101,6 +101,15 @@ def _not_struck(row: FaultsRow) -> Iterator[str]:
         yield (
             f"{reached} of {reached + row.not_reached} real kills were reached, "
             "because the other saves came to their end before"
+        )
+
+
+def _left_out(row: FaultsRow) -> Iterator[str]:
+    """Yield how many power losses the limit has left out."""
+    if row.singles_left_out:
+        yield (
+            f"{row.singles_left_out} power losses that take a single name or file were not tried; "
+            "--states all tries them"
         )
 
 

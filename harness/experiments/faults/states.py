@@ -11,6 +11,7 @@ from harness.durability.contents import Step
 from harness.durability.crashes import Crashes, NotSeenError, chosen_instants
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError, find_window
+from harness.experiments.faults import ALL_INSTANTS
 from harness.experiments.faults.damage import damages
 from harness.experiments.faults.left import Left, stored
 from harness.experiments.faults.recorded_save import read, read_calls
@@ -20,6 +21,7 @@ OLDER = "step-1"
 NEWER = "step-2"
 _CHECKPOINT = re.compile(r"step-(\d+)")
 _SINGLES_AT_MOST = 6  # names and files that are lost alone, at each instant
+_NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class States:
     def __init__(self, folder: Path, case_id: str, instants: int) -> None:
         """Read a recording, and replay it once. Raises OSError where it is not there."""
         self._folder = folder
+        self._singles_at_most = _NO_LIMIT if instants >= ALL_INSTANTS else _SINGLES_AT_MOST
         self.save = read(folder)
         self.not_seen = ""
         self.all_steps: list[Step] = []
@@ -62,11 +65,16 @@ class States:
         self.all_steps = self._crashes.steps
         self.instants = chosen_instants(self._crashes.steps, instants)
 
+    @property
+    def singles_left_out(self) -> int:
+        """Return how many losses of a single name or file were not among the states so far."""
+        return 0 if self.not_seen else self._crashes.singles_left_out
+
     def __iter__(self) -> Iterator[State]:
         """Yield every state, crashes first."""
         number = 0
         if not self.not_seen:
-            for crash in self._crashes.states(frozenset(self.instants), _SINGLES_AT_MOST):
+            for crash in self._crashes.states(frozenset(self.instants), self._singles_at_most):
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
         save = self.save

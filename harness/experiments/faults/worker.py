@@ -113,6 +113,7 @@ def run_trials(bench: Bench, entries: Entries) -> None:
                 instants=len(states.instants),
                 states=count,
                 not_seen=states.not_seen,
+                singles_left_out=states.singles_left_out,
             )
         )
 
