@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.durability.crashes import thinned
-from harness.durability.trees import File, Tree
+from harness.durability.trees import File, Link, Tree
 from harness.experiments.faults.recorded_save import Part
-from harness.experiments.faults.records import CUT, FLIPPED, MISSING, SWAPPED, ZEROED
+from harness.experiments.faults.records import (
+    CUT,
+    DANGLING,
+    FLIPPED,
+    MISSING,
+    SWAPPED,
+    ZEROED,
+)
 
 _PAGE_BYTES = 4096
 _FILES_AT_MOST = 8
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -23,10 +32,8 @@ class Damaged:
     tree: Tree
 
 
-def damages(
-    after: Tree, before: Tree, parts: Sequence[Part], older: str, newer: str
-) -> Iterator[Damaged]:
-    """Yield the damages to the files of a save. `older` and `newer` are names of checkpoints."""
+def damages(after: Tree, before: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
+    """Yield the damages to the files and links of a save."""
     files = files_of(after, before)
     yield from _flipped_bits(after, parts)
     yield from _zeroed_pages(after, parts)
@@ -34,7 +41,8 @@ def damages(
         yield from _cut(after, name)
     for name in thinned(sorted(files), _FILES_AT_MOST):
         yield Damaged(MISSING, f"{name} missing", _without(after, name))
-        yield from _swapped(after, files, name, older, newer)
+        yield from _swapped(after, before, files, name)
+    yield from _broken_links(after, before)
 
 
 def files_of(after: Tree, before: Tree) -> Mapping[str, bytes]:
@@ -97,15 +105,16 @@ def _cut(after: Tree, name: str) -> Iterator[Damaged]:
             yield Damaged(CUT, words, _with(after, name, data[:length]))
 
 
-def _swapped(
-    after: Tree, files: Mapping[str, bytes], name: str, older: str, newer: str
-) -> Iterator[Damaged]:
+def _swapped(after: Tree, before: Tree, files: Mapping[str, bytes], name: str) -> Iterator[Damaged]:
     """Yield the file replaced by the older checkpoint's, and by a sister file of its own."""
-    of_older = older + name.removeprefix(newer)
-    node = after.get(of_older)
-    if isinstance(node, File):
+    overwritten = before.get(name)
+    if isinstance(overwritten, File):
+        words = f"{name} swapped with its bytes of before the save"
+        yield Damaged(SWAPPED, words, _with(after, name, overwritten.data))
+    of_older = _of_older(after, before, name)
+    if of_older is not None:
         words = f"{name} swapped with {of_older}"
-        yield Damaged(SWAPPED, words, _with(after, name, node.data))
+        yield Damaged(SWAPPED, words, _with(after, name, _data(after, of_older)))
     data = files[name]
     sisters = [other for other in sorted(files) if files[other] != data]
     if sisters:
@@ -113,6 +122,36 @@ def _swapped(
         sister = min(sisters, key=lambda other: abs(len(files[other]) - len(data)))
         words = f"{name} swapped with {sister}"
         yield Damaged(SWAPPED, words, _with(after, name, files[sister]))
+
+
+def _of_older(after: Tree, before: Tree, name: str) -> str | None:
+    """Return the file of an older checkpoint that stands for this one; None where there is none.
+
+    Stores name their checkpoints as they like, but by a number. So the names of two such files are
+    equal but for numbers, and as few numbers as possible differ.
+    """
+    pattern = _NUMBER.sub("#", name)
+    unchanged = [path for path, node in before.items() if isinstance(node, File)]
+    candidates = [
+        path
+        for path in sorted(unchanged)
+        if path != name and after.get(path) == before[path] and _NUMBER.sub("#", path) == pattern
+    ]
+    return max(candidates, key=lambda path: _numbers_in_common(path, name), default=None)
+
+
+def _numbers_in_common(path: str, other: str) -> int:
+    pairs = zip(_NUMBER.findall(path), _NUMBER.findall(other), strict=True)
+    return sum(one == another for one, another in pairs)
+
+
+def _broken_links(after: Tree, before: Tree) -> Iterator[Damaged]:
+    """Yield each link that a save made or changed as missing, and as one that leads nowhere."""
+    for name, node in sorted(after.items()):
+        if isinstance(node, Link) and before.get(name) != node:
+            yield Damaged(MISSING, f"the link {name} missing", _without(after, name))
+            dangling = {**after, name: Link(f"{node.target}.gone")}
+            yield Damaged(DANGLING, f"the link {name} dangling", dangling)
 
 
 def _data(tree: Tree, name: str) -> bytes:

@@ -9,7 +9,14 @@ from matplotlib.transforms import offset_copy
 
 from harness.analysis.figures.matrix import Mark, matrix
 from harness.analysis.figures.style import DARK, GREY
-from harness.experiments.faults.records import CUT, FLIPPED, MISSING, SWAPPED, ZEROED
+from harness.experiments.faults.records import (
+    CUT,
+    DANGLING,
+    FLIPPED,
+    MISSING,
+    SWAPPED,
+    ZEROED,
+)
 from harness.experiments.faults.rows import FaultsRow, worst_of
 from harness.experiments.faults.verdicts_figure import MARKS
 
@@ -23,7 +30,7 @@ _GROUPS = {
         f"{FLIPPED}only part": "only\npart",
     },
     "one page": {ZEROED: "zeroed"},
-    "one file": {CUT: "cut", MISSING: "missing", SWAPPED: "swapped"},
+    "one file": {CUT: "cut", MISSING: "missing", SWAPPED: "swapped", DANGLING: "dangling\nlink"},
 }
 """The headings of the kinds of damage, in groups."""
 

@@ -35,6 +35,7 @@ ZEROED = "zeroed page"
 CUT = "cut"
 MISSING = "missing"
 SWAPPED = "swapped"
+DANGLING = "dangling link"
 
 WORST_FIRST: tuple[Verdict, ...] = ("lost", "silent", "refused", "safe")
 

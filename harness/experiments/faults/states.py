@@ -78,7 +78,7 @@ class States:
                 yield State(number, crash.strike, crash.instant, crash.in_words, crash.tree)
                 number += 1
         save = self.save
-        for damaged in damages(save.after, save.before, save.parts, OLDER, NEWER):
+        for damaged in damages(save.after, save.before, save.parts):
             words = damaged.in_words
             kind = damaged.kind
             yield State(number, "damage", None, words, damaged.tree, damage_kind=kind)
