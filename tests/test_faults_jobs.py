@@ -117,7 +117,8 @@ def test_a_resumed_stage_has_no_directories_of_a_process_that_saved_another_stat
         leave(recorded, "errors-0", "first")
         folder = session.scratch / "hung"
         folder.mkdir()
-        at = {"number": 1, "in_words": "second", "folder": str(folder), "expected": "errors-0"}
+        at = {"number": 1, "strike": "error", "in_words": "second"}
+        at |= {"folder": str(folder), "expected": "errors-0"}
         (recorded / AT).write_text(json.dumps(at))
         return "no progress"
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mmap
 import os
 import shutil
 import signal
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 
 from adapters.base import Pending
 from adapters.raw.doubles import Fault
-from adapters.raw.files import Part
+from adapters.raw.files import Buffered, Part
 from adapters.raw.framework import State
 from adapters.shared.directio import sync_directory, write_all
 
@@ -133,6 +138,121 @@ class OverwritesOlder(Checked):
             _checksum(file).unlink()
             older.rename(path.with_name(f"{path.name}.tmp"))
         return super().save(state, path)
+
+
+class SwallowsFlushErrors(Renamed):
+    """Go on after a flush that has failed."""
+
+    name = "swallows-flush-errors"
+
+    def write(self, file: Path, parts: list[Part]) -> None:
+        with file.open("wb", buffering=0) as stream:
+            for data, offset in parts:
+                write_all(stream.fileno(), data, offset)
+            with suppress(OSError):
+                os.fsync(stream.fileno())
+
+
+class IgnoresShortWrites(Renamed):
+    """Take every write for a whole one."""
+
+    name = "ignores-short-writes"
+
+    def write(self, file: Path, parts: list[Part]) -> None:
+        with file.open("wb", buffering=0) as stream:
+            for data, offset in parts:
+                os.pwrite(stream.fileno(), data, offset)
+            os.fsync(stream.fileno())
+
+
+class CannotSaveAgain(Renamed):
+    """Refuse every save after one that has failed."""
+
+    name = "cannot-save-again"
+    _has_failed = False
+
+    def save(self, state: State, path: Path) -> Pending:
+        if self._has_failed:
+            raise RuntimeError("a save has failed before")
+        try:
+            return super().save(state, path)
+        except OSError:
+            self._has_failed = True
+            raise
+
+
+class SavesStaleCopy(Renamed):
+    """Save the state of a failed save once more, because its copy is still there."""
+
+    name = "saves-stale-copy"
+    _copy: bytes | None = None
+
+    def save(self, state: State, path: Path) -> Pending:
+        if self._copy is not None:
+            self.write_copy(path, self._copy, state.local_start)
+            return Pending()
+        try:
+            return super().save(state, path)
+        except OSError:
+            self._copy = bytes(state.host)
+            raise
+
+
+class HangsAfterFailedRename(Renamed):
+    """Wait for ever in the save after one whose rename has failed with EIO, twice."""
+
+    name = "hangs-after-failed-rename"
+    _has_failed = False
+
+    def save(self, state: State, path: Path) -> Pending:
+        if self._has_failed:
+            threading.Event().wait()
+        unfinished = path.with_name(f"{path.name}.tmp")
+        Buffered.save(self, state, unfinished)
+        try:
+            unfinished.rename(path)
+        except OSError:
+            self._rename_again(unfinished, path)
+        sync_directory(path.parent)
+        return Pending()
+
+    def _rename_again(self, unfinished: Path, path: Path) -> None:
+        try:
+            unfinished.rename(path)
+        except OSError as error:
+            self._has_failed = error.errno == errno.EIO
+            raise
+
+
+class LosesSaveAtSigterm(Renamed):
+    """Stop the save that a SIGTERM finds at work, and report success."""
+
+    name = "loses-save-at-sigterm"
+
+    def save(self, state: State, path: Path) -> Pending:
+        return _Stoppable(lambda: super(LosesSaveAtSigterm, self).save(state, path))
+
+
+class _Stoppable(Pending):
+    """A save that does its work in the end, unless a SIGTERM came before."""
+
+    def __init__(self, work: Callable[[], Pending]) -> None:
+        self._work = work
+        self._is_stopped = False
+        self._before = signal.signal(signal.SIGTERM, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._is_stopped = True
+        if callable(self._before):
+            self._before(number, frame)
+
+    def staged(self) -> None:
+        """The state may not change before `finished`, which works on it."""
+
+    def finished(self) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if not self._is_stopped:
+            self._work()
 
 
 class MappedSave(Fault):

@@ -24,6 +24,9 @@ from harness.worker import storage, verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 
+Leaves = Mapping[str, memoryview]
+"""The bytes of every leaf of a state, by the names of the leaves."""
+
 FAMILIES: tuple[Struck, ...] = ("write", "fsync", "rename", "open", "close")
 _ERRORS: tuple[Effect, ...] = ("EIO", "ENOSPC")
 _SAID_AT_MOST = 200  # characters of an error
@@ -74,13 +77,23 @@ class Errors:
         self._before: Tree = save.before
         self._recorded = bench.folders.recording(case)
         self._report = bench.folders.gate_report
+        self._begin = first_number(self._recorded)
+        # A process that goes on behind a save without an end saves other states.
+        self._expected = lefts.of_errors(self._begin)
+        self._struck = self._new_state(self._expected)
+        # A method that saves a copy of the struck state once more must not pass.
+        self._next = self._new_state(lefts.next_of(self._expected))
+
+    def _new_state(self, name: str) -> Leaves:
+        """Train the state, store its digests under a name, and return its leaves."""
+        bench = self._bench
         bench.train()
         bench.add_fresh_bits()
-        self._begin = first_number(self._recorded)
-        # A process that goes on behind a save without an end saves another state.
-        self._expected = lefts.of_errors(self._begin)
         digests = verify.digests_to_json(bench.digests())
-        lefts.store_expected(self._recorded, self._expected, digests)
+        lefts.store_expected(self._recorded, name, digests)
+        return {
+            leaf.name: memoryview(bytes(leaf.data)) for leaf in bench.framework.leaves(bench.state)
+        }
 
     def strike_all(self) -> int:
         """Save under every strike, store what each leaves, and return how many hit a call."""
@@ -115,14 +128,8 @@ class Errors:
         """Save under one strike and once more after it. Return whether the strike hit a call."""
         folder = self._folder()
         words = _in_words(strike)
-        at = {
-            "number": number,
-            "in_words": words,
-            "folder": str(folder),
-            "expected": self._expected,
-        }
-        # If the save never ends, this file says which one it was.
-        (self._recorded / AT).write_text(json.dumps(at))
+        self._set(self._struck)
+        self._stand_at(number, "error", words, folder)
         with self._opened(folder) as subject:
             strikes.order(strike)
             saved = self._save(subject, folder / NEWER)
@@ -131,9 +138,26 @@ class Errors:
             if report.struck:
                 words = f"{words} ({report.first})"
                 self._keep(strike, words, saved, folder)
+                self._stand_at(number, "next save", words, folder)
                 self._save_again(subject, words, folder)
         storage.remove_tree(folder)
         return report.struck > 0
+
+    def _set(self, leaves: Leaves) -> None:
+        """Give the state these values."""
+        self._bench.framework.assign(self._bench.state, leaves)
+        self._bench.forget_digests()
+
+    def _stand_at(self, number: int, save: str, words: str, folder: Path) -> None:
+        """Store at which save this process stands, because that one may never end."""
+        at = {
+            "number": number,
+            "strike": save,
+            "in_words": words,
+            "folder": str(folder),
+            "expected": self._expected,
+        }
+        (self._recorded / AT).write_text(json.dumps(at))
 
     def _keep(self, strike: Strike, words: str, saved: _Saved, folder: Path) -> None:
         """Store what a struck save has left."""
@@ -154,11 +178,12 @@ class Errors:
         lefts.store(self._recorded, left, tree)
 
     def _save_again(self, subject: Subject, words: str, folder: Path) -> None:
-        """Save once more with the same method, now that nothing strikes."""
+        """Save another state with the same method, now that nothing strikes."""
+        self._set(self._next)
         saved = self._save(subject, folder / NEXT)
         left = Left(
             "next save",
-            f"the next save after {words}",
+            lefts.words_of_next(words),
             self._expected,
             saved.in_words,
             must_be="" if saved.raised else NEXT,

@@ -45,6 +45,16 @@ def of_errors(begin: int) -> str:
     return f"errors-{begin}"
 
 
+def next_of(name: str) -> str:
+    """Return the name of the digests of the next state that such a process saves."""
+    return f"{name}-next"
+
+
+def words_of_next(in_words: str) -> str:
+    """Return in words the save after one that was struck."""
+    return f"the next save after {in_words}"
+
+
 def of_kill(name: str) -> str:
     """Return the name of the digests of a state whose save gets the kill of a name."""
     return f"kill-{name}"

@@ -79,6 +79,12 @@ def _of_real_kills(row: FaultsRow) -> str:
     return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
 
 
+def _of_next_saves(row: FaultsRow) -> str:
+    if not row.next_broken:
+        return text.NOTHING if row.next_fails is None else str(row.next_fails)
+    return f"{row.next_fails}, {row.next_broken} not noticed"
+
+
 def _worst_verdict(strike: str) -> Rank:
     """Return how two runs' worst verdicts compare. One that vanished may hide a worse one."""
     return Rank(f"after a {strike}, the worst", WORST_FIRST, stays_known=True)
@@ -160,10 +166,17 @@ class FaultsRow(Row):
     preemption_verdicts: dict[str, int] | None = column("how many SIGTERMs had each verdict")
     raised: int | None = column("how many of the saves whose calls failed raised an error")
     next_fails: int | None = column(
-        "how many times the save after a failed one raised too, in the same process",
+        "how many times the save after a failed one failed too, in the same process: it raised, "
+        "did not end, or reported success and its checkpoint did not come back. A table adds how "
+        "many times the last one",
         heading="next save fails",
+        text=_of_next_saves,
         shown=lambda rows: any(row.next_fails for row in rows),
         compared=Fewest("next saves that fail"),
+    )
+    next_broken: int | None = column(
+        "how many times the save after a failed one reported success, and its checkpoint did not "
+        "come back whole"
     )
     real_kills: int | None = column("how many saves were really killed")
     not_reached: int | None = column(
@@ -262,7 +275,9 @@ def _add_real(
     after = [record for record in struck if record.strike == "next save"]
     if failed:
         row.raised = sum(not record.succeeded for record in failed)
-        row.next_fails = sum(not record.succeeded for record in after)
+        # A save that reports success is silent where its checkpoint does not come back.
+        row.next_broken = sum(bool(it.succeeded) and it.verdict == "silent" for it in after)
+        row.next_fails = row.next_broken + sum(not record.succeeded for record in after)
     _add_kills(row, records, case)
     row.not_struck = printable("; ".join(_missing_strikes(row, records, case)))
     preempted = records.last(PreemptedRecord, case)
@@ -346,5 +361,7 @@ def _described(record: StruckRecord) -> dict[str, Any]:
         "got": record.got,
         "reason": printable(record.reason),
         "again": record.again,
+        "said": printable(record.said),
+        "succeeded": record.succeeded,
         "damage_kind": record.damage_kind,
     }

@@ -58,9 +58,11 @@ def _blame_error(case: Case, recorded: Path, reason: str) -> bool:
     at = stood_at(recorded)
     if at is None:
         return False
+    is_next = at["strike"] == "next save"
+    words = lefts.words_of_next(at["in_words"]) if is_next else at["in_words"]
     said = f"the save never ended, or ended its process ({reason})"
     folder = Path(at["folder"])
-    lefts.store(recorded, Left("error", at["in_words"], at["expected"], said), trees.read(folder))
+    lefts.store(recorded, Left(at["strike"], words, at["expected"], said), trees.read(folder))
     shutil.rmtree(folder)
     return True
 

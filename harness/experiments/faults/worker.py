@@ -22,7 +22,7 @@ from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
 from harness.experiments.faults.kill_order import read_order
 from harness.experiments.faults.kills import count_changes, save_until_killed
-from harness.experiments.faults.left import NEXT, expected, expected_names, judged
+from harness.experiments.faults.left import NEXT, expected, expected_names, judged, next_of
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
 from harness.experiments.faults.preemption import Preemption
@@ -196,12 +196,15 @@ class _Tried:
             name: verify.digests_from_json(digests) for name, digests in save.expected.items()
         }
         self._expected_of: dict[str, Expected] = {"": self._expected}
-        for name in expected_names(self._recorded):
-            digests = verify.digests_from_json(expected(self._recorded, name))
+        stored = {
+            name: verify.digests_from_json(expected(self._recorded, name))
+            for name in expected_names(self._recorded)
+        }
+        for name, digests in stored.items():
             self._expected_of[name] = {
                 OLDER: self._expected[OLDER],
                 NEWER: digests,
-                NEXT: digests,
+                NEXT: stored.get(next_of(name), digests),
             }
         saved = [digests for known in self._expected_of.values() for digests in known.values()]
         checkpoints = both_checkpoints(save.before, save.after)
