@@ -40,6 +40,10 @@ def test_a_method_without_a_mistake_is_safe(measure: Measure) -> None:
     assert (row.error, row.preemption) == ("safe", "safe")
     assert (row.next_fails, row.next_broken) == (0, 0)
     assert row.raised
+    # Its unfinished file has a name of its own, which the next save does not remove.
+    files = {name for state in row.struck for name in state["stray_files"]}
+    assert files == {"step-2.tmp", "step-2.tmp/rank-0.bin"}
+    assert (row.left_processes, row.left_memory_bytes) == (0, 0)
 
 
 def test_a_swallowed_error_of_a_flush_is_silent(measure: Measure) -> None:
@@ -94,3 +98,30 @@ def test_a_save_that_a_sigterm_stops_is_silent(measure: Measure) -> None:
     assert states(row, "preemption", "silent") == [
         "the save reported success, and step-1 comes back instead of step-2"
     ]
+
+
+def test_files_that_a_failed_save_leaves_are_counted(measure: Measure) -> None:
+    row = struck_row(measure, "leaves-file-after-error")
+    assert row.left_files == row.raised
+    names = [state["stray_files"] for state in row.struck if state["strike"] == "next save"]
+    assert sum("step-2.failed" in files for files in names) == row.raised
+
+
+def test_processes_that_a_failed_save_leaves_are_counted(measure: Measure) -> None:
+    row = struck_row(measure, "leaves-process-after-error")
+    commands = {
+        state["in_words"]: state["stray_processes"]
+        for state in row.struck
+        if state["strike"] == "next save"
+    }
+    after_eio = {words for words in commands if words.startswith("the next save after EIO")}
+    with_process = {words for words in commands if commands[words] == ["sleep 60"]}
+    assert row.left_processes == len(with_process) > 0
+    assert with_process <= after_eio
+    assert not any(commands[words] for words in set(commands) - with_process)
+
+
+def test_memory_that_failed_saves_leave_is_counted(measure: Measure) -> None:
+    row = struck_row(measure, "leaves-memory-after-error")
+    assert row.left_memory_bytes
+    assert row.left_processes == 0

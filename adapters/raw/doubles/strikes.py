@@ -8,12 +8,14 @@ import mmap
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import ClassVar
 
 from adapters.base import Pending
 from adapters.raw.doubles import Fault
@@ -221,6 +223,47 @@ class HangsAfterFailedRename(Renamed):
             unfinished.rename(path)
         except OSError as error:
             self._has_failed = error.errno == errno.EIO
+            raise
+
+
+class LeavesFileAfterError(Renamed):
+    """Leave a directory beside every save that has failed."""
+
+    name = "leaves-file-after-error"
+
+    def save(self, state: State, path: Path) -> Pending:
+        try:
+            return super().save(state, path)
+        except OSError:
+            path.with_suffix(".failed").mkdir()
+            raise
+
+
+class LeavesProcessAfterError(Renamed):
+    """Start a process for every save that has failed with EIO, and do not end it."""
+
+    name = "leaves-process-after-error"
+
+    def save(self, state: State, path: Path) -> Pending:
+        try:
+            return super().save(state, path)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                subprocess.Popen(["sleep", "60"], start_new_session=True)
+            raise
+
+
+class LeavesMemoryAfterError(Renamed):
+    """Keep a copy of the state of every save that has failed."""
+
+    name = "leaves-memory-after-error"
+    _copies: ClassVar[list[bytes]] = []
+
+    def save(self, state: State, path: Path) -> Pending:
+        try:
+            return super().save(state, path)
+        except OSError:
+            self._copies.append(bytes(state.host))
             raise
 
 

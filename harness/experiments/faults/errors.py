@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.durability import trees
 from harness.durability.trees import Tree
 from harness.experiments.faults import left as lefts
+from harness.experiments.faults import left_behind
 from harness.experiments.faults.left import NEXT, Left
 from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, first_number
 from harness.experiments.faults.states import NEWER
@@ -20,7 +21,7 @@ from harness.experiments.faults.subject import Subject, open_subject
 from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.strikes import Effect, Strike, Struck
-from harness.worker import storage, verify
+from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 
@@ -83,6 +84,8 @@ class Errors:
         self._struck = self._new_state(self._expected)
         # A method that saves a copy of the struck state once more must not pass.
         self._next = self._new_state(lefts.next_of(self._expected))
+        self._usual = self._usual_names()
+        self._resident_bytes: list[int] = []
 
     def _new_state(self, name: str) -> Leaves:
         """Train the state, store its digests under a name, and return its leaves."""
@@ -104,6 +107,23 @@ class Errors:
         (self._recorded / AT).unlink(missing_ok=True)
         (self._recorded / BEGIN).unlink(missing_ok=True)
         return hit
+
+    @property
+    def grew_bytes(self) -> int:
+        """Return by how much the memory of this process grew from the first hit to the last."""
+        if not self._resident_bytes:
+            return 0
+        return max(0, self._resident_bytes[-1] - self._resident_bytes[0])
+
+    def _usual_names(self) -> set[str]:
+        """Return the patterns of the names that two undisturbed saves leave."""
+        folder = self._folder()
+        with self._opened(folder) as subject:
+            self._save(subject, folder / NEWER)
+            self._save(subject, folder / NEXT)
+        names = left_behind.patterns({**self._before, **trees.read_settled(folder)})
+        storage.remove_tree(folder)
+        return names
 
     def _counts(self) -> dict[Struck, int]:
         """Return how many calls of each family one undisturbed save makes."""
@@ -130,6 +150,8 @@ class Errors:
         words = _in_words(strike)
         self._set(self._struck)
         self._stand_at(number, "error", words, folder)
+        processes = usage.descendants()
+        left: Left | None = None
         with self._opened(folder) as subject:
             strikes.order(strike)
             saved = self._save(subject, folder / NEWER)
@@ -139,7 +161,9 @@ class Errors:
                 words = f"{words} ({report.first})"
                 self._keep(strike, words, saved, folder)
                 self._stand_at(number, "next save", words, folder)
-                self._save_again(subject, words, folder)
+                left = self._save_again(subject, words, folder)
+        if left is not None:
+            self._keep_next(left, folder, processes)
         storage.remove_tree(folder)
         return report.struck > 0
 
@@ -166,29 +190,32 @@ class Errors:
         if success and strike.call == "fsync":
             # The kernel reports a failed flush once. The bytes may be gone after that.
             lie = "the save reported success although a flush had failed"
-        tree = trees.read_settled(folder)
-        behind = sorted(
-            {name.split("/")[0] for name in tree} - {name.split("/")[0] for name in self._before}
-        )
-        stray = [name for name in behind if name != NEWER]
         said = saved.in_words
-        if stray:
-            said += f"; it left {', '.join(stray)}"
         left = Left("error", words, self._expected, said, NEWER if success else "", lie)
-        lefts.store(self._recorded, left, tree)
+        lefts.store(self._recorded, left, trees.read_settled(folder))
 
-    def _save_again(self, subject: Subject, words: str, folder: Path) -> None:
+    def _save_again(self, subject: Subject, words: str, folder: Path) -> Left:
         """Save another state with the same method, now that nothing strikes."""
         self._set(self._next)
         saved = self._save(subject, folder / NEXT)
-        left = Left(
+        return Left(
             "next save",
             lefts.words_of_next(words),
             self._expected,
             saved.in_words,
             must_be="" if saved.raised else NEXT,
         )
-        lefts.store(self._recorded, left, trees.read_settled(folder))
+
+    def _keep_next(self, left: Left, folder: Path, processes: Sequence[int]) -> None:
+        """Store what the next save has left once its method is closed."""
+        tree = trees.read_settled(folder)
+        left = replace(
+            left,
+            stray_files=left_behind.stray_files(tree, self._usual),
+            stray_processes=left_behind.left_processes(processes),
+        )
+        lefts.store(self._recorded, left, tree)
+        self._resident_bytes.append(left_behind.resident_bytes())
 
     @contextmanager
     def _opened(self, folder: Path) -> Iterator[Subject]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Left:
     `expected` names the digests of the newer checkpoint, which the process that saved has stored.
     `must_be` is the checkpoint that must come back because the save reported success; empty where
     it did not. `lie` says why that report was wrong whatever comes back; empty where it was not.
+    `stray_files` and `stray_processes` are what a failed save has left behind.
     """
 
     strike: Strike
@@ -38,6 +39,8 @@ class Left:
     said: str = ""
     must_be: str = ""
     lie: str = ""
+    stray_files: Sequence[str] = ()
+    stray_processes: Sequence[str] = ()
 
 
 def of_errors(begin: int) -> str:

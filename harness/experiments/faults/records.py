@@ -65,7 +65,9 @@ class StruckRecord(Record):
     `again` is the number of an earlier state with the same files, which was tried in its place.
     `got` is the checkpoint whose bytes came back, and empty for none. `said` is what a save that
     was struck for real said of itself, and `succeeded` whether it reported success. `damage_kind`
-    groups damages, such as "zeroed page", and is empty for every other strike.
+    groups damages, such as "zeroed page", and is empty for every other strike. `stray_files` are
+    the names that a failed save has left beside the checkpoints, and `stray_processes` its living
+    processes, once the next save has ended and the method is closed.
     """
 
     kind: Literal["struck"]
@@ -83,6 +85,8 @@ class StruckRecord(Record):
     said: str = ""
     succeeded: bool | None = None
     damage_kind: str = ""
+    stray_files: tuple[str, ...] = ()
+    stray_processes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ class ErrorsRecord(StageRecord):
     """The end of all saves of one method under errors.
 
     `hit` counts the errors that hit a call. `not_done` says why none was tried; empty where they
-    were.
+    were. The memory of the process grew by `grew_bytes` while `repeated` of them followed the first
+    one. They are those of the last process, where a save has ended others.
     """
 
     kind: Literal["errors"]
@@ -125,6 +130,8 @@ class ErrorsRecord(StageRecord):
     rank: int
     hit: int
     not_done: str = ""
+    grew_bytes: int = 0
+    repeated: int = 0
 
     @property
     def stage(self) -> str:

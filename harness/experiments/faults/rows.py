@@ -21,6 +21,7 @@ from harness.experiments.faults.records import (
     KilledRecord,
     KillsRecord,
     PreemptedRecord,
+    RecordedRecord,
     Strike,
     StruckRecord,
     TriedRecord,
@@ -83,6 +84,14 @@ def _of_next_saves(row: FaultsRow) -> str:
     if not row.next_broken:
         return text.NOTHING if row.next_fails is None else str(row.next_fails)
     return f"{row.next_fails}, {row.next_broken} not noticed"
+
+
+def _of_left_behind(row: FaultsRow) -> str:
+    counts = [("files", row.left_files), ("processes", row.left_processes)]
+    words = [f"{name} {count}/{row.next_saves}" for name, count in counts if count]
+    if row.left_memory_bytes:
+        words.append(f"{text.size(row.left_memory_bytes)} of memory")
+    return ", ".join(words) or text.NOTHING
 
 
 def _worst_verdict(strike: str) -> Rank:
@@ -177,6 +186,26 @@ class FaultsRow(Row):
     next_broken: int | None = column(
         "how many times the save after a failed one reported success, and its checkpoint did not "
         "come back whole"
+    )
+    next_saves: int | None = column("how many saves came after a failed one, in the same process")
+    left_files: int | None = column(
+        "after how many failed saves files are left behind that undisturbed saves do not leave, "
+        "once the next save has ended and the method is closed. A table names processes and memory "
+        "too",
+        heading="left behind",
+        text=_of_left_behind,
+        shown=lambda rows: any(_of_left_behind(row) != text.NOTHING for row in rows),
+        left_aligned=True,
+        compared=Fewest("failed saves that leave files behind"),
+    )
+    left_processes: int | None = column(
+        "after how many failed saves processes are left behind",
+        compared=Fewest("failed saves that leave processes behind"),
+    )
+    left_memory_bytes: int | None = column(
+        "by how much the process grew over all failed saves, where that is more than a checkpoint, "
+        "and more than half a checkpoint for each; 0 where it is less",
+        unit="bytes",
     )
     real_kills: int | None = column("how many saves were really killed")
     not_reached: int | None = column(
@@ -277,6 +306,10 @@ def _add_real(
         row.raised = sum(not record.succeeded for record in failed)
         # A save that reports success is silent where its checkpoint does not come back.
         row.next_broken = sum(bool(it.succeeded) and it.verdict == "silent" for it in after)
+        row.next_saves = len(after)
+        row.left_files = sum(bool(it.stray_files) for it in after)
+        row.left_processes = sum(bool(it.stray_processes) for it in after)
+        row.left_memory_bytes = _left_memory(records, case)
         row.next_fails = row.next_broken + sum(not record.succeeded for record in after)
     _add_kills(row, records, case)
     row.not_struck = printable("; ".join(_missing_strikes(row, records, case)))
@@ -284,6 +317,16 @@ def _add_real(
     if preempted is not None:
         seconds = preempted.training_ns / 1e9
         row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
+
+
+def _left_memory(records: RunRecords, case: str) -> int | None:
+    """Return by how many bytes failed saves made their process grow; 0 where it is no leak."""
+    errors = records.last(ErrorsRecord, case)
+    recorded = records.last(RecordedRecord, case)
+    if errors is None or recorded is None:
+        return None
+    allowed = max(1.0, errors.repeated / 2) * recorded.file_bytes
+    return errors.grew_bytes if errors.grew_bytes > allowed else 0
 
 
 def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
@@ -363,5 +406,7 @@ def _described(record: StruckRecord) -> dict[str, Any]:
         "again": record.again,
         "said": printable(record.said),
         "succeeded": record.succeeded,
+        "stray_files": list(map(printable, record.stray_files)),
+        "stray_processes": list(map(printable, record.stray_processes)),
         "damage_kind": record.damage_kind,
     }

@@ -126,8 +126,16 @@ def run_errors(bench: Bench, entries: Entries) -> None:
     def fail(task: Task) -> None:
         case = task.case
         recorded = bench.folders.recording(case)
-        hit = Errors(bench, case, read(recorded)).strike_all()
-        report(recorded, ErrorsRecord(kind="errors", **bench.identity(case), hit=hit))
+        errors = Errors(bench, case, read(recorded))
+        hit = errors.strike_all()
+        record = ErrorsRecord(
+            kind="errors",
+            **bench.identity(case),
+            hit=hit,
+            grew_bytes=errors.grew_bytes,
+            repeated=max(0, hit - 1),
+        )
+        report(recorded, record)
 
     bench.attempt(entries, fail)
 
@@ -243,6 +251,8 @@ class _Tried:
                 said=left.said if left else "",
                 succeeded=bool(left.must_be) if left else None,
                 damage_kind=state.damage_kind,
+                stray_files=tuple(left.stray_files) if left else (),
+                stray_processes=tuple(left.stray_processes) if left else (),
             )
         )
 
