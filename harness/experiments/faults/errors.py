@@ -34,6 +34,7 @@ _SAID_AT_MOST = 200  # characters of an error
 _NEVER = 10**9  # the number of a call that no save makes
 # A save that waits for a thread that an error has ended waits for ever.
 _SAVE_AT_MOST_S = 20.0
+_UNDISTURBED = 8  # openings with two saves, to learn what they leave
 _GAVE_UP = 75  # the exit status of a process whose save did not end
 
 
@@ -84,7 +85,10 @@ class Errors:
         self._struck = self._new_state(self._expected)
         # A method that saves a copy of the struck state once more must not pass.
         self._next = self._new_state(lefts.next_of(self._expected))
-        self._usual = self._usual_names()
+        self._usual: set[str] = set()
+        self._usual_bytes: list[int] = []
+        for _ in range(_UNDISTURBED):
+            self._save_undisturbed()
         self._resident_bytes: list[int] = []
 
     def _new_state(self, name: str) -> Leaves:
@@ -110,20 +114,26 @@ class Errors:
 
     @property
     def grew_bytes(self) -> int:
-        """Return by how much the memory of this process grew from the first hit to the last."""
-        if not self._resident_bytes:
-            return 0
-        return max(0, self._resident_bytes[-1] - self._resident_bytes[0])
+        """Return by how much memory grew from the first hit to the last.
 
-    def _usual_names(self) -> set[str]:
-        """Return the patterns of the names that two undisturbed saves leave."""
+        That of as many undisturbed saves does not count.
+        """
+        repeated = len(self._resident_bytes) - 1
+        if repeated < 1:
+            return 0
+        grew = self._resident_bytes[-1] - self._resident_bytes[0]
+        usual = (self._usual_bytes[-1] - self._usual_bytes[0]) / (_UNDISTURBED - 1)
+        return max(0, int(grew - repeated * max(0.0, usual)))
+
+    def _save_undisturbed(self) -> None:
+        """Save twice, and note which names and how much memory that leaves."""
         folder = self._folder()
         with self._opened(folder) as subject:
             self._save(subject, folder / NEWER)
             self._save(subject, folder / NEXT)
-        names = left_behind.patterns({**self._before, **trees.read_settled(folder)})
+        self._usual |= left_behind.patterns({**self._before, **trees.read_settled(folder)})
         storage.remove_tree(folder)
-        return names
+        self._usual_bytes.append(left_behind.resident_bytes())
 
     def _counts(self) -> dict[Struck, int]:
         """Return how many calls of each family one undisturbed save makes."""

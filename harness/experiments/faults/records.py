@@ -121,7 +121,8 @@ class ErrorsRecord(StageRecord):
 
     `hit` counts the errors that hit a call. `not_done` says why none was tried; empty where they
     were. The memory of the process grew by `grew_bytes` while `repeated` of them followed the first
-    one. They are those of the last process, where a save has ended others.
+    one, beyond what as many undisturbed saves add. They are those of the last process, where a save
+    has ended others.
     """
 
     kind: Literal["errors"]
