@@ -13,6 +13,7 @@ from harness.analysis.compared import Fewest, Rank
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
+from harness.experiments.faults import cells
 from harness.experiments.faults.records import (
     ON_DISK,
     WORST_FIRST,
@@ -28,70 +29,11 @@ from harness.experiments.faults.records import (
     Verdict,
 )
 
-_NOT_DONE = "not done"
 _ON_DISK: tuple[Strike, ...] = tuple(ON_DISK.values())
 STRIKES: tuple[Strike, ...] = (
     *("kill", "power loss", *_ON_DISK),
     *("error", "damage", "preemption"),
 )
-
-
-def _counted(name: str) -> Callable[[Any], str]:
-    """Return how a table shows the verdicts of one kind of strike: the worst, and how often."""
-
-    def shown(row: FaultsRow) -> str:
-        counts: dict[str, int] | None = getattr(row, f"{name}_verdicts")
-        if not counts:
-            return text.NOTHING
-        worst: str = getattr(row, name)
-        return worst if worst == "safe" else f"{worst} {counts[worst]}/{sum(counts.values())}"
-
-    return shown
-
-
-def _on_disk(file_system: str) -> Callable[[Any], str]:
-    """Return how a table shows the verdicts on one file system, or that there are none."""
-    verdicts = _counted(_field(ON_DISK[file_system]))
-
-    def shown(row: FaultsRow) -> str:
-        return _NOT_DONE if file_system in (row.not_on_disks or {}) else verdicts(row)
-
-    return shown
-
-
-def _field(strike: str) -> str:
-    """Return the name of a strike's column."""
-    return strike.replace(" ", "_")
-
-
-def _of_errors(row: FaultsRow) -> str:
-    """Return how a table shows the verdicts on errors, or that none was tried."""
-    is_done = row.error_verdicts or not row.not_struck
-    return _counted("error")(row) if is_done else _NOT_DONE
-
-
-def _of_real_kills(row: FaultsRow) -> str:
-    """Return how a table shows how many real kills were as predicted, or that there was none."""
-    if not row.real_kills:
-        return _NOT_DONE if row.not_struck else text.NOTHING
-    if row.as_predicted is None:
-        return text.NOTHING
-    of_ordered = f" of {row.real_kills + row.not_reached}" if row.not_reached else ""
-    return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
-
-
-def _of_next_saves(row: FaultsRow) -> str:
-    if not row.next_broken:
-        return text.NOTHING if row.next_fails is None else str(row.next_fails)
-    return f"{row.next_fails}, {row.next_broken} not noticed"
-
-
-def _of_left_behind(row: FaultsRow) -> str:
-    counts = [("files", row.left_files), ("processes", row.left_processes)]
-    words = [f"{name} {count}/{row.next_saves}" for name, count in counts if count]
-    if row.left_memory_bytes:
-        words.append(f"{text.size(row.left_memory_bytes)} of memory")
-    return ", ".join(words) or text.NOTHING
 
 
 def _worst_verdict(strike: str) -> Rank:
@@ -106,7 +48,7 @@ def _worst_column(
         f"the worst verdict of any {strike}. A table adds how many of the states have it",
         default="",
         heading=heading or strike,
-        text=shown or _counted(name),
+        text=shown or cells.counted(name),
         left_aligned=True,
         compared=_worst_verdict(strike),
     )
@@ -114,7 +56,7 @@ def _worst_column(
 
 def _disk_column(file_system: str) -> Any:
     strike = ON_DISK[file_system]
-    text_of = _on_disk(file_system)
+    text_of = cells.on_disk(file_system)
     return column(
         f"the worst verdict of any {strike}, a real one that is cut block write by block write. A "
         "table adds how many of the directories have it",
@@ -141,7 +83,7 @@ class FaultsRow(Row):
     power_loss_on_ext4: str = _disk_column("ext4")
     power_loss_on_xfs: str = _disk_column("xfs")
     power_loss_on_btrfs: str = _disk_column("btrfs")
-    error: str = _worst_column("error of a system call", "error", "error", _of_errors)
+    error: str = _worst_column("error of a system call", "error", "error", cells.of_errors)
     damage: str = _worst_column("damage", "damage")
     preemption: str = _worst_column("SIGTERM", "preemption", "SIGTERM")
     kill_verdicts: dict[str, int] | None = column(
@@ -179,7 +121,7 @@ class FaultsRow(Row):
         "did not end, or reported success and its checkpoint did not come back. A table adds how "
         "many times the last one",
         heading="next save fails",
-        text=_of_next_saves,
+        text=cells.of_next_saves,
         shown=lambda rows: any(row.next_fails for row in rows),
         compared=Fewest("next saves that fail"),
     )
@@ -193,8 +135,8 @@ class FaultsRow(Row):
         "once the next save has ended and the method is closed. A table names processes and memory "
         "too",
         heading="left behind",
-        text=_of_left_behind,
-        shown=lambda rows: any(_of_left_behind(row) != text.NOTHING for row in rows),
+        text=cells.of_left_behind,
+        shown=lambda rows: any(cells.of_left_behind(row) != text.NOTHING for row in rows),
         left_aligned=True,
         compared=Fewest("failed saves that leave files behind"),
     )
@@ -215,7 +157,7 @@ class FaultsRow(Row):
         "how many of them left exactly the files that their calls predict. A table adds how many "
         "there were, and how many were ordered where a save came to its end before its kill",
         heading="predicted",
-        text=_of_real_kills,
+        text=cells.of_real_kills,
     )
     not_as_predicted: int | None = column(
         "how many of them left other files than their calls predict",
@@ -290,7 +232,7 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
 def _add_strike(row: FaultsRow, strike: Strike, struck: Sequence[StruckRecord]) -> None:
     if not struck:
         return
-    name = _field(strike)
+    name = cells.field(strike)
     verdicts = [record.verdict for record in struck]
     setattr(row, name, worst_of(verdicts))
     setattr(row, f"{name}_verdicts", dict(Counter(verdicts)))

@@ -1,0 +1,71 @@
+"""The texts of the cells of a row of struck saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.analysis import text
+from harness.experiments.faults.records import ON_DISK
+
+_NOT_DONE = "not done"
+
+
+def counted(name: str) -> Callable[[Any], str]:
+    """Return how a table shows the verdicts of one kind of strike: the worst, and how often."""
+
+    def shown(row: Any) -> str:
+        counts: dict[str, int] | None = getattr(row, f"{name}_verdicts")
+        if not counts:
+            return text.NOTHING
+        worst: str = getattr(row, name)
+        return worst if worst == "safe" else f"{worst} {counts[worst]}/{sum(counts.values())}"
+
+    return shown
+
+
+def on_disk(file_system: str) -> Callable[[Any], str]:
+    """Return how a table shows the verdicts on one file system, or that there are none."""
+    verdicts = counted(field(ON_DISK[file_system]))
+
+    def shown(row: Any) -> str:
+        return _NOT_DONE if file_system in (row.not_on_disks or {}) else verdicts(row)
+
+    return shown
+
+
+def field(strike: str) -> str:
+    """Return the name of a strike's column."""
+    return strike.replace(" ", "_")
+
+
+def of_errors(row: Any) -> str:
+    """Return how a table shows the verdicts on errors, or that none was tried."""
+    is_done = row.error_verdicts or not row.not_struck
+    return counted("error")(row) if is_done else _NOT_DONE
+
+
+def of_real_kills(row: Any) -> str:
+    """Return how a table shows how many real kills were as predicted, or that there was none."""
+    if not row.real_kills:
+        return _NOT_DONE if row.not_struck else text.NOTHING
+    if row.as_predicted is None:
+        return text.NOTHING
+    of_ordered = f" of {row.real_kills + row.not_reached}" if row.not_reached else ""
+    return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
+
+
+def of_next_saves(row: Any) -> str:
+    """Return how many next saves failed, and how many of these reported success."""
+    if not row.next_broken:
+        return text.NOTHING if row.next_fails is None else str(row.next_fails)
+    return f"{row.next_fails}, {row.next_broken} not noticed"
+
+
+def of_left_behind(row: Any) -> str:
+    """Return after how many failed saves files and processes are left, and how much memory."""
+    counts = [("files", row.left_files), ("processes", row.left_processes)]
+    words = [f"{name} {count}/{row.next_saves}" for name, count in counts if count]
+    if row.left_memory_bytes:
+        words.append(f"{text.size(row.left_memory_bytes)} of memory")
+    return ", ".join(words) or text.NOTHING
