@@ -28,6 +28,9 @@ Effect = Literal[
 
 _PREFIX = "/ckptbench/gate/"
 OFF: Final = "off"
+NEVER = 10**9
+"""The number of a call that no save makes, to have calls counted without striking any."""
+
 _ONCE = "once"
 _LASTING = "lasting"
 

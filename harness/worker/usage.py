@@ -71,6 +71,11 @@ def bytes_of_read_calls() -> int:
     return int(fields["rchar"])
 
 
+def resident_bytes() -> int:
+    """Return how much memory of this process is resident."""
+    return _memory_bytes(os.getpid(), "VmRSS")
+
+
 def descendants() -> list[int]:
     """Return every living process below this one, except the worker's helper that backs memory."""
     below: list[int] = []
@@ -88,8 +93,8 @@ def _read() -> Reading:
     used = resource.getrusage(resource.RUSAGE_SELF)
     read_bytes, written_bytes = _transferred_by([os.getpid(), *children])
     return Reading(
-        peak_bytes=_peak_bytes(os.getpid()),
-        children_peak_bytes=sum(_peak_bytes(child) for child in children),
+        peak_bytes=_memory_bytes(os.getpid(), "VmHWM"),
+        children_peak_bytes=sum(_memory_bytes(child, "VmHWM") for child in children),
         user_ns=int(used.ru_utime * 1e9),
         system_ns=int(used.ru_stime * 1e9),
         minor_faults=used.ru_minflt,
@@ -128,13 +133,14 @@ def _reset_peak(process: int) -> None:
         return
 
 
-def _peak_bytes(process: int) -> int:
+def _memory_bytes(process: int, name: str) -> int:
+    """Return a value of a process's memory, such as "VmHWM"; 0 where the process has ended."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
         return 0
     for line in lines:
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return 0
 

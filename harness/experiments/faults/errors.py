@@ -31,7 +31,6 @@ Leaves = Mapping[str, memoryview]
 FAMILIES: tuple[Struck, ...] = ("write", "fsync", "rename", "open", "close")
 _ERRORS: tuple[Effect, ...] = ("EIO", "ENOSPC")
 _SAID_AT_MOST = 200  # characters of an error
-_NEVER = 10**9  # the number of a call that no save makes
 # A save that waits for a thread that an error has ended waits for ever.
 _SAVE_AT_MOST_S = 20.0
 _UNDISTURBED = 8  # openings with two saves, to learn what they leave
@@ -133,7 +132,7 @@ class Errors:
             self._save(subject, folder / NEXT)
         self._usual |= left_behind.patterns({**self._before, **trees.read_settled(folder)})
         storage.remove_tree(folder)
-        self._usual_bytes.append(left_behind.resident_bytes())
+        self._usual_bytes.append(usage.resident_bytes())
 
     def _counts(self) -> dict[Struck, int]:
         """Return how many calls of each family one undisturbed save makes."""
@@ -141,7 +140,7 @@ class Errors:
         for family in FAMILIES:
             folder = self._folder()
             with self._opened(folder) as subject:
-                strikes.order(Strike(family, _NEVER, "EIO"))
+                strikes.order(Strike(family, strikes.NEVER, "EIO"))
                 self._save(subject, folder / NEWER)
                 strikes.call_off()
             counts[family] = strikes.read_report(self._report).seen
@@ -225,7 +224,7 @@ class Errors:
             stray_processes=left_behind.left_processes(processes),
         )
         lefts.store(self._recorded, left, tree)
-        self._resident_bytes.append(left_behind.resident_bytes())
+        self._resident_bytes.append(usage.resident_bytes())
 
     @contextmanager
     def _opened(self, folder: Path) -> Iterator[Subject]:

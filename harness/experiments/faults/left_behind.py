@@ -1,4 +1,4 @@
-"""The things that a failed save leaves behind: files beside the checkpoints, processes, memory.
+"""The things that a failed save leaves behind: files beside the checkpoints, and processes.
 
 They are looked for when the method has saved once more and is closed, because it may clean up then.
 """
@@ -39,13 +39,6 @@ def left_processes(before: Iterable[int]) -> tuple[str, ...]:
         if not living or time.monotonic() > deadline_s:
             return living
         time.sleep(_LOOK_S)
-
-
-def resident_bytes() -> int:
-    """Return how much memory of this process is resident."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    line = next(line for line in lines if line.startswith("VmRSS:"))
-    return int(line.split()[1]) * 1024
 
 
 def _pattern(name: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from harness.durability.crashes import thinned
 from harness.experiments.killed_rank.records import UNDISTURBED
+from harness.wire import strikes
 from harness.wire.case import Case
 from harness.wire.folders import Folders
 
-_FAR = 1_000_000_000
 _ORDER = "order.json"
 
 
@@ -41,7 +41,7 @@ class Order:
 
 def undisturbed(limit_s: float) -> Order:
     """Return the order of a save whose calls are only counted."""
-    return Order(UNDISTURBED, "change", _FAR, "kill-group", limit_s)
+    return Order(UNDISTURBED, "change", strikes.NEVER, "kill-group", limit_s)
 
 
 def orders(changes: int, writes: int, at_most: int, limit_s: float) -> list[Order]:
