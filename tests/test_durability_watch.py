@@ -31,6 +31,7 @@ class Session:
     obstacle: str | None = None
     breakage: str = ""
     in_memory: str | None = None
+    alone: set[str] = field(default_factory=set)
     known: set[tuple[str, str]] = field(default_factory=set)
     records: list[Record] = field(default_factory=list)
     jobs_run: list[list[str]] = field(default_factory=list)
@@ -42,6 +43,10 @@ class Session:
     @property
     def cases(self) -> Sequence[Case]:
         return self.traced_cases
+
+    def sharing(self, cases: Sequence[Case]) -> Sequence[Sequence[Case]]:
+        together = [case for case in cases if case.id not in self.alone]
+        return [together, *([case] for case in cases if case.id in self.alone)]
 
     def announce(self, text: str) -> None:
         assert text == "system calls"
@@ -57,7 +62,7 @@ class Session:
         if self.breakage:
             return self.breakage
         saves_folder = self.scratch / "saves"
-        saves_folder.mkdir()
+        saves_folder.mkdir(exist_ok=True)
         saves = [
             f"root = {str(saves_folder / case.id)!r}; os.mkdir(root)\n"
             f"marks.mark({case.id!r}, 'begin')\n"
@@ -95,6 +100,14 @@ def test_one_job_judges_every_case(tmp_path: Path) -> None:
     safe = ("at return", "every file and every name was flushed before save returned")
     assert session.verdicts() == {SAVED.id: safe, OTHER.id: safe}
     assert session.jobs_run == [[SAVED.id, OTHER.id]]
+
+
+def test_a_case_that_changes_its_process_is_traced_alone(tmp_path: Path) -> None:
+    require_strace()
+    session = Session(tmp_path, alone={SAVED.id})
+    watch_saves(session)
+    assert session.jobs_run == [[OTHER.id], [SAVED.id]]
+    assert list(session.verdicts()) == [OTHER.id, SAVED.id]
 
 
 @pytest.mark.usefixtures("_can_trace")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import Measure, Measured, faulty, planned
+from traced_saves import require_strace
 
 from harness.run import store
 from harness.worker.guards import neighbours
@@ -61,6 +62,13 @@ def test_a_panic_is_its_own_row_alone(measured: Measured) -> None:
     row = measured.row("double[fault=panic]")
     assert (row.status, row.phase) == ("failed", "save")
     assert row.reason == "CancelledError: the double was asked to panic"
+
+
+def test_a_flush_that_one_method_patched_is_watched_in_another(measure: Measure) -> None:
+    require_strace()
+    plan = [faulty("patched-flush", traced=True), faulty("renamed", traced=True)]
+    found = measure(plan)
+    assert found.row("double[fault=renamed]").data_durability == "at return"
 
 
 @pytest.mark.parametrize("fault", ["patched-flush", "busy-thread"])

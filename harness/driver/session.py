@@ -294,6 +294,12 @@ class _SlotSession:
         wanted = {item.case.id for item in self._at.unit.items if item.traced}
         return [case for case in self.cases if case.id in wanted]
 
+    def sharing(self, cases: Sequence[Case]) -> list[list[Case]]:
+        alone = self._ledger.progress.alone
+        together = [case for case in cases if case.id not in alone]
+        apart = [[case] for case in cases if case.id in alone]
+        return [together, *apart] if together else apart
+
     @property
     def scratch(self) -> Path:
         return self._session.scratch

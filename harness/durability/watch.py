@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness.durability import strace
@@ -20,7 +21,12 @@ def watch_saves(session: ExperimentSession) -> None:
     if session.slot > 0 or not cases:
         return
     session.announce("system calls")
-    log = session.jobs / "strace.log"
+    for number, sharing in enumerate(session.sharing(cases)):
+        _watch_saves_of(session, sharing, session.jobs / f"strace-{number}.log")
+
+
+def _watch_saves_of(session: ExperimentSession, cases: Sequence[Case], log: Path) -> None:
+    """Watch one save of each of some cases that share a process."""
     obstacle = _trace(session, cases, log)
     recording = Recording(log) if obstacle is None else None
     volatile = session.volatile()
@@ -35,7 +41,7 @@ def watch_saves(session: ExperimentSession) -> None:
         session.add(record if volatile is None else never(record, volatile))
 
 
-def _trace(session: ExperimentSession, cases: list[Case], log: Path) -> str | None:
+def _trace(session: ExperimentSession, cases: Sequence[Case], log: Path) -> str | None:
     """Run one job on the cases under strace, and return the reason if that is impossible."""
     obstacle = session.out_of_sight() or strace.available()
     if obstacle is not None:

@@ -30,6 +30,12 @@ class ExperimentSession(Protocol):
     def traced_cases(self) -> Sequence[Case]:
         """Those of them whose saves the suite wants to be watched at the system calls."""
 
+    def sharing(self, cases: Sequence[Case]) -> Sequence[Sequence[Case]]:
+        """Return the cases in groups that may share a process.
+
+        One that has changed its process for others is alone.
+        """
+
     @property
     def scratch(self) -> Path:
         """The run's scratch directory."""
