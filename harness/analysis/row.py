@@ -193,16 +193,16 @@ class Row:
         return True
 
     def take_findings(self, findings: Iterable[FindingRecord]) -> None:
-        """Take over what guards saw. Of a guard's findings of several processes, the first counts.
+        """Take over what guards saw. Of a guard's findings of one weight, the first counts.
 
-        A failed row has no number that could be marked.
+        Several processes and ranks write them. A failed row has no number that could be marked.
         """
         if self.status != "ok":
             return
-        first = {finding.guard: finding for finding in reversed(list(findings))}
-        for guard in sorted(first):
-            told = self.marks if first[guard].weight == "mark" else self.remarks
-            told.append(printable(first[guard].sentence))
+        first = {(each.guard, each.weight): each for each in reversed(list(findings))}
+        for guard, weight in sorted(first):
+            told = self.marks if weight == "mark" else self.remarks
+            told.append(printable(first[guard, weight].sentence))
 
     def interrupt(self, doing: str = "measured") -> None:
         """Say that the run ended before the row had its result."""

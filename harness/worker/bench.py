@@ -82,7 +82,7 @@ class Bench:
     _sums: unchanged_state.Sums | None = None
     _has_closed: bool = False  # a method, since the present task began
     _threads_of: dict[str, set[int]] = field(default_factory=dict)  # by case
-    _found: set[tuple[str, str]] = field(default_factory=set)
+    _found: set[tuple[str, str, Weight]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.checkpoints = Checkpoints(self.folders, self.world)
@@ -238,6 +238,7 @@ class Bench:
 
         def check(task: Task) -> None:
             self.output.enter("finished")
+            self.thread_errors.raise_first()
             self.checkpoints.check_kept(task.case)
 
         self.attempt(entries, check)
@@ -294,10 +295,10 @@ class Bench:
             self.output.write(changed(record, ranks=self.world.size))
 
     def write_finding(self, case: Case, guard: str, weight: Weight, sentence: str) -> None:
-        """Write what a guard saw of a case on this rank. It is written once a process."""
-        if (case.id, guard) in self._found or not self.guards(guard):
+        """Write what a guard saw of a case on this rank. A process writes one of each weight."""
+        if (case.id, guard, weight) in self._found or not self.guards(guard):
             return
-        self._found.add((case.id, guard))
+        self._found.add((case.id, guard, weight))
         record = FindingRecord(
             kind="finding", **self.identity(case), guard=guard, weight=weight, sentence=sentence
         )
@@ -328,6 +329,7 @@ class Bench:
         results = []
         for index, entry in entries:
             self.output.task(index)
+            self.thread_errors.leave_out(self._threads_of_others(self.job.tasks[index].case))
             surroundings = Surroundings.now()
             threads = neighbours.threads()
             self._has_closed = False
@@ -340,19 +342,23 @@ class Bench:
                 if repair is not None:
                     repair()
                 self.checkpoints.remove_unfinished()
+            case = self.job.tasks[index].case
+            self._threads_of.setdefault(case.id, set()).update(neighbours.threads() - threads)
             if self.guards(neighbours.NAME):
-                self._look_at_surroundings(self.job.tasks[index].case, surroundings, threads)
+                self._look_at_surroundings(case, surroundings)
+        self.thread_errors.leave_out(set().union(*self._threads_of.values()))
         return results
 
-    def _look_at_surroundings(
-        self, case: Case, before: Surroundings, threads_before: set[int]
-    ) -> None:
+    def _threads_of_others(self, case: Case) -> set[int]:
+        """Return the threads that other cases than this one have started."""
+        others = [threads for owner, threads in self._threads_of.items() if owner != case.id]
+        return set().union(*others)
+
+    def _look_at_surroundings(self, case: Case, before: Surroundings) -> None:
         """Raise MustBeAlone if a case has changed the process, and others share it."""
-        of_case = self._threads_of.setdefault(case.id, set())
-        of_case |= neighbours.threads() - threads_before
         now = Surroundings.now()
         changes = before.changes(now)
-        if self._has_closed and neighbours.are_busy(of_case):
+        if self._has_closed and neighbours.are_busy(self._threads_of[case.id]):
             changes.append("the load of the processors by threads that it left")
         if not self.world.any(bool(changes)):
             return

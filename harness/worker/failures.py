@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from harness.wire.case import Task
 from harness.worker.output import Output
@@ -20,31 +20,44 @@ class BackgroundError(Exception):
 
 
 class ThreadErrors:
-    """The exceptions that ended threads of this process. Python itself would only print them."""
+    """The exceptions that ended threads of this process. Python itself would only print them.
+
+    A thread of one method may die while another one is measured. Its error then waits until its own
+    method is at work again.
+    """
 
     def __init__(self) -> None:
-        self._errors: list[str] = []
+        self._errors: list[tuple[int, str]] = []  # with the kernel's number of the thread
+        self._of_others: Collection[int] = ()
 
     def watch(self) -> None:
         """Collect the errors of all threads from now on."""
 
         def collect(ended: threading.ExceptHookArgs) -> None:
             error = ended.exc_value
-            self._errors.append(describe(error) if error else ended.exc_type.__name__)
+            text = describe(error) if error else ended.exc_type.__name__
+            self._errors.append((threading.get_native_id(), text))
 
         threading.excepthook = collect
 
+    def leave_out(self, threads: Collection[int]) -> None:
+        """From now on, leave out the errors of these threads, which are other methods'."""
+        self._of_others = threads
+
     def raise_first(self) -> None:
-        """Raise BackgroundError if a thread has died since the last call."""
-        if self._errors:
-            error = self._errors.pop(0)
+        """Raise BackgroundError if a thread of the method at work has died since the last call."""
+        for died in self._errors:
+            thread, error = died
+            if thread in self._of_others:
+                continue
+            self._errors.remove(died)
             raise BackgroundError(
                 f"exception in a background thread: {error}; staged() or finished() must raise it"
             )
 
     def clear(self) -> None:
-        """Forget the errors, because the case they belong to has failed already."""
-        self._errors.clear()
+        """Forget the errors of the method at work, because it has failed already."""
+        self._errors = [died for died in self._errors if died[0] in self._of_others]
 
 
 def record_failure(

@@ -218,5 +218,36 @@ class LostError(Fault):
         return pending
 
 
+class DiesInTraining(Fault):
+    """Fail in a thread while the training goes on and no method is at work."""
+
+    name = "dies-in-training"
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        self.saves += 1
+        if self.saves > 1:
+            return pending
+        may_fail = threading.Event()
+
+        def fail_later() -> None:
+            may_fail.wait()
+            _fail()
+
+        thread = threading.Thread(target=fail_later)
+        thread.start()
+        update = self.framework.update
+
+        def fail_and_update(state: State) -> None:
+            vars(self.framework).pop("update", None)
+            may_fail.set()
+            thread.join()
+            update(state)
+
+        vars(self.framework)["update"] = fail_and_update
+        return pending
+
+
 def _fail() -> None:
     raise OSError("the double's background work failed")

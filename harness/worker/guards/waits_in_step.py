@@ -9,7 +9,7 @@ taken as long as most of them say so, so that the difference has an interval.
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from harness.worker.bench import Bench
@@ -51,12 +51,11 @@ def train_beside_raw(bench: Bench, size_bytes: int) -> int:
     bench.forget_digests()
     bench.framework.gradients(bench.state)
     bench.framework.synchronize(bench.state)
-    writer = threading.Thread(target=bench.ceiling.write_share, args=(size_bytes,))
     bench.world.barrier()
-    writer.start()
-    update_ns = timed_update(bench)
-    writer.join()
-    bench.thread_errors.raise_first()
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        writing = writer.submit(bench.ceiling.write_share, size_bytes)
+        update_ns = timed_update(bench)
+        writing.result()
     return bench.world.maximum(update_ns)
 
 
