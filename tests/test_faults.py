@@ -32,6 +32,11 @@ REASONS = {
     "late-buffers": ("verify", r"leaves differ from the saved state: buffers/"),
     "truncated": ("load", r"EOFError: the file ends at byte \d+, 1 bytes early"),
     "late-work": ("finished", r"rank-0.bin changed after finished\(\) had returned"),
+    "removes-later": ("finished", r"extra.tmp changed after finished\(\) had returned"),
+    "elsewhere": (
+        "ceiling",
+        r"^StrayFiles: symbolic links lead out of the checkpoint \(checkpoint\); all of its bytes",
+    ),
     "left-open": (
         "finished",
         r"rank-0.bin was still open for writing after finished\(\) had returned",
@@ -39,6 +44,10 @@ REASONS = {
     "stray": ("ceiling", r"left left-behind.tmp beside the checkpoint"),
     "background-error": ("finished", r"OSError: the double's background work failed"),
     "lost-error": (
+        "ceiling",
+        r"exception in a background thread: OSError: the double's background work failed",
+    ),
+    "dies-in-training": (
         "ceiling",
         r"exception in a background thread: OSError: the double's background work failed",
     ),

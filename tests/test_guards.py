@@ -31,6 +31,11 @@ TOO_FEW_BYTES = r"^TooFewBytes: the files hold \d+ bytes, but \d+ random bytes w
 CAUGHT = {
     "lost-no-space": ((drawn_saves.NAME,), "load", r"EOFError: the file ends at byte \d+"),
     "stale-buffer": ((drawn_saves.NAME,), "verify", r"^Mismatch: \d+ of \d+ leaves differ"),
+    "spoils-previous": (
+        (drawn_saves.NAME,),
+        "load",
+        r"^EOFError: the file ends at byte \d+",
+    ),
     "hole": ((drawn_saves.NAME, fresh_bits.NAME), "ceiling", TOO_FEW_BYTES),
     "stub": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
     "seed-and-step": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),

@@ -160,3 +160,22 @@ def test_a_method_that_needs_a_process_of_its_own_has_one_for_every_interval() -
         timed(planned(), every) for every in (4, 1)
     ]
     assert [len(unit.items) for unit in group(plan)] == [1, 1, 2]
+
+
+def test_a_timed_checkpoint_is_loaded_too(measure: Measure) -> None:
+    plan = [timed(planned()), timed(faulty("spoils-previous"))]
+    honest, spoiling = measure(plan).rows
+    assert (honest.status, honest.reason, honest.verified) == ("ok", "", True)
+    assert (spoiling.status, spoiling.phase) == ("failed", "load")
+    assert spoiling.reason.startswith("EOFError: the file ends at byte")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("hard-link", ""), ("stub", "TooFewBytes: "), ("stray", "StrayFiles: ")],
+)
+def test_a_timed_checkpoint_is_looked_at(measure: Measure, fault: str, reason: str) -> None:
+    (found,) = measure([timed(faulty(fault))]).rows
+    assert found.reason.startswith(reason)
+    assert found.status == ("failed" if reason else "ok")
+    assert len(found.remarks) == (0 if reason else 1)

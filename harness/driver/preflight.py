@@ -27,6 +27,9 @@ from harness.run.plan import PlannedCase
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
+_REMOTE = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
+)
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 # The peak of one rank in units of its state: the state, a method's copy of it (a snapshot or a
@@ -96,6 +99,11 @@ def compresses(path: Path) -> bool:
     mount = mount_of(path)
     options = mount.options.split(",")
     return mount.type in _MAY_COMPRESS or any(each.startswith("compress") for each in options)
+
+
+def is_remote(path: Path) -> bool:
+    """Return whether a server keeps the files below `path`, and so may set their times itself."""
+    return mount_of(path).type in _REMOTE
 
 
 def direct_io(path: Path) -> str | None:

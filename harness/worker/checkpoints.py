@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.wire.case import Case
 from harness.wire.folders import Folders
 from harness.worker import storage
-from harness.worker.guards import stored_pages
+from harness.worker.guards import drawn_saves, stored_pages
 from harness.worker.kept import Kept, read_kept, write_kept
 from harness.worker.world import World
 
@@ -50,6 +50,13 @@ class Checkpoints:
     def hold(self, path: Path) -> None:
         """Let a checkpoint stay when the case of another one fails."""
         self._unfinished.discard(path)
+
+    def draw(self, reservoir: drawn_saves.Reservoir, checkpoint: Kept) -> None:
+        """Draw whether a checkpoint will be loaded, now that it is written. Remove another one."""
+        self.hold(checkpoint.path)
+        removed = reservoir.offer(checkpoint)
+        if removed is not None:
+            self.discard(removed.path)
 
     def remove_unfinished(self) -> None:
         """Remove the checkpoints of a case that failed."""

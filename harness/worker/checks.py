@@ -31,18 +31,38 @@ class NotFromMemory(Exception):
     """A load that declares to restore from memory read the files."""
 
 
-def check_finished(path: Path, fingerprint: storage.Fingerprint) -> None:
+def check_finished(
+    path: Path, fingerprint: storage.Fingerprint, keeps_times: bool = True
+) -> list[str]:
     """Raise LateWork if a checkpoint changed since its fingerprint was taken.
 
-    Raise StrayFiles if files lie beside it, or elsewhere behind a symbolic link.
+    Raise StrayFiles if files lie beside it, or elsewhere behind a symbolic link. Where the file
+    system does not keep times, a file with another time alone proves nothing. Return such files.
     """
     now = storage.fingerprint(path)
-    changed = [name for name, seen in now.items() if fingerprint.get(name) != seen]
+    names = sorted(now.keys() | fingerprint.keys())
+    changed = [name for name in names if fingerprint.get(name) != now.get(name)]
+    touched = []
+    if not keeps_times:
+        touched = [name for name in changed if _has_same_size(now, fingerprint, name)]
+        changed = [name for name in changed if name not in touched]
     if changed:
         raise LateWork(
             f"{listed(changed)} changed after finished() had returned; "
             "finished() must wait until nothing writes any more"
         )
+    _check_no_stray(path)
+    return touched
+
+
+def _has_same_size(now: storage.Fingerprint, before: storage.Fingerprint, name: str) -> bool:
+    if name not in before or name not in now:
+        return False
+    return before[name].size_bytes == now[name].size_bytes
+
+
+def _check_no_stray(path: Path) -> None:
+    """Raise StrayFiles if files lie beside a checkpoint, or elsewhere behind a symbolic link."""
     stray = sorted(entry.name for entry in path.parent.iterdir() if entry != path)
     if stray:
         raise StrayFiles(

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Method, Pending
-from harness.wire.case import Case
-from harness.wire.records import KeptRecord
+from harness.wire.case import Case, Task
+from harness.wire.records import FileEntry, KeptRecord
 from harness.worker import storage, usage
 from harness.worker.bench import Bench, load_class
-from harness.worker.checks import check_finished, check_nothing_open
+from harness.worker.checks import check_finished, check_no_files, check_nothing_open
 from harness.worker.clock import now_ns
+from harness.worker.guards import fresh_bits
 from harness.worker.guards.waits_in_step import timed_update
 from harness.worker.kept import Kept
 from harness.worker.timing import no_collection
-from harness.worker.verify import Digests
+from harness.worker.verify import Digests, listed
 
 LATE_WORK_WAIT_S = 0.1
+_HARD_LINKS = "files of its checkpoints have several names (hard links), and count once"
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,38 @@ def timed_save(bench: Bench, method: Method[Any], path: Path) -> SaveTimes:
         finished_ns=finished - finishing,
         sync_ns=timed_sync(bench, [path]),
     )
+
+
+def check_saved(
+    bench: Bench,
+    task: Task,
+    path: Path,
+    fingerprint: storage.Fingerprint,
+    files: Sequence[FileEntry],
+) -> None:
+    """Raise if a thread failed, or if a timed checkpoint changed late or holds too little.
+
+    `fingerprint` and `files` are those of the moment when it was durable.
+    """
+    check_quiet(bench, task.case, path, fingerprint)
+    if storage.has_hard_links(path):
+        bench.write_finding(task.case, "hard-links", "remark", _HARD_LINKS)
+    if not task.files:
+        check_no_files(files)
+    elif bench.guards(fresh_bits.NAME):
+        fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
+
+
+def check_quiet(bench: Bench, case: Case, path: Path, fingerprint: storage.Fingerprint) -> None:
+    """Raise BackgroundError, LateWork or StrayFiles if something was at work after a save."""
+    bench.thread_errors.raise_first()
+    touched = check_finished(path, fingerprint, bench.ceiling.storage.keeps_times)
+    if touched:
+        sentence = (
+            f"the time of {listed(touched)} changed after finished() had returned; the server "
+            "may have set it, or something may still have written"
+        )
+        bench.write_finding(case, "late-times", "mark", sentence)
 
 
 def timed_sync(bench: Bench, paths: Sequence[Path]) -> int:
@@ -172,8 +206,7 @@ def save_for_loaders(
     with bench.phase("finished"):
         # Its destructor may still write, and such a write must be seen.
         del pending
-        bench.thread_errors.raise_first()
-        check_finished(path, fingerprint)
+        check_quiet(bench, case, path, fingerprint)
     bench.checkpoints.keep(case, [*drawn, Kept(path, expected, pages)])
     record = KeptRecord(
         kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role

@@ -37,7 +37,16 @@ _libc.mmap.argtypes = [
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
-Fingerprint = dict[str, tuple[int, int]]  # file name -> (bytes, modification time in nanoseconds)
+
+class Seen(NamedTuple):
+    """A file as it is at one moment."""
+
+    size_bytes: int
+    modified_ns: int
+
+
+Fingerprint = dict[str, Seen]
+"""The files of a checkpoint at one moment, by name."""
 
 
 class _DeviceActivity(NamedTuple):
@@ -82,7 +91,12 @@ def inventory(path: Path) -> tuple[FileEntry, ...]:
 
 
 def links_outside(path: Path) -> list[str]:
-    """Return the symbolic links of a checkpoint that lead out of it, by their names inside it."""
+    """Return the symbolic links of a checkpoint that lead out of it, by their names inside it.
+
+    The checkpoint itself may be a link into the folder in which it lies.
+    """
+    if path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
+        return [path.name]
     root = path.resolve()
     links = [entry for entry in (path, *path.rglob("*")) if entry.is_symlink()]
     outside = [link for link in links if not link.resolve().is_relative_to(root)]
@@ -102,7 +116,7 @@ def total_bytes(files: Iterable[FileEntry]) -> int:
 def fingerprint(path: Path) -> Fingerprint:
     """Return the size and modification time of each file, which change with every write."""
     stats = {name_inside(file, path): file.stat() for file in files_under(path)}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+    return {name: Seen(stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
 def sync_tree(path: Path) -> None:

@@ -27,6 +27,50 @@ class Truncated(Fault):
         return pending
 
 
+class SpoilsPrevious(Fault):
+    """Lose the end of the checkpoint before, each time that another one is saved."""
+
+    name = "spoils-previous"
+    previous: Path | None = None
+
+    def save(self, state: State, path: Path) -> Pending:
+        if self.previous is not None and self.previous.exists():
+            os.truncate(self.previous, self.previous.stat().st_size // 2)
+        pending = super().save(state, path)
+        self.previous = self.file(path, self.place.rank)
+        return pending
+
+
+class RemovesLater(Fault):
+    """Remove a file of its own in `close`, although the save has finished."""
+
+    name = "removes-later"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        self._extra = path / "extra.tmp"
+        self._extra.write_bytes(b"x")
+        return pending
+
+    def close(self) -> None:
+        self._extra.unlink(missing_ok=True)
+
+
+class Elsewhere(Fault):
+    """Write the checkpoint elsewhere, with a symbolic link in its place."""
+
+    name = "elsewhere"
+
+    def save(self, state: State, path: Path) -> Pending:
+        if self.place.rank == 0:
+            elsewhere = self.place.temporary / f"real-{path.parent.name}"
+            elsewhere.mkdir()
+            path.symlink_to(elsewhere)
+        while not path.exists():
+            time.sleep(0.001)
+        return super().save(state, path)
+
+
 class Stray(Fault):
     """Leave a file beside the checkpoint."""
 

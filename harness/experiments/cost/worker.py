@@ -13,18 +13,22 @@ from harness.wire.records import FileEntry, OverheadRecord
 from harness.worker import ranks, storage, usage, verify
 from harness.worker.bench import Bench, Entries
 from harness.worker.ceiling import median_ns
-from harness.worker.checks import check_finished, check_no_files
 from harness.worker.fence import Fence, is_disturbed
-from harness.worker.guards import drawn_saves, fresh_bits, waits_in_step
+from harness.worker.guards import drawn_saves, waits_in_step
 from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
-from harness.worker.saving import keep_checkpoint, overlapped_save, timed_open, timed_save
+from harness.worker.saving import (
+    check_saved,
+    keep_checkpoint,
+    overlapped_save,
+    timed_open,
+    timed_save,
+)
 from harness.worker.state import bytes_on_rank, measure_copies, state_record
 from harness.worker.trial import Trial
 
 _EMPTY_SAVES = 20
-_HARD_LINKS = "files of its checkpoints have several names (hard links), and count once"
 _FILES_AT_MOST = 16  # in a record that speaks for all ranks
 
 
@@ -78,7 +82,7 @@ class SaveTrial(Trial[Fence]):
         super().__init__(bench, task, size_bytes)
         self.copied_bytes = copied_bytes
         self._beside_raw_ns = beside_raw_ns
-        self._has_files = task.files
+        self._task = task
         draws = bench.guards(drawn_saves.NAME)
         self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
         bench.settle(size_bytes)
@@ -108,7 +112,8 @@ class SaveTrial(Trial[Fence]):
             fingerprint = storage.fingerprint(path)
             copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
-            self._check_saved(path, fingerprint, files)
+            check_saved(bench, self._task, path, fingerprint, files)
+            bench.check_unchanged()
         foreign_bytes = save.foreign_bytes()
         disturbed = is_disturbed(ceilings, conditions.quiet, foreign_bytes)
         record = SaveRecord(
@@ -127,22 +132,7 @@ class SaveTrial(Trial[Fence]):
             memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
         )
         self.report(record, sum_up_saves)
-        self._draw(Kept(path, expected))
-
-    def _check_saved(
-        self, path: Path, fingerprint: storage.Fingerprint, files: Sequence[FileEntry]
-    ) -> None:
-        """Raise if a thread failed, a file changed or holds too little, or the state changed."""
-        bench = self.bench
-        bench.thread_errors.raise_first()
-        check_finished(path, fingerprint)
-        if storage.has_hard_links(path):
-            bench.write_finding(self.case, "hard-links", "remark", _HARD_LINKS)
-        if not self._has_files:
-            check_no_files(files)
-        elif bench.guards(fresh_bits.NAME):
-            fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
-        bench.check_unchanged()
+        bench.checkpoints.draw(self._reservoir, Kept(path, expected))
 
     def keep(self) -> None:
         """Leave the drawn checkpoints for the loading process, and one of an untimed save."""
@@ -192,13 +182,6 @@ class SaveTrial(Trial[Fence]):
             updates.add(beside_raw_ns, bench.world.maximum(update_ns))
             bench.checkpoints.discard(path)
         bench.close_method(method)
-
-    def _draw(self, checkpoint: Kept) -> None:
-        """Draw whether a checkpoint will be loaded, now that it is written. Remove another one."""
-        self.bench.checkpoints.hold(checkpoint.path)
-        removed = self._reservoir.offer(checkpoint)
-        if removed is not None:
-            self.bench.checkpoints.discard(removed.path)
 
 
 def sum_up_saves(records: Sequence[SaveRecord]) -> SaveRecord:

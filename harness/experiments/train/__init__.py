@@ -21,6 +21,7 @@ def interval_in_words(every: int) -> str:
 
 EXPERIMENT = Experiment(
     name="train",
+    checks_timed_saves=True,
     question="How much slower does training get?",
     place=20,
     stages=(

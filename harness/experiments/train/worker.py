@@ -14,9 +14,11 @@ from harness.worker import ranks, storage
 from harness.worker.bench import Bench, Entries
 from harness.worker.clock import now_ns
 from harness.worker.fence import AGE_LIMIT_NS, DISTURBED_ABOVE
+from harness.worker.guards import drawn_saves
+from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
-from harness.worker.saving import keep_checkpoint, timed_sync
+from harness.worker.saving import check_saved, keep_checkpoint, timed_sync
 from harness.worker.state import measure_copies, state_record
 from harness.worker.timing import no_collection
 from harness.worker.trial import Trial
@@ -28,6 +30,7 @@ def run_steps(bench: Bench, entries: Entries) -> None:
     """Take every task's blocks of training in turn, then leave one checkpoint of each."""
     with bench.phase("train"):
         bench.train(STEPS_BEFORE_SAVING)
+        bench.add_fresh_bits()
         copies = measure_copies(bench)
 
     def prepare(task: Task) -> TrainingTrial:
@@ -100,10 +103,17 @@ class TrainingTrial(Trial[Pace]):
 
     def __init__(self, bench: Bench, task: Task, size_bytes: int) -> None:
         super().__init__(bench, task, size_bytes)
+        self._task = task
+        draws = bench.guards(drawn_saves.NAME)
+        self._reservoir = drawn_saves.Reservoir(task.checked_saves if draws else 0, bench.world)
         self.method = bench.open_method(self.case)
 
     def sample(self, fence: Pace) -> None:
-        """Train one block with checkpoints, between two blocks without."""
+        """Train one block with checkpoints, between two blocks without.
+
+        The first checkpoint may be drawn to be loaded, because only its state can be known without
+        a stop of the training.
+        """
         bench = self.bench
         every = self.case.every
         steps = CHECKPOINTS * every
@@ -111,14 +121,19 @@ class TrainingTrial(Trial[Pace]):
         with bench.phase("prepare"):
             paths = [bench.checkpoints.fresh() for _ in range(CHECKPOINTS)]
             bench.settle(self.size_bytes)
+            bench.add_fresh_bits()
             before = fence.before(steps)
+            expected = bench.digests()
             bench.forget_digests()
         with bench.timed("train") as block:
             block_ns = train_block(bench, self.method, paths, every, waits)
         sync_ns = timed_sync(bench, paths)
+        files = [storage.inventory(path) for path in paths]
+        fingerprints = [storage.fingerprint(path) for path in paths]
         after = fence.after(steps)
-        bench.thread_errors.raise_first()
-        files = storage.inventory(paths[-1])
+        with bench.phase("finished"):
+            for path, fingerprint, entries in zip(paths, fingerprints, files, strict=True):
+                check_saved(bench, self._task, path, fingerprint, entries)
         record = TrainingRecord(
             kind="training",
             **self.sample_fields(block, _differ(before.total_ns, after.total_ns)),
@@ -133,15 +148,16 @@ class TrainingTrial(Trial[Pace]):
             step_ns=tuple(waits.step_ns),
             plain_step_ns=before.step_ns + after.step_ns,
             sync_ns=sync_ns,
-            file_bytes=storage.total_bytes(files),
+            file_bytes=storage.total_bytes(files[-1]),
         )
         self.report(record, sum_up_blocks)
-        for path in paths:
+        bench.checkpoints.draw(self._reservoir, Kept(paths[0], expected))
+        for path in paths[1:]:
             bench.checkpoints.discard(path)
 
     def keep(self) -> None:
-        """Leave a checkpoint for the process that verifies it."""
-        keep_checkpoint(self.bench, self.case, self.method)
+        """Leave the drawn checkpoints, and one more, for the process that verifies them."""
+        keep_checkpoint(self.bench, self.case, self.method, self._reservoir.drawn)
 
 
 def train_block(
