@@ -17,6 +17,7 @@ import test_neighbours
 from conftest import faulty, measure_cases, planned
 
 from harness.analysis.row import Row
+from harness.driver.jobs import LEFT_BEHIND
 from harness.run import store
 from harness.run.plan import PlannedCase
 from harness.worker.guards import (
@@ -54,7 +55,8 @@ def expected(ranks: int) -> dict[str, Expected]:
     # A verdict has other words before the reason.
     for fault, (_, says) in test_faults.REASONS.items():
         # Of several ranks, the launcher has the last word on one that ends.
-        found[fault] = Expected("failed", says.removeprefix("^") if ranks == 1 else "")
+        pattern = says.removeprefix("^") if ranks == 1 else ""
+        found[fault] = Expected("failed", pattern, test_guards.GUARDS.get(fault, ()))
     for fault, (guards, _, says) in test_guards.CAUGHT.items():
         found[fault] = Expected("failed", says.removeprefix("^"), guards, {"checked_saves": 99})
     for fault in test_neighbours.CHANGED:
@@ -62,6 +64,8 @@ def expected(ranks: int) -> dict[str, Expected]:
         found[fault] = Expected(verdict, "for its whole process", (neighbours.NAME,))
     # Not every file system tells where holes are. Then the load gives zeros.
     found["hole"] = replace(found["hole"], says=f"{test_guards.TOO_FEW_BYTES[1:]}|Mismatch: ")
+    says = test_guards.HELD_BY_PROCESS.removeprefix("^")
+    found["held-by-process"] = Expected("failed", says, (LEFT_BEHIND,), {"own_process": True})
     found["late-read"] = Expected("failed", "LateValues", (late_values.NAME,))
     found["waits-in-update"] = Expected("waits", "", (waits_in_step.NAME,), {"processes": 2})
     in_memory = {"from_memory": True}

@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 from conftest import Measure, Measured, faulty, planned
 
+from harness.driver.jobs import EMPTY_FOLDER, LEFT_BEHIND
 from harness.experiments.cost.records import OpenedRecord
 from harness.run import store
 from harness.run.plan import PlannedCase
+from harness.worker.failures import THREAD_ERRORS
 from harness.worker.guards import (
+    cold_reads,
     drawn_saves,
     fresh_bits,
     late_values,
+    late_work,
     rank_views,
     stored_pages,
     unchanged_state,
@@ -27,6 +31,7 @@ from harness.worker.verify import Mismatch
 
 ALL_SAVES = 99
 TOO_FEW_BYTES = r"^TooFewBytes: the files hold \d+ bytes, but \d+ random bytes were put into the "
+HELD_BY_PROCESS = r"^Mismatch: \d+ of \d+ leaves differ from the saved state"
 # For each fault: the guards that catch it, the phase, and the reason.
 CAUGHT = {
     "lost-no-space": ((drawn_saves.NAME,), "load", r"EOFError: the file ends at byte \d+"),
@@ -50,7 +55,7 @@ CAUGHT = {
         r"^ChangedPages: rank-0.bin had other bytes at \d+ in the process that loads than when ",
     ),
     "link-outside": (
-        (),
+        (late_work.NAME, cold_reads.NAME),
         "ceiling",
         r"^StrayFiles: symbolic links lead out of the checkpoint \(rank-0.bin[^)]*\); all of its ",
     ),
@@ -59,6 +64,19 @@ CAUGHT = {
         "ceiling",
         r"^StateChanged: the save changed weights/.*; a save may only read the state$",
     ),
+}
+
+
+# The guards that catch other faults, which test_faults.py measures.
+GUARDS = {
+    "load-from-temporary": (EMPTY_FOLDER, cold_reads.NAME),
+    "load-from-memory": (cold_reads.NAME,),
+    "left-open": (late_work.NAME,),
+    "removes-later": (late_work.NAME, stored_pages.NAME),
+    "stray": (late_work.NAME,),
+    "elsewhere": (late_work.NAME,),
+    "lost-error": (THREAD_ERRORS,),
+    "dies-in-training": (THREAD_ERRORS,),
 }
 
 
@@ -90,9 +108,9 @@ def test_an_honest_method_beside_them_is_measured(guarded: Measured, name: str) 
     assert (row.marks, row.remarks) == ([], [])
 
 
-@pytest.mark.parametrize("fault", [fault for fault in CAUGHT if CAUGHT[fault][0]])
+@pytest.mark.parametrize("fault", [*CAUGHT, *GUARDS])
 def test_without_its_guard_the_mistake_gets_a_number(measure: Measure, fault: str) -> None:
-    guards, _, _ = CAUGHT[fault]
+    guards = GUARDS[fault] if fault in GUARDS else CAUGHT[fault][0]
     settings = store.Settings(without_guards=guards)
     row = measure([faulty(fault, checked_saves=ALL_SAVES)], settings=settings).rows[0]
     assert (row.status, row.reason, row.verified) == ("ok", "", True)
@@ -226,6 +244,19 @@ def test_a_process_that_is_left_behind_is_a_remark_on_the_row(measure: Measure) 
     (row,) = measure([faulty("daemon", own_process=True)]).rows
     assert (row.status, row.reason, row.verified, row.marks) == ("ok", "", True, [])
     assert row.remarks == ["its worker left processes behind (sleep), which were ended"]
+
+
+@pytest.mark.parametrize(
+    ("guards", "status", "reason"),
+    [((), "failed", HELD_BY_PROCESS), ((LEFT_BEHIND,), "ok", "^$")],
+)
+def test_a_process_that_holds_the_bytes_has_ended_before_the_loads(
+    measure: Measure, guards: tuple[str, ...], status: str, reason: str
+) -> None:
+    settings = store.Settings(without_guards=guards)
+    (row,) = measure([faulty("held-by-process")], settings=settings).rows
+    assert row.status == status
+    assert re.search(reason, row.reason), row.reason
 
 
 def test_reading_while_opening_is_a_mark_where_reads_are_not_counted(

@@ -85,8 +85,20 @@ def test_memory_holds_the_kept_checkpoint_where_more_saves_were_needed(measure: 
 def test_a_process_that_holds_memory_lives_until_the_last_load(measure: Measure) -> None:
     (row,) = measure([faulty("memory-of-daemon", from_memory=True)]).rows
     assert (row.status, row.reason, row.verified, row.load_cache) == ("ok", "", True, "memory")
+    assert row.remarks == ["its worker left processes behind (sleep), which were ended"]
     mine = psutil.Process().children(recursive=True)
     assert "sleep" not in [process.name() for process in mine]
+
+
+def test_a_process_of_nobody_knows_whom_is_ended_beside_other_methods(measure: Measure) -> None:
+    plan = [faulty("memory-of-daemon", from_memory=True), faulty("held-by-process")]
+    found = measure(plan)
+    held = found.row("double[fault=held-by-process]")
+    assert (held.status, held.phase) == ("failed", "verify")
+    row = found.row("double[fault=memory-of-daemon]")
+    assert (row.status, row.reason, row.verified, row.load_cache) == ("ok", "", True, "memory")
+    assert len(row.remarks) == 1
+    assert "left processes behind (sleep), which were ended" in row.remarks[0]
 
 
 def test_a_method_without_files_gets_no_number_that_files_have(measure: Measure) -> None:

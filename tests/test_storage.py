@@ -17,7 +17,8 @@ from conftest import ROOT
 from harness.driver import preflight
 from harness.durability import strace
 from harness.wire.records import FileEntry
-from harness.worker import checks, storage
+from harness.worker import storage
+from harness.worker.guards import late_work
 
 PAGE = mmap.PAGESIZE
 MIB = 1 << 20
@@ -64,12 +65,12 @@ def file(place: Path) -> Path:
 def test_a_time_alone_proves_nothing_where_a_server_sets_it(tree: Path) -> None:
     before = storage.fingerprint(tree)
     os.utime(tree / "weights", ns=(1, 1))
-    with pytest.raises(checks.LateWork, match="weights changed after finished"):
-        checks.check_finished(tree, before)
-    assert checks.check_finished(tree, before, keeps_times=False) == ["weights"]
+    with pytest.raises(late_work.LateWork, match="weights changed after finished"):
+        late_work.check_finished(tree, before)
+    assert late_work.check_finished(tree, before, keeps_times=False) == ["weights"]
     (tree / "weights").write_bytes(b"")
-    with pytest.raises(checks.LateWork, match="weights changed after finished"):
-        checks.check_finished(tree, before, keeps_times=False)
+    with pytest.raises(late_work.LateWork, match="weights changed after finished"):
+        late_work.check_finished(tree, before, keeps_times=False)
 
 
 def test_a_tree_is_listed_by_paths_inside_it(tree: Path) -> None:

@@ -192,12 +192,17 @@ def _name(process: psutil.Process) -> str:
         return f"number {process.pid}"
 
 
-def end_all(processes: Iterable[psutil.Process]) -> None:
-    """End processes that were left to live for a while, and what they have started."""
+def end_all(processes: Iterable[psutil.Process]) -> list[str]:
+    """End processes that were left to live for a while, and what they have started.
+
+    Return the names of those that did not end by themselves.
+    """
+    killed: list[str] = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             _kill(process.children(recursive=True))
-            _end([process])
+            killed += _end([process])
+    return killed
 
 
 def _kill(processes: Iterable[psutil.Process]) -> None:

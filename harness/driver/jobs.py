@@ -21,6 +21,9 @@ from harness.wire.case import Case, Job
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
 _SLOWEST_DEVICE_BYTES_PER_S = 20e6
+# The guards of the driver, by name.
+EMPTY_FOLDER = "empty-folder"
+LEFT_BEHIND = "left-behind"
 _SWEEP_TRANSFERS = 126  # of all settings and rounds, writes and reads
 
 
@@ -72,8 +75,9 @@ class JobRunner:
         (folder / "job.json").write_text(arm.job_to_json(job))
         temporary = self.scratch / "tmp"
         # A job must not find there what another one has left for it.
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True)
+        if self._guards(EMPTY_FOLDER):
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True, exist_ok=True)
         nodes = job.tasks[0].case.nodes if job.tasks else 0
         start = Launch(
             interpreter=arm.environments.interpreter(case.environment),
@@ -108,7 +112,7 @@ class JobRunner:
                 follower,
                 job.world,
                 limit_s,
-                lets_orphans_live=_restores_from_memory(job),
+                lets_orphans_live=self._may_leave_processes(job),
             )
         finally:
             self._shared_memory.clear_ranks()
@@ -124,11 +128,28 @@ class JobRunner:
         number = len(list(self._logs.iterdir())) + 1
         return f"{number:03d}-{role}-{slot}{arm}"
 
-    def clear_shared_memory(self) -> None:
-        """Remove what the jobs so far have left in memory, and end processes that hold it."""
-        descendants.end_all(self._living)
+    def clear_shared_memory(self) -> list[str]:
+        """Remove what the jobs so far have left in memory, and end processes that hold it.
+
+        Return the names of the processes that had to be killed.
+        """
+        killed = descendants.end_all(self._living)
         self._living.clear()
         self._shared_memory.clear()
+        return killed
+
+    def _guards(self, name: str) -> bool:
+        """Return whether a guard of the driver is on."""
+        return name not in self._settings.without_guards
+
+    def _may_leave_processes(self, job: Job) -> bool:
+        """Return whether processes of a job may live until the last load.
+
+        That is so where each of its methods restores from memory, because nobody can tell which
+        method left a process.
+        """
+        from_memory = [task.case.from_memory for task in job.tasks]
+        return bool(from_memory) and (all(from_memory) or not self._guards(LEFT_BEHIND))
 
     def _completed(self, job: Job, case: Case) -> Job:
         """Add what every job with tasks is given."""
@@ -148,7 +169,7 @@ class JobRunner:
         Ranks on several nodes get none, because nobody would clear the memory of the others.
         """
         on_one_machine = all(task.case.nodes <= 1 for task in job.tasks)
-        if not on_one_machine or not _restores_from_memory(job):
+        if not on_one_machine or not any(task.case.from_memory for task in job.tasks):
             return None
         folder = self._shared_memory.levels
         return str(folder) if folder else None
@@ -168,10 +189,6 @@ class JobRunner:
 def _own_launcher(job: Job) -> tuple[str, ...]:
     """Return what starts the ranks by the framework's own launcher; empty for mpirun."""
     return tuple(job.tasks[0].case.peers.get("launch", ())) if job.tasks else ()
-
-
-def _restores_from_memory(job: Job) -> bool:
-    return any(task.case.from_memory for task in job.tasks)
 
 
 class _Intake:

@@ -18,7 +18,7 @@ from pathlib import Path
 from harness import experiments
 from harness.driver import launch, preflight, process
 from harness.driver.arms import Arm
-from harness.driver.jobs import JobRunner
+from harness.driver.jobs import LEFT_BEHIND, JobRunner
 from harness.driver.ledger import Event, Ledger
 from harness.driver.storage import calibrated
 from harness.driver.units import Unit, group, title
@@ -27,7 +27,7 @@ from harness.run.store import Run
 from harness.wire.case import Case, Job, Storage, Task
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
-from harness.wire.records import FindingRecord, Record
+from harness.wire.records import FindingRecord, IsolatedRecord, Record
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,9 @@ class Session:
         for unit in units if slot % 2 == 0 else reversed(units):
             self._measure_slot(unit, slot, storage)
             shutil.rmtree(self._scratch, ignore_errors=True)
-            self._runner.clear_shared_memory()
+            killed = self._runner.clear_shared_memory()
+            from_memory = [item.case for item in unit.items if item.case.from_memory]
+            self._remark_on_killed(killed, from_memory, slot)
         return time.monotonic() - begin_s
 
     def _measure_slot(self, unit: Unit, slot: int, storage: Storage) -> None:
@@ -181,7 +183,9 @@ class Session:
             tasks = tuple(progress.task(item, at.slot, stage) for item in batch)
             alone_before = set(progress.alone)
             ending = self.run_job(at, stage.name, tasks, world=stage.ranks(at.unit.case))
-            self._remark_on_killed(ending, tasks, at.slot)
+            self._remark_on_killed(ending.killed, [task.case for task in tasks], at.slot)
+            if ending.killed and stage.leaves == "checkpoint":
+                self._begin_anew_alone([item.case for item in batch], at.slot, stage)
             remaining = [item for item in batch if not self._is_done(item, at.slot, stage)]
             nothing_done = len(remaining) == len(batch)
             if progress.alone != alone_before:
@@ -203,22 +207,41 @@ class Session:
         """Tell which methods go on alone."""
         methods = [item.case.method for item in self._run.plan if item.case.id in cases]
         self.ledger.announce(
-            f"{', '.join(methods)} changed its process for the others, and goes on alone"
+            f"{', '.join(methods)} must not share a process with the others, and goes on alone"
         )
 
-    def _remark_on_killed(self, ending: process.Ending, tasks: Sequence[Task], slot: int) -> None:
-        """Remark on every case of a job that processes outlived it and were killed."""
-        if not ending.killed:
+    def _begin_anew_alone(self, cases: Sequence[Case], slot: int, stage: Stage) -> None:
+        """Have the cases that restore from memory saved anew, each alone.
+
+        A process of theirs was ended, because it may as well have been another method's.
+        """
+        from_memory = [case for case in cases if case.from_memory]
+        if len(from_memory) == len(cases):
             return
-        names = ", ".join(sorted(set(ending.killed)))
-        whose = "its worker" if len(tasks) == 1 else "the worker that it shared with other methods"
-        for task in tasks:
-            record = FindingRecord(
-                kind="finding",
-                case=task.case.id,
+        for case in from_memory:
+            record = IsolatedRecord(
+                kind="isolated",
+                case=case.id,
                 process=slot,
                 rank=0,
-                guard="left-behind",
+                stage=stage.name,
+                others=(case.id,),
+            )
+            self.ledger.add(record)
+
+    def _remark_on_killed(self, killed: Collection[str], cases: Sequence[Case], slot: int) -> None:
+        """Remark on every case of a job that processes outlived it and were killed."""
+        if not killed:
+            return
+        names = ", ".join(sorted(set(killed)))
+        whose = "its worker" if len(cases) == 1 else "the worker that it shared with other methods"
+        for case in cases:
+            record = FindingRecord(
+                kind="finding",
+                case=case.id,
+                process=slot,
+                rank=0,
+                guard=LEFT_BEHIND,
                 weight="remark",
                 sentence=f"{whose} left processes behind ({names}), which were ended",
             )

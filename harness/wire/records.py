@@ -394,6 +394,7 @@ class FindingRecord(Record):
 class IsolatedRecord(Record):
     """A case goes on alone in a process, because it has changed the one that it shared.
 
+    So does a case that restores from memory, where processes of the shared one had to be ended.
     What the `others` had come to in this stage of this process does not count. Their records stand
     before this one, and begin anew behind it.
     """

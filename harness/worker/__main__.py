@@ -25,7 +25,7 @@ from harness.wire.records import WorkerRecord
 from harness.worker.backing import Backer
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.ceiling import Ceiling, calibrate, random_ring
-from harness.worker.failures import record_failure
+from harness.worker.failures import THREAD_ERRORS, record_failure
 from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
 from harness.worker.tracing import run_traces
@@ -157,7 +157,8 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
     )
     if world.rank == 0 or bench.every_rank_writes:
         output.write(worker_record(job, world, case.device))
-    bench.thread_errors.watch()
+    if bench.guards(THREAD_ERRORS):
+        bench.thread_errors.watch()
     return bench
 
 

@@ -15,6 +15,10 @@ _LAUNCHER_ENDS_OTHERS_S = 1.5
 _TEXT_AT_MOST = 500  # characters of an error
 
 
+THREAD_ERRORS = "thread-errors"
+"""The guard that collects the errors of threads, by name."""
+
+
 class BackgroundError(Exception):
     """A thread of the method died, and neither `staged` nor `finished` raised its error."""
 

@@ -12,16 +12,21 @@ from harness.wire.case import Task
 from harness.wire.records import CacheState, FileEntry, LoadRecord, VerifiedRecord
 from harness.worker import ranks, storage, verify
 from harness.worker.bench import Bench, Conditions, Entries
-from harness.worker.checks import cache_state, check_from_memory, check_nothing_mapped
 from harness.worker.clock import now_ns
 from harness.worker.fence import Fence, is_disturbed
-from harness.worker.guards import late_values, rank_views, without_memory
+from harness.worker.guards import (
+    cold_reads,
+    from_memory,
+    late_values,
+    rank_views,
+    without_memory,
+)
 from harness.worker.guards.unchanged_state import Sums
 from harness.worker.kept import Kept
 from harness.worker.sampling import interleave
 from harness.worker.saving import Opened, timed_open
 from harness.worker.state import state_record
-from harness.worker.timing import Timed, no_collection
+from harness.worker.timing import Timed
 from harness.worker.trial import Trial
 
 
@@ -111,19 +116,27 @@ class LoadTrial(Trial[Fence]):
         with bench.phase("prepare"):
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
-            storage.drop_from_cache(self.path)
-            # Ranks of one node share the page cache, so all must have dropped the files.
-            bench.world.barrier()
-            resident = storage.resident_fraction(self.path)
-            bench.forget_digests()
+            resident = self._drop_from_cache()
         return ceiling_before_ns, conditions, resident
+
+    def _drop_from_cache(self) -> float:
+        """Have the kernel forget the files. Return the share of pages that are still in memory."""
+        storage.drop_from_cache(self.path)
+        # Ranks of one node share the page cache, so all must have dropped the files.
+        self.bench.world.barrier()
+        self.bench.forget_digests()
+        return storage.resident_fraction(self.path)
+
+    def _check_nothing_mapped(self) -> None:
+        if self.bench.guards(cold_reads.NAME):
+            cold_reads.check_nothing_mapped(self.path)
 
     def _look_early(self) -> Sums:
         """Return sums of a few leaves just after the load. Raise NotRead if a file is mapped."""
         with self.bench.phase("verify"):
             early = late_values.sampled(self.bench.framework.leaves(self.bench.state), self.saved)
             # A mapping must be seen before the ceiling collects garbage, which may remove it.
-            check_nothing_mapped(self.path)
+            self._check_nothing_mapped()
         return early
 
     def _verify(
@@ -151,24 +164,37 @@ class LoadTrial(Trial[Fence]):
         """
         bench = self.bench
         memory = bench.memory(self.case)
-        falls_back = self.case.from_memory and self._has_files
+        out_of_files = self._has_files and not self.case.from_memory
+        falls_back = self._has_files and self.case.from_memory
         if falls_back and memory and bench.guards(without_memory.NAME):
             without_memory.remove(memory, bench.world)
             self._unverified = list(self._in_files)
+            out_of_files = True
         for kept in list(self._unverified):
             self._take(kept)
-            with bench.phase("verify"):
-                self._make_target()
-                method = bench.open_method(self.case)
-                bench.forget_digests()
-            with bench.phase("load"), no_collection():
-                timed_load(bench, method, self.path)
-            with bench.phase("verify"):
-                check_nothing_mapped(self.path)
-                bench.thread_errors.raise_first()
-                self._check_restored(bench.digests())
-            bench.close_method(method)
+            self._load_untimed(out_of_files)
             self._unverified.remove(kept)
+
+    def _load_untimed(self, out_of_files: bool) -> None:
+        """Load and verify the checkpoint at hand.
+
+        Raise NotRead where its values must come out of its files, and do not.
+        """
+        bench = self.bench
+        with bench.phase("verify"):
+            self._make_target()
+            method = bench.open_method(self.case)
+            resident = self._drop_from_cache()
+        with bench.timed("load") as load:
+            timed_load(bench, method, self.path)
+        with bench.phase("verify"):
+            self._check_nothing_mapped()
+            bench.thread_errors.raise_first()
+            self._check_restored(bench.digests())
+            if out_of_files:
+                read_bytes = bench.world.total(load.usage.read_bytes)
+                self._cache_of_files(storage.inventory(self.path), read_bytes, resident)
+        bench.close_method(method)
 
     def _take(self, kept: Kept) -> None:
         """Make a checkpoint the one that is loaded next."""
@@ -233,8 +259,17 @@ class LoadTrial(Trial[Fence]):
             cached_share = storage.resident_fraction(self.path) - resident
             self._check_from_memory(round(cached_share * file_bytes), files)
             return "memory"
+        return self._cache_of_files(files, read_bytes, resident)
+
+    def _cache_of_files(
+        self, files: Sequence[FileEntry], read_bytes: int, resident: float
+    ) -> CacheState:
+        """Return whether a load of files was cold. Raise NotRead where it did not read them."""
+        if not self.bench.guards(cold_reads.NAME):
+            return "unknown"
         counted = self.bench.ceiling.storage.counts_device_reads
-        return cache_state(resident, read_bytes, file_bytes, counted)
+        file_bytes = storage.total_bytes(files)
+        return cold_reads.cache_state(resident, read_bytes, file_bytes, counted)
 
     def _check_read_directly(self, files: Sequence[FileEntry]) -> None:
         """Raise NotFromMemory if each load read its files without the page cache.
@@ -246,8 +281,10 @@ class LoadTrial(Trial[Fence]):
                 self._check_from_memory(min(self._device_bytes), files)
 
     def _check_from_memory(self, read_bytes: int, files: Sequence[FileEntry]) -> None:
+        if not self.bench.guards(from_memory.NAME):
+            return
         looks = len(files) * self.bench.world.size
-        check_from_memory(read_bytes, storage.total_bytes(files), looks)
+        from_memory.check_from_memory(read_bytes, storage.total_bytes(files), looks)
 
     def _report_verified(self) -> None:
         """Write how many leaves a verified load restored."""

@@ -13,9 +13,8 @@ from harness.wire.case import Case, Task
 from harness.wire.records import FileEntry, KeptRecord
 from harness.worker import storage, usage
 from harness.worker.bench import Bench, load_class
-from harness.worker.checks import check_finished, check_no_files, check_nothing_open
 from harness.worker.clock import now_ns
-from harness.worker.guards import fresh_bits
+from harness.worker.guards import fresh_bits, from_memory, late_work
 from harness.worker.guards.waits_in_step import timed_update
 from harness.worker.kept import Kept
 from harness.worker.timing import no_collection
@@ -108,7 +107,8 @@ def check_saved(
     if storage.has_hard_links(path):
         bench.write_finding(task.case, "hard-links", "remark", _HARD_LINKS)
     if not task.files:
-        check_no_files(files)
+        if bench.guards(from_memory.NAME):
+            from_memory.check_no_files(files)
     elif bench.guards(fresh_bits.NAME):
         fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
 
@@ -116,7 +116,9 @@ def check_saved(
 def check_quiet(bench: Bench, case: Case, path: Path, fingerprint: storage.Fingerprint) -> None:
     """Raise BackgroundError, LateWork or StrayFiles if something was at work after a save."""
     bench.thread_errors.raise_first()
-    touched = check_finished(path, fingerprint, bench.ceiling.storage.keeps_times)
+    if not bench.guards(late_work.NAME):
+        return
+    touched = late_work.check_finished(path, fingerprint, bench.ceiling.storage.keeps_times)
     if touched:
         sentence = (
             f"the time of {listed(touched)} changed after finished() had returned; the server "
@@ -197,7 +199,8 @@ def save_for_loaders(
     path = bench.checkpoints.fresh()
     pending, update_ns = overlapped_save(bench, method, path)
     bench.world.barrier()
-    check_nothing_open(path)
+    if bench.guards(late_work.NAME):
+        late_work.check_nothing_open(path)
     fingerprint = storage.fingerprint(path)
     pages = bench.stored_pages(path)
     time.sleep(LATE_WORK_WAIT_S)

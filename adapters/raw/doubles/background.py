@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from adapters.base import Pending
 from adapters.raw.doubles import Fault
@@ -185,6 +186,7 @@ class LeftOpen(Fault):
     """Leave the file open for writing after the save has finished."""
 
     name = "left-open"
+    _stream: IO[bytes] | None = None
 
     def save(self, state: State, path: Path) -> Pending:
         pending = super().save(state, path)
@@ -192,7 +194,8 @@ class LeftOpen(Fault):
         return pending
 
     def close(self) -> None:
-        self._stream.close()
+        if self._stream is not None:
+            self._stream.close()
 
 
 class BackgroundError(Fault):

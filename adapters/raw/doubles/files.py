@@ -45,6 +45,7 @@ class RemovesLater(Fault):
     """Remove a file of its own in `close`, although the save has finished."""
 
     name = "removes-later"
+    _extra: Path | None = None
 
     def save(self, state: State, path: Path) -> Pending:
         pending = super().save(state, path)
@@ -53,7 +54,8 @@ class RemovesLater(Fault):
         return pending
 
     def close(self) -> None:
-        self._extra.unlink(missing_ok=True)
+        if self._extra is not None:
+            self._extra.unlink(missing_ok=True)
 
 
 class Elsewhere(Fault):
@@ -63,7 +65,7 @@ class Elsewhere(Fault):
 
     def save(self, state: State, path: Path) -> Pending:
         if self.place.rank == 0:
-            elsewhere = self.place.temporary / f"real-{path.parent.name}"
+            elsewhere = self.place.temporary.parent / f"real-{path.parent.name}"
             elsewhere.mkdir()
             path.symlink_to(elsewhere)
         while not path.exists():
@@ -114,7 +116,7 @@ class LinkOutside(Fault):
     def save(self, state: State, path: Path) -> Pending:
         pending = super().save(state, path)
         file = self.file(path, self.place.rank)
-        elsewhere = self.place.temporary / f"{path.parent.name}-{file.name}"
+        elsewhere = self.place.temporary.parent / f"{path.parent.name}-{file.name}"
         file.rename(elsewhere)
         file.symlink_to(elsewhere)
         # Enough bytes are in the checkpoint, and nobody reads them.

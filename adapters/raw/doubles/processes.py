@@ -91,6 +91,36 @@ class Daemon(Fault):
         subprocess.Popen(["sleep", "3600"], start_new_session=True)
 
 
+class HeldByProcess(Fault):
+    """Write files that hold something else, and load from a process that was left behind."""
+
+    name = "held-by-process"
+
+    def save(self, state: State, path: Path) -> Pending:
+        pending = super().save(state, path)
+        file = self.file(path, self.place.rank)
+        file.write_bytes(file.read_bytes()[::-1])
+        held = os.memfd_create("held")
+        os.write(held, state.to_host())
+        holder = subprocess.Popen(["sleep", "3600"], start_new_session=True, pass_fds=[held])
+        os.close(held)
+        self._note(path).write_text(f"/proc/{holder.pid}/fd/{held}")
+        return pending
+
+    def load(self, state: State, path: Path) -> None:
+        super().load(state, path)
+        held = Path(self._note(path).read_text())
+        if not held.exists():
+            return
+        with held.open("rb", buffering=0) as stream:
+            stream.seek(0)
+            stream.readinto(state.host)
+        state.from_host()
+
+    def _note(self, path: Path) -> Path:
+        return path / f"holder-{self.place.rank}"
+
+
 class MemoryOfDaemon(MemoryAlone):
     """Restore from shared memory while a process lives that the saving one has left behind."""
 

@@ -76,7 +76,7 @@ def claims(runs: Runs) -> Claims:
     if good:
         found.speed.append(_speed_claim(good, runs))
         stalls = {name: min(whole(rows), key=_stall) for name, rows in good.items()}
-        told = [Told(row.method, name, duration(row.stall_s)) for name, row in stalls.items()]
+        told = [Told(row.method, name, _least(row)) for name, row in stalls.items()]
         found.training.append(f"a checkpoint stops training least with {by_method(told)}")
     safety = _safety_claim([row for rows in costs for row in rows])
     if safety:
@@ -150,7 +150,7 @@ def _least_stall(rows: Sequence[CostRow], naming: Naming) -> str:
     best = min(rows, key=_stall)
     return (
         f"Training stands still least with {naming.name(best)}: {duration(best.stall_s)} a "
-        "checkpoint."
+        f"checkpoint{_power_loss(best)}."
     )
 
 
@@ -234,6 +234,11 @@ def _speed(row: CostRow, rows: Sequence[CostRow]) -> str:
     if row.durability == "never":
         said.append("by itself not power-safe")
     return ", ".join(said)
+
+
+def _least(row: CostRow) -> str:
+    unsafe = ", by itself not power-safe" if row.durability == "never" else ""
+    return f"{duration(row.stall_s)}{unsafe}"
 
 
 def _safety_claim(rows: Sequence[CostRow]) -> str:
