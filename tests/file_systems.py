@@ -114,6 +114,7 @@ def main(
     keep: Annotated[Path | None, typer.Option(help="Where the runs are kept.")] = None,
 ) -> None:
     """Measure the smoke suite of each framework on each file system with each number of ranks."""
+    all_good = True
     results = keep or Path(tempfile.mkdtemp(prefix="ckptbench-results-"))
     for name in file_system or FILE_SYSTEMS:
         place = Path(tempfile.mkdtemp(prefix=f"ckptbench-{name}-"))
@@ -121,12 +122,16 @@ def main(
             with FILE_SYSTEMS[name](place) as scratch:
                 for ranks in world:
                     if doubles:
-                        try_doubles(name, scratch, ranks, results / name, double or [])
+                        only = double or []
+                        good = try_doubles(name, scratch, ranks, results / name, only)
+                        all_good = all_good and good
                     for each in framework or []:
                         folder = results / name / f"{each}-{ranks}"
                         _measure(folder, scratch, each, ranks, name, workload or [])
         finally:
             shutil.rmtree(place, ignore_errors=True)
+    if not all_good:
+        raise typer.Exit(1)
 
 
 def _measure(

@@ -112,3 +112,15 @@ def test_a_sweep_of_a_disk_that_was_another_is_not_taken(
         rf"raw writes are \S+ times as fast here as in run {first.run.name}, so .*", said[0]
     )
     assert second.records("calibration")[-1].rounds == swept.rounds
+
+
+def test_a_trial_that_nobody_judged_is_no_calibration(measure: Measure, tmp_path: Path) -> None:
+    plan = [planned("buffered", samples=1, warmups=0)]
+    (swept,) = measure(plan, results=tmp_path / "swept").records("calibration")
+    if not swept.direct:
+        pytest.skip("the directory takes no direct I/O, so that nothing is swept")
+    # The driver of this run ended just after the trial.
+    trial = replace(swept, rounds=0, points=swept.points[:2], write_depth=99)
+    found = measure(plan, results=tmp_path / "interrupted", before=[trial])
+    assert found.records("calibration")[0] == trial
+    assert found.records("calibration")[-1].rounds == swept.rounds

@@ -229,12 +229,16 @@ def _measure(
             "about a disk",
             soft_wrap=True,
         )
+    own_scratch = preflight.scratch_of(run.folder, scratch)
+    too_long = preflight.too_long_for_sockets(own_scratch)
+    if too_long:
+        warning = f"[yellow]{escape(too_long)}[/]: {preflight.WITHOUT_SOCKETS}"
+        err.print(warning, soft_wrap=True, highlight=False)
     with watching(run, estimated_s) as watcher:
 
         def on_event(event: Event) -> None:
             watcher.look(session, event.text)
 
-        own_scratch = preflight.scratch_of(run.folder, scratch)
         session = Session(run, sides, own_scratch, packages, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))

@@ -29,10 +29,6 @@ from harness.run.errors import UsageError
 Status = Literal["ok", "warning", "missing"]
 _PROBE_BYTES = 2**20
 _TIMEOUT_S = 20
-# The longest socket known, in a run's temporary folder: multiprocessing's, which PyTorch's
-# asynchronous DCP uses when its daemon is a process.
-_SOCKET = Path("tmp", "pymp-01234567", "listener-01234567")
-_SOCKET_PATH_BYTES = 107  # unix(7), without the NUL at the end
 _ENVIRONMENT_CHECKS: dict[str, tuple[Status, str]] = {
     "ready": ("ok", "environment is ready"),
     "external": ("ok", "an interpreter of your own"),
@@ -233,31 +229,18 @@ def _resident_pages(file: BinaryIO) -> int:
 def _sockets(scratch: Path) -> Check:
     """Bind a socket where a method's daemon would, because its path may be too long for that."""
     run = preflight.scratch_of(Path(f"doctor-{os.getpid()}"), scratch.absolute())
-    path = run / _SOCKET
+    path = run / preflight.LONGEST_SOCKET
     try:
         path.parent.mkdir(parents=True)
         with socket.socket(socket.AF_UNIX) as daemon:
             daemon.bind(str(path))
     except OSError as error:
-        return Check("sockets", "warning", f"{_why_no_socket(path, error)}: {_WITHOUT_SOCKETS}")
+        cannot = f"no socket can be made in the scratch directory ({error.strerror or error})"
+        reason = preflight.too_long_for_sockets(run) or cannot
+        return Check("sockets", "warning", f"{reason}: {preflight.WITHOUT_SOCKETS}")
     finally:
         shutil.rmtree(run, ignore_errors=True)
     return Check("sockets", "ok", "a method's daemon can listen in the scratch directory")
-
-
-_WITHOUT_SOCKETS = (
-    "methods that write from a daemon process fail here, such as PyTorch's asynchronous DCP"
-)
-
-
-def _why_no_socket(path: Path, error: OSError) -> str:
-    length = len(os.fsencode(path))
-    if length > _SOCKET_PATH_BYTES:
-        return (
-            f"sockets in a run's folder would have paths of {length} bytes, and the kernel takes "
-            f"{_SOCKET_PATH_BYTES}; name a scratch directory with a shorter path (--dir)"
-        )
-    return f"no socket can be made in the scratch directory ({error.strerror or error})"
 
 
 def _memory() -> Check:

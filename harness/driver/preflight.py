@@ -30,6 +30,13 @@ _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
 _REMOTE = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
 )
+# The longest socket known, in a run's scratch folder: multiprocessing's, which PyTorch's
+# asynchronous DCP uses when its daemon is a process.
+LONGEST_SOCKET = Path("tmp", "pymp-01234567", "listener-01234567")
+_SOCKET_PATH_BYTES = 107  # unix(7), without the NUL at the end
+WITHOUT_SOCKETS = (
+    "methods that write from a daemon process fail here, such as PyTorch's asynchronous DCP"
+)
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 
 # The peak of one rank in units of its state: the state, a method's copy of it (a snapshot or a
@@ -45,6 +52,17 @@ def scratch_of(run: Path, directory: Path) -> Path:
     most 107 bytes.
     """
     return directory / digest_of(run)
+
+
+def too_long_for_sockets(scratch: Path) -> str | None:
+    """Return why methods cannot make sockets in a run's scratch folder; None where they fit."""
+    length = len(os.fsencode(scratch.absolute() / LONGEST_SOCKET))
+    if length <= _SOCKET_PATH_BYTES:
+        return None
+    return (
+        f"sockets in a run's folder would have paths of {length} bytes, and the kernel takes "
+        f"{_SOCKET_PATH_BYTES}; name a scratch directory with a shorter path (--dir)"
+    )
 
 
 def check_cases(plan: Sequence[PlannedCase]) -> None:

@@ -26,7 +26,8 @@ def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Sto
     where the sweep fails.
     """
     record = _stored(ledger)
-    if record is None:
+    if record is None or _is_trial(record):
+        # A run that was interrupted after a trial has not judged it.
         size_bytes = _calibration_bytes(ledger.run.plan)
         record = _taken_over(ledger, runner, size_bytes, not_direct)
         record = record or _tried(ledger, runner, size_bytes, not_direct)
@@ -70,6 +71,11 @@ def _taken_over(
     ledger.add(swept)
     ledger.announce(f"ceilings use the requests that run {name} found fastest here")
     return swept
+
+
+def _is_trial(record: CalibrationRecord) -> bool:
+    """Return whether a record only tried the requests of another run, one to write and to read."""
+    return record.direct and record.rounds == 0 and len(record.points) <= 2
 
 
 def _unlike(swept: CalibrationRecord, tried: CalibrationRecord) -> str:
