@@ -23,9 +23,9 @@ def struck(method: str, instants: int = ALL, kills: int = 0) -> PlannedCase:
     return _with_settings(planned(method, experiment="faults"), instants, kills)
 
 
-def struck_fault(fault: str, instants: int = ALL, kills: int = 0) -> PlannedCase:
+def struck_fault(fault: str, instants: int = ALL, kills: int = 0, **more: int) -> PlannedCase:
     """The test double with a misbehaviour, whose save is struck."""
-    return _with_settings(faulty(fault, experiment="faults"), instants, kills)
+    return _with_settings(faulty(fault, experiment="faults"), instants, kills, **more)
 
 
 def fault_row(run: Measured, fault: str) -> FaultsRow:
@@ -41,8 +41,9 @@ def method_row(run: Measured, method: str) -> FaultsRow:
     return row
 
 
-def _with_settings(item: PlannedCase, instants: int, kills: int) -> PlannedCase:
-    return replace(item, case=replace(item.case, settings={"instants": instants, "kills": kills}))
+def _with_settings(item: PlannedCase, instants: int, kills: int, **more: int) -> PlannedCase:
+    settings = {"instants": instants, "kills": kills, **more}
+    return replace(item, case=replace(item.case, settings=settings))
 
 
 def require_gate() -> None:

@@ -33,6 +33,13 @@ EXPERIMENT = Experiment(
             default=8,
             in_words=lambda number: "",
         ),
+        "grace_s": SuiteKey(
+            "how many seconds a process has from a SIGTERM to its end",
+            at_most=3600,
+            default=30,
+            later=True,
+            in_words=lambda seconds: f"{seconds} s of grace" if seconds != 30 else "",
+        ),
         "file_systems": SuiteKey(
             "on which real file systems the power is cut, which needs root",
             choices=("none", "all", *ON_DISK),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.analysis import text
+from harness.analysis.statistics import Estimate
 from harness.experiments.faults.records import ON_DISK
 
 _NOT_DONE = "not done"
@@ -53,6 +54,17 @@ def of_real_kills(row: Any) -> str:
         return text.NOTHING
     of_ordered = f" of {row.real_kills + row.not_reached}" if row.not_reached else ""
     return f"{row.as_predicted}/{row.real_kills}{of_ordered}"
+
+
+def within_grace(name: str) -> Callable[[Any], str]:
+    """Return how a table shows the time from a SIGTERM on, or that the grace was over before."""
+
+    def shown(row: Any) -> str:
+        took: Estimate | None = getattr(row, name)
+        is_late = took is None and row.grace_s is not None
+        return f"not within {row.grace_s} s" if is_late else text.duration(took)
+
+    return shown
 
 
 def of_next_saves(row: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from harness.durability import strace, trees
 from harness.experiments.faults import left as lefts
+from harness.experiments.faults.alarm import killed_after
 from harness.experiments.faults.kill_order import (
     Counted,
     Kill,
@@ -33,7 +33,6 @@ from harness.worker.tracing import marked_save
 _ATTACHED_AFTER_S = 10.0
 # A save may take less time than the one that was counted. Each attempt waits half as long.
 _ATTEMPTS = 5
-_SHORTEST_S = 1e-6
 _PR_SET_PTRACER = 0x59616D61
 _ANY_PROCESS = ctypes.c_ulong(-1)
 
@@ -78,7 +77,7 @@ def save_until_killed(bench: Bench, case: Case, save: RecordedSave, kill: Kill) 
         trees.write(save.before, folder)
         subject = open_subject(bench, case, folder)
         if kill.moment:
-            with _killed_after(after_s):
+            with killed_after(after_s):
                 _save(bench, subject, folder)
         elif kill.is_predicted:
             with _traced(recorded / log_name(kill)), _killed_before(kill):
@@ -110,16 +109,6 @@ def _killed_before(kill: Kill) -> Iterator[None]:
     strikes.order(Strike("change", kill.change, "kill-session"))
     yield
     strikes.call_off()
-
-
-@contextmanager
-def _killed_after(seconds: float) -> Iterator[None]:
-    """Have the kernel end this process after some time, unless the block ends before."""
-    # Python's own handler would wait until the interpreter is free, and a store may take longer.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    limit_s, _ = signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST_S))
-    yield
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
 
 
 @contextmanager

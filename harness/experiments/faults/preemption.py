@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -9,15 +10,25 @@ from types import FrameType
 
 from adapters.base import Pending
 from harness.durability import trees
+from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults import left as lefts
+from harness.experiments.faults.alarm import killed_after
 from harness.experiments.faults.left import Left
-from harness.experiments.faults.recorded_save import RecordedSave
+from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, first_number
 from harness.experiments.faults.states import NEWER
 from harness.experiments.faults.subject import open_subject
 from harness.wire.case import Case
 from harness.worker import storage, verify
 from harness.worker.bench import Bench
 from harness.worker.clock import now_ns
+
+_TRAINING = "training"
+_SAVING = "saving"
+_IN_WORDS = {
+    _TRAINING: "SIGTERM while training, with a handler that saves",
+    _SAVING: "SIGTERM after save had returned, with a handler that waits",
+}
+_TOOK = "took.json"  # the times that earlier processes have measured
 
 
 class _Notice:
@@ -44,11 +55,31 @@ class Preemption:
         self._save = save
         self._recorded = bench.folders.recording(case)
         self._case = case
+        self._grace_s = int(EXPERIMENT.settings(case)["grace_s"])
 
-    def while_training(self) -> int:
+    def within_grace(self) -> tuple[int | None, int | None]:
+        """Return the nanoseconds from a SIGTERM while training and in a save to a durable one.
+
+        A time is None where the grace was over before that, which has ended an earlier process.
+        """
+        begin = first_number(self._recorded)
+        times = self._recorded / _TOOK
+        took: dict[str, int] = json.loads(times.read_text()) if times.exists() else {}
+        strikes = {_TRAINING: self._while_training, _SAVING: self._while_saving}
+        for number, name in enumerate(strikes):
+            if number >= begin:
+                folder = self._folder()
+                self._stand_at(number, name, folder)
+                took[name] = strikes[name](folder)
+                times.write_text(json.dumps(took))
+                self._keep(name, folder)
+        for file in (AT, BEGIN, _TOOK):
+            (self._recorded / file).unlink(missing_ok=True)
+        return took.get(_TRAINING), took.get(_SAVING)
+
+    def _while_training(self, folder: Path) -> int:
         """Return the nanoseconds from a SIGTERM in a training step to a flushed checkpoint."""
         bench = self._bench
-        folder = self._folder()
         subject = open_subject(bench, self._case, folder)
         notice = _Notice()
         while not notice.came_ns:
@@ -57,34 +88,38 @@ class Preemption:
             bench.framework.update(bench.state)
             bench.framework.synchronize(bench.state)
         notice.stop()
-        bench.output.enter("save")
-        pending = subject.save(bench.state, folder / NEWER)
-        pending.staged()
-        pending.finished()
-        storage.sync_tree(folder)
-        took_ns = now_ns() - notice.came_ns
+        step_ns = now_ns() - notice.came_ns
+        # The experiment takes its digests between the step and the save, and no script does that.
+        self._store_expected(_TRAINING)
+        begin_ns = now_ns()
+        with killed_after(self._grace_s - step_ns / 1e9):
+            bench.output.enter("save")
+            pending = subject.save(bench.state, folder / NEWER)
+            pending.staged()
+            pending.finished()
+            storage.sync_tree(folder)
+        took_ns = step_ns + now_ns() - begin_ns
         bench.close_method(subject)
-        self._keep("SIGTERM while training, with a handler that saves", "training", folder)
         return took_ns
 
-    def while_saving(self) -> int:
+    def _while_saving(self, folder: Path) -> int:
         """Return the nanoseconds from a SIGTERM just after `save` to a flushed checkpoint."""
         bench = self._bench
-        folder = self._folder()
         subject = open_subject(bench, self._case, folder)
         bench.train()
         bench.add_fresh_bits()
+        self._store_expected(_SAVING)
         notice = _Notice()
         bench.output.enter("save")
         pending = subject.save(bench.state, folder / NEWER)
-        os.kill(os.getpid(), signal.SIGTERM)
-        pending.staged()
-        pending.finished()
-        storage.sync_tree(folder)
+        with killed_after(self._grace_s):
+            os.kill(os.getpid(), signal.SIGTERM)
+            pending.staged()
+            pending.finished()
+            storage.sync_tree(folder)
         took_ns = now_ns() - notice.came_ns
         notice.stop()
         bench.close_method(subject)
-        self._keep("SIGTERM after save had returned, with a handler that waits", "saving", folder)
         return took_ns
 
     def unhandled(self) -> None:
@@ -114,11 +149,23 @@ class Preemption:
         trees.write(self._save.before, folder)
         return folder
 
-    def _keep(self, words: str, name: str, folder: Path) -> None:
-        self._store_expected(name)
-        left = Left(
-            "preemption", words, lefts.of_preemption(name), "the save reported success", NEWER
-        )
+    def _stand_at(self, number: int, name: str, folder: Path) -> None:
+        """Store at which SIGTERM this process stands, because the end of its grace may end it."""
+        at = {
+            "number": number,
+            "strike": "preemption",
+            "in_words": _IN_WORDS[name],
+            "folder": str(folder),
+            "expected": lefts.of_preemption(name),
+            "said": f"the process was killed when its {self._grace_s} s of grace were over",
+        }
+        (self._recorded / AT).write_text(json.dumps(at))
+
+    def _keep(self, name: str, folder: Path) -> None:
+        """Store what a save has left that ended within the grace."""
+        expected = lefts.of_preemption(name)
+        said = "the save reported success"
+        left = Left("preemption", _IN_WORDS[name], expected, said, must_be=NEWER)
         lefts.store(self._recorded, left, trees.read(folder))
         storage.remove_tree(folder)
 

@@ -184,15 +184,18 @@ class KillsRecord(StageRecord):
 class PreemptedRecord(StageRecord):
     """The nanoseconds from a SIGTERM to a checkpoint that is flushed to the disk.
 
-    The one came while training, the other in the middle of a save.
+    The one came while training, the other in the middle of a save. A time is None where the grace
+    of `grace_s` seconds was over before that. Older runs gave as much time as a save took, so
+    their `grace_s` is None.
     """
 
     kind: Literal["preempted"]
     case: str
     process: int
     rank: int
-    training_ns: int
-    saving_ns: int
+    training_ns: int | None
+    saving_ns: int | None
+    grace_s: int | None = None
 
     @property
     def stage(self) -> str:

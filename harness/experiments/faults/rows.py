@@ -167,6 +167,24 @@ class FaultsRow(Row):
         "the seconds from a SIGTERM while training to a checkpoint on the disk",
         heading="SIGTERM to durable",
         unit="s",
+        text=cells.within_grace("preempted_s"),
+    )
+    preempted_in_save_s: Estimate | None = column(
+        "the seconds from a SIGTERM just after `save` has returned to a checkpoint on the disk. An "
+        "asynchronous save is at work then, and a synchronous one has only what it did not flush",
+        heading="in a save",
+        unit="s",
+        text=cells.within_grace("preempted_in_save_s"),
+    )
+    grace_s: int | None = column(
+        "how many seconds a process had from a SIGTERM to its end. Older runs have no limit, and "
+        "no value",
+        unit="s",
+    )
+    late: int | None = column(
+        "after how many SIGTERMs the grace was over before a checkpoint was on the disk. A table "
+        "says so in the place of the seconds",
+        compared=Fewest("SIGTERMs whose grace was too short"),
     )
     not_struck: str = column(
         "which real strikes there were not, and why; empty if there were all", default=""
@@ -257,8 +275,19 @@ def _add_real(
     row.not_struck = printable("; ".join(_missing_strikes(row, records, case)))
     preempted = records.last(PreemptedRecord, case)
     if preempted is not None:
-        seconds = preempted.training_ns / 1e9
-        row.preempted_s = Estimate(seconds, seconds, seconds, single=True)
+        row.preempted_s = _one_time(preempted.training_ns)
+        row.preempted_in_save_s = _one_time(preempted.saving_ns)
+        row.grace_s = preempted.grace_s
+        times = (preempted.training_ns, preempted.saving_ns)
+        row.late = times.count(None)
+
+
+def _one_time(nanoseconds: int | None) -> Estimate | None:
+    """Return one time in seconds; None where there is none."""
+    if nanoseconds is None:
+        return None
+    seconds = nanoseconds / 1e9
+    return Estimate(seconds, seconds, seconds, single=True)
 
 
 def _left_memory(records: RunRecords, case: str) -> int | None:

@@ -48,7 +48,8 @@ def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> lis
     for row in rows:
         lines = list(_worst_states(row, is_short=is_short))
         lines = lines[:1] if is_short else lines
-        for line in [*lines, *_not_struck(row), *_left_out(row), *_not_on_disks(row)]:
+        lines += [*_late(row), *_not_struck(row), *_left_out(row), *_not_on_disks(row)]
+        for line in lines:
             names_of.setdefault(line, []).append(naming.full_name(row))
     return [f"{listed(names)}: {line}" for line, names in names_of.items()]
 
@@ -90,6 +91,15 @@ def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
         if states:
             worst = min(states, key=lambda state: WORST_FIRST.index(state["verdict"]))
             yield _in_words(worst, is_short=is_short)
+
+
+def _late(row: FaultsRow) -> Iterator[str]:
+    """Yield after which SIGTERMs the grace was over too early."""
+    if not row.late:
+        return
+    times = {"while training": row.preempted_s, "in a save": row.preempted_in_save_s}
+    moments = [moment for moment, took in times.items() if took is None]
+    yield f"no checkpoint was durable within {row.grace_s} s of a SIGTERM {listed(moments)}"
 
 
 def _not_struck(row: FaultsRow) -> Iterator[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.durability import gate, log, trees
 from harness.durability.crashes import NotSeenError, trees_when_killed
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
-from harness.experiments.faults import EXPERIMENT, kill_order
+from harness.experiments.faults import EXPERIMENT, alarm, kill_order
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import begin_anew, bring, missing, stood_at, unfinished
 from harness.experiments.faults.kill_order import Kill
@@ -61,10 +62,15 @@ def _blame_error(case: Case, recorded: Path, reason: str) -> bool:
     is_next = at["strike"] == "next save"
     words = lefts.words_of_next(at["in_words"]) if is_next else at["in_words"]
     said = f"the save never ended, or ended its process ({reason})"
-    folder = Path(at["folder"])
-    lefts.store(recorded, Left(at["strike"], words, at["expected"], said), trees.read(folder))
-    shutil.rmtree(folder)
+    _keep_left(recorded, at, words, said)
     return True
+
+
+def _keep_left(recorded: Path, at: Mapping[str, Any], in_words: str, said: str) -> None:
+    """Store the directory that a process has left which ended in a save, and take it away."""
+    folder = Path(at["folder"])
+    lefts.store(recorded, Left(at["strike"], in_words, at["expected"], said), trees.read(folder))
+    shutil.rmtree(folder)
 
 
 def kill(session: ExperimentSession, no_gate: str) -> None:
@@ -181,14 +187,28 @@ def preempt(session: ExperimentSession) -> None:
             if report_file(recorded[case.id], "preempted").exists():
                 _add_unhandled(session, case, reason)
         still = unfinished(session, "preempted", PreemptedRecord)
-        if still == cases:
-            # The cases go in turn, so the job stood at the first one.
+        # The cases go in turn, so the job stood at the first one that is not done.
+        if still and _keep_late(recorded[still[0].id], reason):
+            pass  # Another process takes the strikes that follow.
+        elif still == cases:
             session.fail(still[0], "save", reason or "the worker left the case out")
             still = still[1:]
         elif still:
             # It may have begun in the process that has ended.
             begin_anew(session, still[0])
         cases = still
+
+
+def _keep_late(recorded: Path, reason: str) -> bool:
+    """Store what a process has left whose grace was over in its save.
+
+    Return False where it ended in another way.
+    """
+    at = stood_at(recorded) if alarm.has_killed(reason) else None
+    if at is None:
+        return False
+    _keep_left(recorded, at, at["in_words"], at["said"])
+    return True
 
 
 def _add_unhandled(session: ExperimentSession, case: Case, reason: str) -> None:

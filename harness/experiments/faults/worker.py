@@ -164,6 +164,7 @@ def run_kill(bench: Bench, entries: Entries) -> None:
 def run_preemptions(bench: Bench, entries: Entries) -> None:
     """Save when a SIGTERM comes, and when it comes in the middle of a save.
 
+    The end of a grace ends the process, and the driver starts another one for what is left to do.
     The last SIGTERM ends the process of an asynchronous method.
     """
 
@@ -171,11 +172,13 @@ def run_preemptions(bench: Bench, entries: Entries) -> None:
         case = task.case
         recorded = bench.folders.recording(case)
         preemption = Preemption(bench, case, read(recorded))
+        training_ns, saving_ns = preemption.within_grace()
         record = PreemptedRecord(
             kind="preempted",
             **bench.identity(case),
-            training_ns=preemption.while_training(),
-            saving_ns=preemption.while_saving(),
+            training_ns=training_ns,
+            saving_ns=saving_ns,
+            grace_s=int(EXPERIMENT.settings(case)["grace_s"]),
         )
         report(recorded, record)
         preemption.unhandled()
