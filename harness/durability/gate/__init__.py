@@ -9,9 +9,11 @@ which the gate receives their calls. These things pass uncounted:
 - calls that the gate does not know, such as chmod, setxattr, splice and close_range
 - calls of programs for another architecture, such as 32-bit ones
 
-A call of another thread that the gate has let through may still be at work when a kill strikes. A
-close that fails leaves the descriptor open, because only the program itself could close it. Before
-Linux 5.19, a call counts twice if a signal interrupts it while the gate answers.
+A call of another thread that the gate has let through may still be at work when a kill strikes.
+Before Linux 5.19, a call counts twice if a signal interrupts it while the gate answers.
+
+A close that fails has closed the file all the same, as on Linux. Only the number of the descriptor
+stays in use, and leads to /dev/null. Before Linux 5.9, the file itself stays open.
 
 The gate lasts as long as anything that the command has started. If somebody kills the gate itself,
 every filtered call fails with ENOSYS. The gate needs Linux 5.8 and libseccomp 2.5.

@@ -137,6 +137,8 @@ class Answer:
     value: int = 0
     # a number of `errno`; 0 for none
     error: int = 0
+    # the descriptor that the caller loses meanwhile; None for none
+    loses: int | None = None
 
 
 CONTINUE = Answer("continue")

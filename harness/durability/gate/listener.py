@@ -7,6 +7,7 @@ or half written, and the same call would come again.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -29,6 +30,9 @@ _USER_NOTIF_FLAG_CONTINUE = 1
 _NOTIFICATION = struct.Struct("=QIIiIQ6Q")
 # id, value, negative error, flags
 _RESPONSE = struct.Struct("=QqiI")
+# id, flags, the gate's descriptor, the caller's number, the flags of the new one
+_ADDITION = struct.Struct("=QIIII")
+_AT_THIS_NUMBER = 1
 _INSTRUCTION_BYTES = 8
 
 _UNUSED = (ctypes.c_ulong(0),) * 3
@@ -42,6 +46,8 @@ def _ioctl_number(number: int, size: int) -> int:
 
 _RECEIVE = _ioctl_number(0, _NOTIFICATION.size)
 _SEND = _ioctl_number(1, _RESPONSE.size)
+# The gate only writes this one, so it has another direction.
+_ADD = _ioctl_number(3, _ADDITION.size) & ~(2 << 30)
 
 
 class _Program(ctypes.Structure):
@@ -101,6 +107,8 @@ class Listener:
 
         Raises OSError if the kernel refuses the answer.
         """
+        if answer.loses is not None:
+            self._take_away(number, answer.loses)
         flags = _USER_NOTIF_FLAG_CONTINUE if answer.action == "continue" else 0
         response = _RESPONSE.pack(number, answer.value, -answer.error, flags)
         while True:
@@ -112,6 +120,19 @@ class Listener:
                 # A signal to the gate came first.
                 continue
             return
+
+    def _take_away(self, number: int, descriptor: int) -> None:
+        """Close a descriptor of the caller, unless the kernel is older than Linux 5.9.
+
+        Its number leads to /dev/null from now on, because only the program could free it.
+        """
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        addition = _ADDITION.pack(number, _AT_THIS_NUMBER, nothing, descriptor, os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(self._descriptor, _ADD, addition)
+        finally:
+            os.close(nothing)
 
     def _load(self, flags: int) -> int:
         """Return the descriptor of the loaded filter, or -1."""

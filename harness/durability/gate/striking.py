@@ -110,7 +110,9 @@ class Striker:
             return self._shorten(request, target, paths)
         self._note(request, paths)
         if strike.effect in _ERRORS:
-            return Answer("return", error=_ERRORS[strike.effect])
+            # Linux closes a descriptor first, and returns the error of the flush after that.
+            loses = request.arguments[0] if family == "close" else None
+            return Answer("return", error=_ERRORS[strike.effect], loses=loses)
         return _KILLS[strike.effect]
 
     def _shorten(self, request: Request, target: Target, paths: list[str]) -> Answer:
