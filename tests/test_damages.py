@@ -49,8 +49,18 @@ def test_a_file_is_swapped_with_the_one_of_the_older_checkpoint(
     assert found.tree == {**after, name: before[other]}
 
 
-def test_a_removed_checkpoint_swaps_nothing() -> None:
-    assert of_kind(SWAPPED, files(step_1="A"), files(step_2="B")) == []
+def test_a_file_is_swapped_with_the_one_of_a_checkpoint_that_the_save_has_removed() -> None:
+    before = files(step_1__shard_0="A", step_1__shard_1="B", newest="1")
+    after = files(step_2__shard_0="C", step_2__shard_1="D", newest="2")
+    words = "step-2/shard-1 swapped with step-1/shard-1, which the save has removed"
+    [found] = [each for each in of_kind(SWAPPED, before, after) if each.in_words == words]
+    assert found.tree == {**after, **files(step_2__shard_1="B")}
+
+
+def test_a_file_that_the_save_has_overwritten_is_no_older_one_of_another() -> None:
+    found = of_kind(SWAPPED, files(a_1="A", a_2="B"), files(a_1="C", a_2="D"))
+    trees = [each.tree for each in found if each.in_words == "a-1 swapped with a-2"]
+    assert trees == [files(a_1="D", a_2="D")]
 
 
 def test_an_overwritten_file_is_swapped_with_what_it_was() -> None:

@@ -114,7 +114,9 @@ def _swapped(after: Tree, before: Tree, files: Mapping[str, bytes], name: str) -
     of_older = _of_older(after, before, name)
     if of_older is not None:
         words = f"{name} swapped with {of_older}"
-        yield Damaged(SWAPPED, words, _with(after, name, _data(after, of_older)))
+        if of_older not in after:
+            words = f"{words}, which the save has removed"
+        yield Damaged(SWAPPED, words, _with(after, name, _data(before, of_older)))
     data = files[name]
     sisters = [other for other in sorted(files) if files[other] != data]
     if sisters:
@@ -128,14 +130,16 @@ def _of_older(after: Tree, before: Tree, name: str) -> str | None:
     """Return the file of an older checkpoint that stands for this one; None where there is none.
 
     Stores name their checkpoints as they like, but by a number. So the names of two such files are
-    equal but for numbers, and as few numbers as possible differ.
+    equal but for numbers, and as few numbers as possible differ. The save may have removed the
+    older checkpoint, and then its file is the one of before.
     """
     pattern = _NUMBER.sub("#", name)
-    unchanged = [path for path, node in before.items() if isinstance(node, File)]
+    files = [path for path, node in before.items() if isinstance(node, File)]
+    of_pattern = [path for path in sorted(files) if _NUMBER.sub("#", path) == pattern]
     candidates = [
         path
-        for path in sorted(unchanged)
-        if path != name and after.get(path) == before[path] and _NUMBER.sub("#", path) == pattern
+        for path in of_pattern
+        if path != name and after.get(path, before[path]) == before[path]
     ]
     return max(candidates, key=lambda path: _numbers_in_common(path, name), default=None)
 
