@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,56 @@ def test_saves_that_come_faster_than_the_disk_wait_and_memory_does_not_grow(
     assert arenas_bytes <= outcome["growth_bytes"] <= arenas_bytes + SLACK_BYTES
     assert outcome["unfinished"] == [0] * 3, "a save begins when the one before is durable"
     assert outcome["saved"] == 3
+
+
+CLOSED = """
+import gc, sys
+from pathlib import Path
+from deepfreeze_victim import opened
+from adapters.deepfreeze.store import Store
+from harness.worker.usage import resident_bytes
+
+# A collection may come late, because a framework has many objects.
+gc.disable()
+folder = Path(sys.argv[1])
+path = folder / sys.argv[2] / "checkpoint"
+errors = []
+
+def save_and_close(number):
+    _, method, state = opened(folder, 1)
+    if sys.argv[3] == "store":
+        store = Store(method, path.parent / str(number))
+        store.save(state, 1).finished()
+        store.close()
+        return
+    try:
+        method.save(state, path.with_suffix(f".{number}")).finished()
+    except FileNotFoundError as error:
+        errors.append(error)
+    method.close()
+
+save_and_close(0)
+before = resident_bytes()
+for number in range(1, 6):
+    save_and_close(number)
+print(len(errors), resident_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize(
+    ("parent", "kind", "errors"),
+    [(".", "method", 0), (".", "store", 0), ("missing", "method", 6)],
+    ids=["method", "store", "failed-saves-whose-errors-are-kept"],
+)
+def test_what_is_closed_gives_its_memory_back_at_once(
+    parent: str, kind: str, errors: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", CLOSED, str(tmp_path), parent, kind]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests")))}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, check=True, capture_output=True, text=True, timeout=120
+    )
+    seen, grew_bytes = map(int, done.stdout.split())
+    assert seen == errors
+    # Each of five openings has 48 MiB to read into alone.
+    assert grew_bytes < 16 * MIB

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.deepfreeze.tensor import Unpin, bytes_of
-from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, give_back, round_up
 
 _log = logging.getLogger("deepfreeze")
 
@@ -71,7 +71,10 @@ class Arena:
         self._unpin = None
         if unpin is not None:
             unpin()
+        memory = self._memory
         self._memory = memoryview(bytearray())
+        if memory:
+            give_back(memory)
 
     def _make_accessible(self, memory: memoryview) -> None:
         """Make the memory accessible to the device, if there is one."""

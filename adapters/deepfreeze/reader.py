@@ -19,7 +19,7 @@ from adapters.deepfreeze.opened_file import EarlyRead, OpenedFile
 from adapters.deepfreeze.read_plan import Range, in_order, plan_reads
 from adapters.deepfreeze.stored import Match
 from adapters.deepfreeze.tensor import Bytes, Device, Memory, bytes_of
-from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
+from adapters.shared.directio import ALIGNMENT, aligned_buffer, give_back, round_up
 
 # So many blocks are waiting for a thread or being copied, besides those that are being read.
 _AHEAD = 2
@@ -50,9 +50,11 @@ class Reader:
         )
 
     def close(self) -> None:
-        """Unpin the ring. Nothing must be being read any more. A second call does nothing."""
+        """Free the ring. Nothing must be being read any more. A second call does nothing."""
         while self._unpins:
             self._unpins.pop()()
+        for slot in self._ring:
+            give_back(slot)
 
     def first_parts(self, wanted: Sequence[Match]) -> tuple[Range, ...]:
         """Return the parts of a file that a read of these tensors reads first.

@@ -102,6 +102,8 @@ class Store(Generic[StateT]):
         """
         if self._last is not None:
             self._last.join()
+            # It refers to this store, and this cycle would hold the memory of the method.
+            self._last = None
         self._method.close()
         self.raise_prune_error()
 

@@ -48,6 +48,16 @@ def aligned_buffer(size_bytes: int) -> memoryview:
     return memoryview(mapping)[start : start + size_bytes]
 
 
+def give_back(buffer: memoryview) -> None:
+    """Give the pages of an aligned buffer back to the kernel, although somebody may refer to it.
+
+    A kept error refers to the variables of all functions that it came through, and a cycle of
+    references is only found by a collection. The bytes of the buffer are zeros after that.
+    """
+    # `obj` is the mapping below the view, which the type of a view does not say.
+    buffer.obj.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
+
+
 def open_for_write(path: Path, direct: bool = True) -> int:
     """Create an empty file for writing and return its descriptor."""
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY
