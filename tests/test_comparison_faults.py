@@ -13,7 +13,7 @@ from compared_runs import Make, item, maker
 from struck_records import KNOWN, damaged, struck, tried
 from test_comparison_output import ckptbench
 
-from harness.experiments.faults.records import KilledRecord
+from harness.experiments.faults.records import KilledRecord, PreemptedRecord
 from harness.experiments.killed_rank.records import (
     Fate,
     RankKillRecord,
@@ -42,6 +42,18 @@ def real_kill(difference: str) -> KilledRecord:
     """Return a real kill that left files with a difference from the predicted ones."""
     return KilledRecord(
         kind="killed", case=STRUCK.case.id, **KNOWN, change=1, difference=difference
+    )
+
+
+def preempted(training_ns: int | None, grace_s: int | None) -> PreemptedRecord:
+    """Return the times from two SIGTERMs on. None is a time that is longer than the grace."""
+    return PreemptedRecord(
+        kind="preempted",
+        case=STRUCK.case.id,
+        **KNOWN,
+        training_ns=training_ns,
+        saving_ns=1,
+        grace_s=grace_s,
     )
 
 
@@ -133,6 +145,12 @@ def make(tmp_path: Path) -> Make:
             tried(STRUCK, STATES),
             "real kills that leave other files than predicted were 0 and are not known any more",
             id="no real kill",
+        ),
+        pytest.param(
+            [*SOUND, preempted(5, grace_s=None)],
+            [*SOUND, preempted(None, grace_s=30)],
+            "SIGTERMs whose grace was too short were 0 and are 1",
+            id="a save that needs longer than the grace, after a run without a limit",
         ),
         pytest.param(
             of_ranks("raised"),
