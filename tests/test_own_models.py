@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,10 @@ from stubs import Ended, command
 from harness.cli import measuring
 from harness.driver import own_models, planning, preflight, suite
 from harness.driver.catalog import frameworks
+from harness.run import store
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
+from harness.worker import own_models as worker_models
 
 RAW = frameworks()["raw"]
 TEXT = """
@@ -230,3 +235,95 @@ def test_a_mistake_is_one_sentence_with_its_line(file: Path, body: str, expected
     assert expected in told
     assert "\n" not in told
     assert len(told) < 500
+
+
+LAYERS = "import numpy as np\nROWS = 300\n"
+
+
+@pytest.fixture
+def with_modules(file: Path) -> Path:
+    """Return a text whose `make` imports modules beside it and below, of which there are others."""
+    (file.parent / "layers.py").write_text(LAYERS)
+    package = file.parent / "parts"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "sizes.py").write_text("COLUMNS = 50\n")
+    (file.parent / "unused.py").write_text("raise SystemExit\n")
+    file.write_text("""
+import layers
+from numpy import random
+
+
+def make():
+    from parts import sizes
+    return {"one": random.rand(layers.ROWS, sizes.COLUMNS).astype("float32")}
+""")
+    return file
+
+
+def test_the_modules_beside_a_text_belong_to_its_digest(with_modules: Path) -> None:
+    first = looked_at(with_modules)
+    assert first.modules == ("layers.py", "parts/__init__.py", "parts/sizes.py")
+    (with_modules.parent / "unused.py").write_text("# other\n")
+    assert looked_at(with_modules) == first
+    (with_modules.parent / "layers.py").write_text(f"{LAYERS}# other\n")
+    second = looked_at(with_modules)
+    smoke = suite.load("smoke")
+    ids = [planning.plan(smoke, [RAW], model=each)[0].case.id for each in (first, second)]
+    assert ids[0] != ids[1]
+
+
+def test_a_text_without_modules_keeps_the_digest_of_its_bytes(file: Path) -> None:
+    model = looked_at(file)
+    assert (model.modules, model.digest) == ((), hashlib.sha256(TEXT.encode()).hexdigest()[:8])
+
+
+def test_a_run_records_the_modules_and_refuses_changed_ones(with_modules: Path) -> None:
+    ended = run(with_modules, "--method", "direct")
+    assert ended.status == 0, ended.errors
+    results = with_modules.parent / "results"
+    stored = store.Run(store.find(results, store.LATEST))
+    assert stored.plan[0].case.model == looked_at(with_modules)
+    (with_modules.parent / "layers.py").write_text(f"{LAYERS}# other\n")
+    again = command("run", "--resume", "latest", "--results", str(results))
+    assert "train.py or a module that it imports (layers.py, " in sentence(again)
+    (with_modules.parent / "layers.py").unlink()
+    again = command("run", "--resume", "latest", "--results", str(results))
+    assert f"{with_modules.parent}/layers.py is no longer there" in sentence(again)
+
+
+def test_a_module_that_only_a_measured_process_imports_ends_the_run(with_modules: Path) -> None:
+    text = with_modules.read_text()
+    # The first look does no job, so it traces nothing.
+    is_job = "import sys\n    if 'harness.worker.tracing' in sys.modules: import unused"
+    (with_modules.parent / "unused.py").write_text("")
+    with_modules.write_text(text.replace("from parts", f"{is_job}\n    from parts"))
+    ended = run(with_modules, "--method", "direct")
+    assert ended.status == 1
+    (row,) = rows(with_modules)
+    assert "train.py has imported unused.py only now" in row["reason"]
+
+
+def test_files_of_an_interpreter_and_of_libraries_are_no_modules_of_the_users(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, name in (("prefix", "venv"), ("base_prefix", "conda")):
+        folder = file.parent / name
+        folder.mkdir()
+        (folder / f"of_{name}.py").touch()
+        monkeypatch.setattr(sys, variable, str(folder))
+        monkeypatch.syspath_prepend(folder)
+    scratch = file.parent / "scratch"
+    scratch.mkdir()
+    (scratch / "compiled.py").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    monkeypatch.syspath_prepend(scratch)
+    (file.parent / "own.py").touch()
+    monkeypatch.syspath_prepend(file.parent)
+    for name in ("of_venv", "of_conda", "compiled", "own"):
+        importlib.import_module(name)
+        # The test's end takes away the entry that the import makes.
+        monkeypatch.setitem(sys.modules, name, sys)
+        del sys.modules[name]
+        importlib.import_module(name)
+    assert worker_models.modules_of(file) == ("own.py",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -15,8 +14,8 @@ from harness.driver.declarations import REQUIREMENTS, FrameworkEntry
 from harness.driver.paths import expanded
 from harness.run.errors import UsageError
 from harness.wire.case import OwnModel
+from harness.wire.own_text import digest_of
 
-_DIGEST_DIGITS = 8
 _LOOK_TIMEOUT_S = 1800.0
 _SHOWN_LINES = 3
 
@@ -56,8 +55,6 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
     The model takes one step there. Raise UsageError with one sentence where it cannot be built,
     or where the framework cannot measure it.
     """
-    # The text may be edited while it is built.
-    digest = _digest(model.file)
     with tempfile.TemporaryDirectory(prefix="ckptbench-") as folder:
         request = Path(folder) / "request.json"
         answer = Path(folder) / "answer.json"
@@ -82,26 +79,32 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
         )
     if "error" in found:
         raise UsageError(found["error"])
+    # Only the process that built the model knows what it imported, so the digest comes last. Where
+    # a text was edited in between, the workers measure what the digest names.
+    modules = tuple(found["modules"])
     return OwnModel(
         file=str(model.file),
         function=model.function,
-        digest=digest,
+        digest=digest_of(model.file, modules),
         state_bytes=found["state_bytes"],
+        modules=modules,
     )
 
 
 def require_unchanged(model: OwnModel) -> None:
     """Raise UsageError where the text of a run's model is another than when the run began."""
     file = Path(model.file)
-    if not file.is_file():
+    for needed in (file, *(file.parent / name for name in model.modules)):
+        if not needed.is_file():
+            raise UsageError(
+                f"the run measures {model.workload}, and {needed} is no longer there; put it back, "
+                "or start a new run"
+            )
+    if digest_of(file, model.modules) != model.digest:
+        imported = f" or a module that it imports ({', '.join(model.modules)})"
         raise UsageError(
-            f"the run measures {model.workload}, and {file} is no longer there; put it back, or "
-            "start a new run"
-        )
-    if _digest(file) != model.digest:
-        raise UsageError(
-            f"{file} has changed since the run began, and its samples would be mixed with others; "
-            "start a new run"
+            f"{file}{imported if model.modules else ''} has changed since the run began, and its "
+            "samples would be mixed with others; start a new run"
         )
 
 
@@ -134,7 +137,3 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
         ended += ", perhaps because memory ran out"
     shown = " | ".join(line.strip() for line in lines) or "it printed nothing"
     return f"its process ended with {ended} ({shown})"
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:_DIGEST_DIGITS]

@@ -44,13 +44,15 @@ class OwnModel:
     """The place of a model of the user's own, and the size of its state.
 
     `file` is the absolute path of the user's text, `function` the name of the function in it that
-    makes the model, and `digest` the first digits of the text's SHA-256.
+    makes the model, and `digest` the first digits of the SHA-256 of the text and its modules.
+    `modules` are the files below the folder of the text that building the model imported.
     """
 
     file: str
     function: str
     digest: str
     state_bytes: int
+    modules: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -224,7 +226,8 @@ def case_from_json(values: Mapping[str, Any]) -> Case:
     known = known_fields(Case, values)
     model = known.get("model")
     if model is not None:
-        known["model"] = OwnModel(**known_fields(OwnModel, model))
+        modules = tuple(model.get("modules", ()))
+        known["model"] = OwnModel(**known_fields(OwnModel, model) | {"modules": modules})
     return Case(**known)
 
 

@@ -22,6 +22,7 @@ from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_jso
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
 from harness.wire.records import WorkerRecord
+from harness.worker import own_models
 from harness.worker.backing import Backer
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.ceiling import Ceiling, calibrate, random_ring
@@ -216,6 +217,9 @@ def _run_state(bench: Bench, entries: Entries) -> None:
             bench.build(case.model or _workload(case), seed)
         stage_function(case.experiment, role)(bench, entries)
         bench.check_kept(entries)
+        if case.model is not None:
+            # A later step of the user's may have imported what no digest has.
+            own_models.require_recorded(case.model)
     except MustBeAlone:
         raise
     except BaseException as error:

@@ -127,8 +127,10 @@ class Bench:
         self.forget_digests()
         self.workload = workload
         if isinstance(workload, OwnModel):
-            make = own_models.load(Path(workload.file), workload.function, workload.digest)
+            own_models.require_recorded(workload)
+            make = own_models.load(Path(workload.file), workload.function)
             self.state = own_models.adopted(self.framework, make, seed)
+            own_models.require_recorded(workload)
         else:
             self.state = self.framework.build(workload, seed)
 

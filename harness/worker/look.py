@@ -39,7 +39,9 @@ def main(request_file: str, answer_file: str) -> None:
 
 
 def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Build the model and take a step. Return how many bytes and leaves its state has.
+    """Build the model and take a step.
+
+    Return how many bytes and leaves its state has, and which modules beside the text it imported.
 
     Raise UnusableModel where the framework takes no models or finds no device, or where a step
     changes nothing.
@@ -63,7 +65,8 @@ def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     after = _named_digests(framework, state)
     _require_moved(before, after)
     size_bytes = sum(digest.bytes for digest in after.values())
-    return {"state_bytes": size_bytes, "leaves": len(after)}
+    modules = own_models.modules_of(file)
+    return {"state_bytes": size_bytes, "leaves": len(after), "modules": modules}
 
 
 def _place(request: dict[str, Any]) -> Place:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import inspect
 import random
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
@@ -17,30 +17,62 @@ from typing import Any
 import numpy as np
 
 from adapters.base import Framework, UnusableModel
+from harness.wire.case import OwnModel
+from harness.wire.own_text import digest_of
 
 MODULE = "ckptbench_own_model"
 """The name under which the user's text is imported, so that it hides no other module."""
 
-
-DIGEST_DIGITS = 8
 LONGEST = 400
 """The longest message of an error that is shown whole, in characters."""
+_NOT_THE_USERS = frozenset({"__main__", "adapters", "harness", "workloads"})
+"""The program and the packages of this project, whose folder may be that of the user's text."""
 
 
-def digest_of(file: Path) -> str:
-    """Return the first digits of the SHA-256 of a text."""
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:DIGEST_DIGITS]
+def require_recorded(model: OwnModel) -> None:
+    """Raise UnusableModel where a model's text or modules are not those that the run recorded.
+
+    A module that was imported later than in the first look is in no digest.
+    """
+    file = Path(model.file)
+    unknown = [name for name in modules_of(file) if name not in model.modules]
+    if unknown:
+        raise UnusableModel(
+            f"{file.name} has imported {' and '.join(unknown)} only now, so the digest of the run "
+            f"lacks it; import it at the top of {file.name}"
+        )
+    if digest_of(file, model.modules) != model.digest:
+        imported = f" or a module that it imports ({', '.join(model.modules)})"
+        raise UnusableModel(
+            f"{file.name}{imported if model.modules else ''} has changed since the run began; "
+            "start a new run"
+        )
 
 
-def load(file: Path, function: str, digest: str | None = None) -> Callable[[], Any]:
+def modules_of(file: Path) -> tuple[str, ...]:
+    """Return the files that this process has imported below the folder of a user's text, in order.
+
+    Neither the text itself is among them, nor what belongs to an interpreter that lies there, nor
+    what a library has compiled into a temporary folder there.
+    """
+    folder = file.parent
+    roots = map(Path, (sys.prefix, sys.base_prefix, tempfile.gettempdir()))
+    left_out = [root for root in roots if folder in root.parents]
+    names = set()
+    for path in _imported_files():
+        is_others = any(path.is_relative_to(root) for root in left_out)
+        if path != file and path.is_relative_to(folder) and not is_others:
+            names.add(path.relative_to(folder).as_posix())
+    return tuple(sorted(names))
+
+
+def load(file: Path, function: str) -> Callable[[], Any]:
     """Import the user's text, and return the function that makes the model.
 
     The text is run as a script is, with its own folder first on Python's path, but it is not
     called "__main__". Raise UnusableModel where it has no such function, or one that needs
-    arguments, or where its digest is another one. Errors of the text itself pass through.
+    arguments. Errors of the text itself pass through.
     """
-    if digest is not None and digest_of(file) != digest:
-        raise UnusableModel(f"{file.name} has changed since the run began; start a new run")
     found = getattr(_imported(file), function, None)
     if found is None:
         raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
@@ -100,6 +132,16 @@ def lines_of(error: BaseException, file: Path) -> list[int | None]:
     """Return the lines of the user's text through which an error came, the innermost last."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame.lineno for frame in frames if frame.filename == str(file)]
+
+
+def _imported_files() -> Iterator[Path]:
+    """Yield the files of this process's modules, but for those of this project."""
+    for name, module in list(sys.modules.items()):
+        # A lazy module may import others when it is asked for an attribute.
+        spec = getattr(module, "__dict__", {}).get("__spec__")
+        if spec is None or not spec.has_location or name.partition(".")[0] in _NOT_THE_USERS:
+            continue
+        yield Path(spec.origin)
 
 
 def _brief(text: str) -> str:
