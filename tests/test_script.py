@@ -54,3 +54,8 @@ def test_the_lines_of_an_engine_stand_between_those_of_the_framework() -> None:
     text = script.how({"jax": catalog.frameworks()["jax"]}, "deepfreeze-sync")
     places = [text.index(part) for part in ("arrays = {", "freezer = ", ": load", "unflatten")]
     assert places == sorted(places)
+
+
+def test_the_lines_of_pytorch_say_that_they_are_for_one_optimizer() -> None:
+    text = command("list", "methods", "--how", "torch-save").output
+    assert "# These lines are for one optimizer. Where there are several, " in text

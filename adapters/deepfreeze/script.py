@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adapters.base import DirectIo, Framework, Place
+from adapters.deepfreeze.errors import Unfitting
 from adapters.deepfreeze.method import REQUEST_BYTES, DeepFreezeMethod
+from adapters.deepfreeze.stored import Stored, open_stored
 from adapters.deepfreeze.tensor import Bytes, Source, Spec
 
 Arrays = dict[str, NDArray[Any]]
@@ -52,11 +54,24 @@ class DeepFreeze(DeepFreezeMethod[Arrays]):
     def load(self, state: Arrays, path: Path) -> None:
         """Put the arrays of a checkpoint into the dictionary, in new memory.
 
-        Raise Damaged if the checkpoint does not hold what was saved.
+        Raise Damaged if the checkpoint does not hold what was saved, and Unfitting if it holds
+        arrays that the dictionary lacks. Otherwise they would be lost without a word, as where the
+        optimizer has taken no step yet.
         """
-        loaded = self.engine.load(self.nearest(path), self.tensors, targets={})
+        folder = self.nearest(path)
+        loaded = self.engine.load(folder, self.tensors, targets={})
+        self._require_all(open_stored(folder, is_arena=folder != path), folder)
         for spec in self.tensors:
             state[spec.name] = loaded[spec.name].view(spec.dtype).reshape(spec.shape)
+
+    def _require_all(self, stored: Stored, folder: Path) -> None:
+        names = {tensor.name for file in stored.files for tensor in file.tensors}
+        lost = sorted(names - {spec.name for spec in self.tensors})
+        if lost:
+            raise Unfitting(
+                f"{folder} holds {len(lost)} arrays that the dictionary lacks, such as {lost[0]}; "
+                "make them before the load, as a step of the optimizer does"
+            )
 
 
 def _bytes(array: NDArray[Any]) -> Bytes:

@@ -146,7 +146,7 @@ def _engine_methods(path: Path, framework: str, script: Script | None) -> dict[s
         lines = {"save": "", "load": ""}
         if script is not None:
             lines["save"] = f"{script.arrays}\n{table.save}"
-            lines["load"] = f"{script.arrays}\n{table.load}\n{script.restore}"
+            lines["load"] = f"{script.slots}\n{script.arrays}\n{table.load}\n{script.restore}"
         class_path = table.class_path.replace(_FRAMEWORK_IN_CLASS_PATH, framework)
         methods[name] = _entry(name, table.model_copy(update=lines | {"class_path": class_path}))
     return methods

@@ -242,6 +242,8 @@ class Script(tables.Table):
 
     arrays: str  # makes `arrays`, a dictionary of numpy arrays, of model and optimizer
     restore: str  # sets model and optimizer to the values of `arrays`
+    slots: str = ""  # makes what an optimizer lacks before its first step, for `arrays` of a load
+    note: str = ""  # what the lines of all methods do not cover, as a comment above them
 
 
 class PackagesTable(tables.Table):

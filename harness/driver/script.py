@@ -19,7 +19,9 @@ def how(known: Mapping[str, FrameworkEntry], method: str) -> str:
     if not having:
         names = {entry.name for _, entry in _methods(known)}
         raise nearest("method", method, [*names, ALL])
-    texts = [_lines(framework, entry) for framework, entry in having if entry.save and entry.load]
+    texts = [
+        _lines(known[framework], entry) for framework, entry in having if entry.save and entry.load
+    ]
     if not texts:
         frameworks = ", ".join(framework for framework, _ in having)
         raise UsageError(f"method {method} of {frameworks} declares no lines for a training script")
@@ -36,6 +38,9 @@ def _fits(entry: MethodEntry, method: str) -> bool:
     return method in (ALL, entry.name)
 
 
-def _lines(framework: str, entry: MethodEntry) -> str:
-    title = f"{entry.name} in {framework}"
-    return f"# {title}: save\n{entry.save.strip()}\n\n# {title}: load\n{entry.load.strip()}\n"
+def _lines(framework: FrameworkEntry, entry: MethodEntry) -> str:
+    title = f"{entry.name} in {framework.name}"
+    note = framework.script.note.strip() if framework.script else ""
+    above = f"{note}\n" if note else ""
+    save, load = entry.save.strip(), entry.load.strip()
+    return f"# {title}: save\n{above}{save}\n\n# {title}: load\n{load}\n"

@@ -40,7 +40,8 @@ def _methods_for(
         lines = {}
         if script is not None:
             lines["save"] = script["arrays"] + method["save"]
-            lines["load"] = script["arrays"] + method["load"] + script["restore"]
+            before = script.get("slots", "") + script["arrays"]
+            lines["load"] = before + method["load"] + script["restore"]
         yield name, method | lines | {"class": class_path}
 
 

@@ -13,7 +13,7 @@ from script_lines import DECLARED, STEP, Names, covers_optimizer, run
 pytestmark = pytest.mark.slow
 
 
-def trained(seed: int) -> Names:
+def trained(seed: int, steps: int = STEP) -> Names:
     """Return a compiled model and its optimizer after some steps, and data for more."""
     keras.utils.set_random_seed(seed)
     layers = [keras.layers.Dense(7), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
@@ -23,7 +23,7 @@ def trained(seed: int) -> Names:
     inputs = random.normal(size=(4, 5))
     targets = random.normal(size=(4, 3))
     weights = model.trainable_variables
-    for _ in range(STEP):
+    for _ in range(steps):
         # Gradients of a real loss would be compiled first, which takes seconds.
         gradients = [tf.constant(random.normal(size=each.shape), "float32") for each in weights]
         model.optimizer.apply(gradients, weights)
@@ -45,3 +45,13 @@ def test_the_lines_of_a_method_save_and_load(method: str, tmp_path: Path) -> Non
     other = trained(seed=2)
     assert values(other, both) != saved
     assert values(run(method, "load", other, tmp_path), both) == saved
+
+
+ENGINE = [name for name in DECLARED if name.startswith("deepfreeze")]
+
+
+@pytest.mark.parametrize("method", ENGINE)
+def test_the_lines_of_the_engine_load_into_a_new_optimizer(method: str, tmp_path: Path) -> None:
+    names = run(method, "save", trained(seed=1), tmp_path)
+    restored = run(method, "load", trained(seed=2, steps=0), tmp_path)
+    assert values(restored, optimizer=True) == values(names, optimizer=True)
