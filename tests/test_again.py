@@ -5,16 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from conftest import ROOT, planned
+from outside_folders import pickled
 
 from harness.analysis.report import again
 from harness.cli.app import app
-from harness.driver import arms
-from harness.wire.case import SUMMARY_ABOVE, Case
+from harness.driver import arms, outside
+from harness.wire.case import SUMMARY_ABOVE, Case, OwnModel
 
 HEADER: dict[str, Any] = {"suite": "gate", "directory": None, "python": []}
 
@@ -82,6 +84,25 @@ def test_places_do_not_depend_on_where_the_command_was_typed(
         )
     )
     assert (found["a"], found["b"]) == ([str(ROOT)], [sys.executable])
+
+
+@pytest.mark.parametrize("arms_named", [False, True])
+def test_a_users_own_model_and_adapter_are_named_with_their_interpreter(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arms_named: bool
+) -> None:
+    monkeypatch.setattr(outside, "_named", [])
+    monkeypatch.chdir(ROOT)
+    folder = pickled(tmp_path)
+    model = OwnModel(file="/home/me/my train.py", function="make", digest="12345678", state_bytes=9)
+    row = case(workload=model.workload, model=model, arm="a" if arms_named else "")
+    python = [f"raw={sys.executable}"]
+    header = HEADER | {"settings": {"adapters": [str(folder)]}, "python": python}
+    if arms_named:
+        header |= {"suite": "ab-gate", "arms": sides(["."], ["."]), "python": []}
+    _, found = parsed(again.command(row, header, [row]))
+    assert (found["model"], found["workload"]) == ("/home/me/my train.py:make", ())
+    assert (found["adapter"], found["framework"]) == ([folder], ["raw"])
+    assert found.get("python") == (None if arms_named else python)
 
 
 def test_the_precision_that_was_asked_for_is_asked_for_again() -> None:

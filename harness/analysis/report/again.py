@@ -55,9 +55,11 @@ def _state(case: Case) -> list[str]:
 
 
 def _places(header: Mapping[str, Any]) -> list[str]:
-    """Return the words for the directory and the interpreters that the run was given."""
+    """Return the words for the directory, interpreters and adapters that the run was given."""
     words = ["--dir", header["directory"]] if header.get("directory") else []
-    return words + _repeated("--python", header.get("python") or ())
+    words += _repeated("--python", header.get("python") or ())
+    settings = header.get("settings") or {}
+    return words + _repeated("--adapter", settings.get("adapters") or ())
 
 
 def _repeated(option: str, values: Iterable[str]) -> list[str]:
