@@ -51,6 +51,7 @@ class Wanted:
     size_varies: bool | None = None  # checkpoints of one state differ in size; None if unknown
     files: bool = True  # a checkpoint has files
     floor: bool = False  # no framework, but what the others are held against
+    has_lines: bool = True  # `list methods --how` prints what to write in a training script
 
     @classmethod
     def of(cls, item: PlannedCase) -> Self:
@@ -65,6 +66,7 @@ class Wanted:
             size_varies=item.size_varies,
             files=item.files,
             floor=item.floor,
+            has_lines=item.has_lines,
         )
 
 
@@ -108,6 +110,7 @@ class Row:
     asynchronous: bool = False
     sharded: bool = False
     floor: bool = field(default=False, repr=False)
+    has_lines: bool = field(default=True, repr=False)
     covers: str = identity_column("what comes back", compared=Rank("coverage", COVERAGE))
     oversubscribed: bool | None = None  # more ranks than processors on a node
     status: str = "ok"

@@ -316,6 +316,8 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         files=method.files,
         traced=cell.sweep.traced,
         floor=cell.framework.floor,
+        # Code from outside is found only where a command names its folder.
+        has_lines=bool(method.save and method.load) and not cell.framework.origin_of(method),
     )
 
 

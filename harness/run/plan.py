@@ -42,6 +42,7 @@ class PlannedCase:
     files: bool = True  # a checkpoint has files
     traced: bool = True  # one save is watched at the system calls, where the experiment has that
     floor: bool = False  # its framework is none, but plain files that the others are held against
+    has_lines: bool = True  # `list methods --how` prints what to write in a training script
 
     def fails_as_declared(self, status: str, reason: str) -> bool:
         """Return whether a row failed by the fault of its framework that its adapter declares."""

@@ -74,11 +74,11 @@ def _after_a_crash(good: Sequence[CostRow], naming: Naming) -> str:
 
 
 def _to_write(row: CostRow) -> str:
-    if row.floor:
-        # Plain files are no method of a framework, so there is nothing to write.
+    if not row.has_lines:
         return ""
     method = row.method.partition("[")[0]
-    return f"ckptbench list methods --how {method} prints what to write in your script."
+    command = f"ckptbench list methods --framework {row.framework} --how {method}"
+    return f"{command} prints what to write in your script."
 
 
 def _durable_s(row: CostRow) -> float:
