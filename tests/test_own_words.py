@@ -14,6 +14,7 @@ from stubs import command
 from harness.analysis import summary
 from harness.driver import catalog, outside, planning, suite
 from harness.experiments.cost.rows import CostRow
+from harness.experiments.cost.scaling import add_slowdowns
 from harness.wire.case import OwnModel
 
 MODEL = OwnModel(file="/home/me/train.py", function="make", digest="0123abcd", state_bytes=1000)
@@ -111,6 +112,25 @@ def test_no_lines_are_promised_of_a_method_that_has_none() -> None:
     said = summary.meaning([own("theirs", has_lines=False)])
     assert "--how" not in said
     assert said.endswith("each of these checkpoints is certain.")
+
+
+def test_of_several_worlds_the_largest_is_told_and_named() -> None:
+    rows = [own("one"), own("two", 0.5, 0.1), own("one", 3.0, world=2), own("two", 2.0, world=2)]
+    add_slowdowns(rows)
+    assert summary.meaning(rows) == (
+        "On 2 ranks, your checkpoint is 1.1 kB. "
+        "two stops training for 500 ms, and is on the disk after 2.00 s; "
+        "one stops training for 500 ms, and is on the disk after 3.00 s. "
+        f"After a crash of the machine each of these checkpoints is certain. {HINT.format('two')} "
+        "On 2 ranks two is durable first, in 2.00 s. As multiples of the time that one rank takes "
+        "there: one 3.0; two 4.0."
+    )
+
+
+def test_a_world_without_a_verified_method_is_not_told() -> None:
+    said = summary.meaning([own("one"), replace(FAILED, model=MODEL, world=2)])
+    assert said.startswith("On 1 rank, your checkpoint is 1.1 kB. one stops training for 500 ms")
+    assert said.endswith("No method gave a verified checkpoint in several worlds.")
 
 
 def test_lines_are_promised_of_the_methods_that_have_some(

@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.analysis.row import Naming
-from harness.analysis.text import duration, listed, size
+from harness.analysis.text import duration, listed, ranks_in_words, size
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.cost.samples import DURABILITY
 
 
-def answer(good: Sequence[CostRow], naming: Naming) -> str:
+def answer(good: Sequence[CostRow], naming: Naming, has_worlds: bool) -> str:
     """Return what a checkpoint of the user's own model costs, and what survives a crash.
 
     `good` are the verified rows without a mark. At most four methods are named: the default, the
     one that is on the disk first, the one that stops training least, and the fastest of those that
-    are certain after a crash.
+    are certain after a crash. Where the table has several worlds, the answer is about the largest
+    that has such a row, and says so.
     """
+    world = max(row.world for row in good)
+    good = [row for row in good if row.world == world]
     chosen = _chosen(good)
+    where = f"On {ranks_in_words([world])}, your" if has_worlds else "Your"
     told = "; ".join(_told(row, naming) for row in chosen)
     said = [
-        f"Your checkpoint is {size(chosen[0].file_bytes or 0)}.",
+        f"{where} checkpoint is {size(chosen[0].file_bytes or 0)}.",
         f"{told}.",
         _after_a_crash(good, naming),
         _to_write(_advised(good)),

@@ -31,11 +31,13 @@ def meaning(rows: Sequence[CostRow], naming: Naming) -> str:
     good = [row for row in rows if _is_good(row)]
     if not good:
         return "No method gave a verified checkpoint without a mark here."
-    if is_scaling(rows):
-        return _scaling(rows, naming)
+    has_worlds = is_scaling(rows)
+    sentences = []
     if good[0].model is not None:
-        sentences = [own_words.answer(good, naming)]
-    else:
+        sentences.append(own_words.answer(good, naming, has_worlds))
+    if has_worlds:
+        return " ".join([*sentences, _scaling(rows, naming)])
+    if good[0].model is None:
         sentences = [_fastest(good, naming), _least_stall(good, naming), _unsafe(good, naming)]
     failed = [naming.name(row) for row in rows if row.status == "failed"]
     if failed:
