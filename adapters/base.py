@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -212,6 +212,14 @@ class Framework(ABC, Generic[StateT]):
     def assign(self, state: StateT, leaves: Mapping[str, memoryview]) -> None:
         """Set the named leaves to bytes in the layout of `leaves`. The others stay as they are."""
         raise NotImplementedError(f"{type(self).__name__} cannot assign leaves")
+
+    def settings(self, state: StateT) -> Sequence[MutableMapping[str, Any]]:
+        """Return the settings of the optimizers, such as the learning rate, that are no leaves.
+
+        They are what the framework's own state dictionaries hold besides tensors. A caller may
+        change the values. The default is for a framework that has no such settings.
+        """
+        return ()
 
     def synchronize(self, state: StateT) -> None:
         """Wait until the device has finished its work on a state."""

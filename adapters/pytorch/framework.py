@@ -111,6 +111,10 @@ class PyTorch(Framework[State]):
             placement = shards.shard(tensor) or self._placement(name, role)
             yield Leaf(name, role, dtype, tuple(part.shape), _host_bytes(part), placement)
 
+    def settings(self, state: State) -> list[dict[str, Any]]:
+        """Return the groups of all optimizers, with their parameters."""
+        return [group for each in state.optimizers.values() for group in each.param_groups]
+
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         """Set the named leaves to these bytes.
 

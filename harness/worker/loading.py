@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from adapters.base import Method
+from adapters.base import Coverage, Method
 from harness.wire.case import Task
 from harness.wire.records import CacheState, FileEntry, LoadRecord, VerifiedRecord
 from harness.worker import ranks, storage, verify
@@ -18,6 +18,7 @@ from harness.worker.guards import (
     cold_reads,
     from_memory,
     late_values,
+    lost_settings,
     rank_views,
     without_memory,
 )
@@ -71,8 +72,12 @@ class LoadTrial(Trial[Fence]):
         self._take(next(self._turns))
         opened = self._opened_on_another_state()
         ceiling_before_ns, conditions, resident = self._prepare(fence)
+        settings = self._changed_settings()
         with bench.timed("load") as load:
             load_ns = timed_load(bench, opened.method, self.path)
+        lost = settings.lost() if settings else ""
+        if lost:
+            bench.write_finding(self.case, lost_settings.NAME, "remark", lost)
         early = self._look_early()
         with bench.phase("ceiling"):
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
@@ -130,6 +135,19 @@ class LoadTrial(Trial[Fence]):
     def _check_nothing_mapped(self) -> None:
         if self.bench.guards(cold_reads.NAME):
             cold_reads.check_nothing_mapped(self.path)
+
+    def _changed_settings(self) -> lost_settings.Settings | None:
+        """Change the settings of a user's optimizers; None where a load need not bring them back.
+
+        The optimizers of this project's workloads have the settings of the workload.
+        """
+        bench = self.bench
+        covers_optimizers = Coverage(self.case.covers) is not Coverage.WEIGHTS
+        if self.case.model is None or not covers_optimizers:
+            return None
+        if not bench.guards(lost_settings.NAME):
+            return None
+        return lost_settings.Settings(bench.framework, bench.state)
 
     def _look_early(self) -> Sums:
         """Return sums of a few leaves just after the load. Raise NotRead if a file is mapped."""

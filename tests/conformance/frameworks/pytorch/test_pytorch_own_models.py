@@ -13,6 +13,7 @@ from subject import digests, new_method, opened, save
 from adapters.base import UnusableModel
 from adapters.pytorch.framework import PyTorch
 from harness.worker import look, own_models
+from harness.worker.guards import lost_settings
 
 HEAD = """
 import torch
@@ -339,6 +340,39 @@ def test_a_model_comes_back_bit_by_bit(
     with opened(new_method(method, framework), loaded) as reader:
         reader.load(loaded, tmp_path / "checkpoint")
     assert digests(framework, loaded) == digests(framework, saved)
+
+
+@pytest.mark.parametrize(
+    ("method", "loses"),
+    [
+        ("torch-save", False),
+        ("dcp", False),
+        ("dcp-async", False),
+        ("safetensors", True),
+        ("deepfreeze-sync", True),
+        ("dcp-hf-safetensors", True),
+    ],
+)
+def test_settings_that_a_load_does_not_bring_back_are_named(
+    framework: PyTorch, method: str, loses: bool, tmp_path: Path
+) -> None:
+    file = with_body(tmp_path, RIGHT["two optimizers"])
+    state, target = (state_of(framework, file, seed) for seed in (1, 2))
+    plain = [dict(group) for group in framework.settings(target)]
+    with opened(new_method(method, framework), state) as writer:
+        save(writer, state, tmp_path / "checkpoint")
+    settings = lost_settings.Settings(framework, target)
+    rates = [group["lr"] for group in framework.settings(target)]
+    assert rates == [group["lr"] + 1.0 for group in plain]
+    with opened(new_method(method, framework), target) as reader:
+        reader.load(target, tmp_path / "checkpoint")
+    sentence = settings.lost()
+    rates = [group["lr"] for group in framework.settings(target)]
+    assert rates == [group["lr"] for group in plain]
+    assert bool(sentence) == loses
+    if loses:
+        assert "does not bring back the optimizer's settings (eps, lr, momentum" in sentence
+    assert settings.lost() == ""
 
 
 def test_a_buffer_that_state_dict_leaves_out_is_no_leaf(framework: PyTorch, tmp_path: Path) -> None:
