@@ -131,6 +131,8 @@ class Bench:
             make = own_models.load(Path(workload.file), workload.function)
             self.state = own_models.adopted(self.framework, make, seed)
             own_models.require_recorded(workload)
+            if self.place.world > 1:
+                own_models.require_alike(self.framework, self.state, self.world)
         else:
             self.state = self.framework.build(workload, seed)
 

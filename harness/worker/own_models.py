@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from adapters.base import Framework, UnusableModel
+from adapters.base import Framework, Replicated, UnusableModel
 from harness.wire.case import OwnModel
 from harness.wire.own_text import digest_of
+from harness.worker.verify import listed, sha256
+from harness.worker.world import World
 
 MODULE = "ckptbench_own_model"
 """The name under which the user's text is imported, so that it hides no other module."""
@@ -98,6 +100,26 @@ def adopted(framework: Framework[Any], make: Callable[[], Any], seed: int) -> An
     random.seed(seed)
     np.random.seed(seed)
     return framework.adopt(make, seed)
+
+
+def require_alike(framework: Framework[Any], state: Any, world: World) -> None:
+    """Raise UnusableModel where ranks that should have the same values after a step do not.
+
+    A checkpoint would hold the training of one rank alone. Every rank of the world calls this.
+    """
+    hashes = {
+        leaf.name: sha256(leaf.data)
+        for leaf in framework.leaves(state)
+        if isinstance(leaf.placement, Replicated)
+    }
+    by_rank = world.all_gathered(hashes)
+    differing = [name for name in hashes if len({each.get(name) for each in by_rank}) > 1]
+    if differing:
+        raise UnusableModel(
+            f"after a step the {world.size} ranks have different values of {listed(differing)}, "
+            "which every rank should have alike; let the step average over the ranks, and make all "
+            "ranks begin with the same values"
+        )
 
 
 def sentence(error: BaseException, file: Path, function: str) -> str:

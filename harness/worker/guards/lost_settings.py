@@ -42,6 +42,6 @@ class Settings:
         if not names:
             return ""
         return (
-            f"A load does not bring back the optimizer's settings ({', '.join(sorted(names))}), so "
-            "a script that changes them has to save them besides."
+            f"a load does not bring back the optimizer's settings ({', '.join(sorted(names))}), so "
+            "a script that changes them has to save them besides"
         )

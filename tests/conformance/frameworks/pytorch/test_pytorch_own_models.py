@@ -371,7 +371,7 @@ def test_settings_that_a_load_does_not_bring_back_are_named(
     assert rates == [group["lr"] for group in plain]
     assert bool(sentence) == loses
     if loses:
-        assert "does not bring back the optimizer's settings (eps, lr, momentum" in sentence
+        assert "a load does not bring back the optimizer's settings (eps, lr, momentum" in sentence
     assert settings.lost() == ""
 
 
