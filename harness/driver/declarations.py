@@ -295,6 +295,13 @@ class FrameworkEntry(FrameworkTable):
         """Return the outside code that a method runs; empty where all is of this project."""
         return ", ".join(dict.fromkeys(filter(None, (self.origin, method.origin))))
 
+    def has_lines_of(self, method: MethodEntry) -> bool:
+        """Return whether `list methods --how` prints the method's lines for a training script.
+
+        Code from outside is found only where the command names its folder.
+        """
+        return bool(method.save and method.load) and not self.origin_of(method)
+
     def with_methods(
         self, methods: Mapping[str, MethodEntry], environments: Mapping[str, PackagesTable]
     ) -> Self:

@@ -87,8 +87,7 @@ def plan(
     `methods` narrow the suite. A method that the suite does not list for a workload is added where
     the framework has it. `model`, one of the user's own, takes the place of all workloads. `worlds`
     and `strategies` replace the suite's. `options` replace those of the methods that have them, and
-    show in the method's name. `arm_options`, those of one side of a comparison, do not, so that the
-    rows of both sides have the same name.
+    show in the method's name. `arm_options`, those of one side, do not, so both name rows alike.
 
     Raises UsageError for an unknown name, a device that a framework lacks, or a plan without cases.
     """
@@ -316,8 +315,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
         files=method.files,
         traced=cell.sweep.traced,
         floor=cell.framework.floor,
-        # Code from outside is found only where a command names its folder.
-        has_lines=bool(method.save and method.load) and not cell.framework.origin_of(method),
+        has_lines=cell.framework.has_lines_of(method),
     )
 
 
