@@ -133,7 +133,7 @@ def salvaged(results: Path) -> store.Run | None:
 
 def jobs_in(tree: Tree) -> list[str]:
     """Return the folders of jobs, in the order of their beginning."""
-    return sorted(name for name in tree if re.search(r"/jobs/[^/]+$", name))
+    return sorted(name for name in tree if re.search(r"/jobs/\d[^/]*$", name))
 
 
 def lines_of_jobs(tree: Tree) -> dict[str, list[str]]:
