@@ -19,13 +19,17 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from harness.driver.jobs import EMPTY_FOLDER, LEFT_BEHIND
+from harness.worker.failures import THREAD_ERRORS
+
 GUARDS = Path(__file__).parents[1] / "harness" / "worker" / "guards"
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all guards, which are those of their files."""
+    """Return the names of all guards. Those of the worker have the names of their files."""
     files = sorted(GUARDS.glob("[a-z]*.py"))
-    return tuple(file.stem.replace("_", "-") for file in files)
+    of_files = [file.stem.replace("_", "-") for file in files]
+    return (*of_files, THREAD_ERRORS, EMPTY_FOLDER, LEFT_BEHIND)
 
 
 class Taken(NamedTuple):

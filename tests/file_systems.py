@@ -127,7 +127,8 @@ def main(
                         all_good = all_good and good
                     for each in framework or []:
                         folder = results / name / f"{each}-{ranks}"
-                        _measure(folder, scratch, each, ranks, name, workload or [])
+                        good = _measure(folder, scratch, each, ranks, name, workload or [])
+                        all_good = all_good and good
         finally:
             shutil.rmtree(place, ignore_errors=True)
     if not all_good:
@@ -141,8 +142,11 @@ def _measure(
     ranks: int,
     name: str,
     workloads: list[str],
-) -> None:
-    """Measure one framework, and print what its rows say that a reader must look at."""
+) -> bool:
+    """Measure one framework, and print what its rows say that a reader must look at.
+
+    Return whether no row failed but those of which their adapters declare that.
+    """
     results.mkdir(parents=True)
     common = ["--results", str(results)]
     asked = ["--framework", framework, "--world", str(ranks), "--dir", str(scratch)]
@@ -154,7 +158,7 @@ def _measure(
     runs = [folder for folder in results.iterdir() if (folder / "plan.json").exists()]
     if not runs:
         print(f"{name}: {framework} on {ranks}: {ran.stderr.strip()}", flush=True)
-        return
+        return False
     argv = [*_CKPTBENCH, "show", str(runs[0]), "--format", "json"]
     shown = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True)
     rows: list[dict[str, Any]] = json.loads(shown.stdout)
@@ -171,6 +175,7 @@ def _measure(
         told += [("remark", remark) for remark in row["remarks"]]
         for kind, text in told:
             print(f"    {row['method']} {row['workload']}: {kind}: {text}", flush=True)
+    return ran.returncode == 0
 
 
 if __name__ == "__main__":

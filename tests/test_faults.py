@@ -31,8 +31,11 @@ REASONS = {
     "alias": ("verify", r"leaves differ from the saved state: .*weights/"),
     "late-buffers": ("verify", r"leaves differ from the saved state: buffers/"),
     "truncated": ("load", r"EOFError: the file ends at byte \d+, 1 bytes early"),
-    "late-work": ("finished", r"rank-0.bin changed after finished\(\) had returned"),
-    "removes-later": ("finished", r"extra.tmp changed after finished\(\) had returned"),
+    "late-work": (
+        "finished",
+        r"^ChangedPages: rank-0.bin had other bytes at \d+ a moment later than when finished\(\)",
+    ),
+    "removes-later": ("finished", r"^ChangedPages: extra.tmp came or went a moment later than"),
     "elsewhere": (
         "ceiling",
         r"^StrayFiles: symbolic links lead out of the checkpoint \(checkpoint\); all of its bytes",

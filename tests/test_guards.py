@@ -37,9 +37,9 @@ CAUGHT = {
     "lost-no-space": ((drawn_saves.NAME,), "load", r"EOFError: the file ends at byte \d+"),
     "stale-buffer": ((drawn_saves.NAME,), "verify", r"^Mismatch: \d+ of \d+ leaves differ"),
     "spoils-previous": (
-        (drawn_saves.NAME,),
-        "load",
-        r"^EOFError: the file ends at byte \d+",
+        (drawn_saves.NAME, stored_pages.NAME),
+        "finished",
+        r"^ChangedPages: rank-0.bin had another size at the end of the process than when ",
     ),
     "hole": ((drawn_saves.NAME, fresh_bits.NAME), "ceiling", TOO_FEW_BYTES),
     "stub": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
@@ -69,7 +69,7 @@ CAUGHT = {
 
 # The guards that catch other faults, which test_faults.py measures.
 GUARDS = {
-    "load-from-temporary": (EMPTY_FOLDER, cold_reads.NAME),
+    "load-from-temporary": (EMPTY_FOLDER,),
     "load-from-memory": (cold_reads.NAME,),
     "left-open": (late_work.NAME,),
     "removes-later": (late_work.NAME, stored_pages.NAME),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.driver import machine, preflight
+from harness.driver import machine
 from harness.driver.machine import Mount, capture
 from harness.run.manifest import Manifest, comparable
 
@@ -190,9 +190,3 @@ def test_gpus_are_those_that_nvidia_smi_lists(
 def test_there_need_be_no_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine.gpu_names() == ()
-
-
-@pytest.mark.usefixtures("fake")
-def test_a_server_may_set_the_times_of_its_files() -> None:
-    assert preflight.is_remote(Path("/scratch/run"))
-    assert not preflight.is_remote(Path("/home/me"))

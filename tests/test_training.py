@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -166,8 +167,9 @@ def test_a_timed_checkpoint_is_loaded_too(measure: Measure) -> None:
     plan = [timed(planned()), timed(faulty("spoils-previous"))]
     honest, spoiling = measure(plan).rows
     assert (honest.status, honest.reason, honest.verified) == ("ok", "", True)
-    assert (spoiling.status, spoiling.phase) == ("failed", "load")
-    assert spoiling.reason.startswith("EOFError: the file ends at byte")
+    assert spoiling.status == "failed"
+    # The next save may spoil it before or after its pages were looked at.
+    assert re.search("^(ChangedPages: rank-0.bin|EOFError: the file ends)", spoiling.reason)
 
 
 @pytest.mark.parametrize(

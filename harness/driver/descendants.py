@@ -60,6 +60,8 @@ class Descendants:
         self._environment = environment
         self._others = others
         self._alive: set[psutil.Process] = set()
+        # the names of orphans that did not end by themselves
+        self.killed: list[str] = []
         self._pids = {job.pid}
 
     def look(self) -> bool:
@@ -72,27 +74,34 @@ class Descendants:
         return not before <= self._alive
 
     def end(self) -> None:
-        """End the whole job. Its first process is asked before, so that mpirun ends its ranks."""
+        """End the whole job."""
+        self._ask_first()
+        _kill(self._all())
+        self.end_first()
+        self.end_orphans()
+
+    def end_first(self) -> None:
+        """End the first process of the job. What it has started may live on."""
+        self._ask_first()
+        self._job.kill()
+        self._job.wait()
+
+    def _ask_first(self) -> None:
+        """Ask the first process to end, so that mpirun ends its ranks, and wait for a while."""
         if self._job.poll() is None:
             self._job.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._job.wait(_GRACE_S)
-        _kill(self._all())
-        self._job.kill()
-        self._job.wait()
-        self.end_orphans()
 
-    def end_orphans(self) -> tuple[str, ...]:
+    def end_orphans(self) -> None:
         """End the processes whose parent has died, and reap them, because nobody else can.
 
-        Return the names of those that did not end by themselves.
+        `killed` names those that did not end by themselves.
         """
         deadline = time.monotonic() + _ORPHANS_END_S
-        killed: list[str] = []
         # What an orphan had started is an orphan as soon as that has ended.
         while (orphans := self.orphans()) and time.monotonic() < deadline:
-            killed += _end(orphans)
-        return tuple(killed)
+            self.killed += _end(orphans)
 
     def orphans(self) -> list[psutil.Process]:
         """Return the processes of the job that this process has adopted."""

@@ -27,9 +27,6 @@ from harness.run.plan import PlannedCase
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
-_REMOTE = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "ceph", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
-)
 # The longest socket known, in a run's scratch folder: multiprocessing's, which PyTorch's
 # asynchronous DCP uses when its daemon is a process.
 LONGEST_SOCKET = Path("tmp", "pymp-01234567", "listener-01234567")
@@ -117,11 +114,6 @@ def compresses(path: Path) -> bool:
     mount = mount_of(path)
     options = mount.options.split(",")
     return mount.type in _MAY_COMPRESS or any(each.startswith("compress") for each in options)
-
-
-def is_remote(path: Path) -> bool:
-    """Return whether a server keeps the files below `path`, and so may set their times itself."""
-    return mount_of(path).type in _REMOTE
 
 
 def direct_io(path: Path) -> str | None:

@@ -121,20 +121,24 @@ def run(
         marks = follower.marks()
         is_complete = _all_done(marks) and (hung or job.returncode == 0)
         living = processes.orphans() if lets_orphans_live and is_complete else []
-        ended = () if living else processes.end_orphans()
+        if not living:
+            processes.end_orphans()
         processes.clear_up()
+    killed_names = tuple(processes.killed)
     standing = _broken_rank(marks)
     if is_complete:
-        return Ending("", standing, ended, tuple(living))
+        return Ending("", standing, killed_names, tuple(living))
     if hung:
         reason = f"no progress for {timeout_s:.0f} s, so the process was killed"
-        return Ending(reason + _side_by_side(marks), standing)
+        return Ending(reason + _side_by_side(marks), standing, killed_names)
     out_of_memory = _oom_kills() > kills_before
     killed = _killed_rank(log)
     if killed is not None and killed[0] < world:
         rank, number = killed
-        return Ending(_describe_exit(128 + number, out_of_memory), _standing(marks, rank))
-    return Ending(_describe_exit(job.returncode, out_of_memory) + _last_words(log), standing)
+        reason = _describe_exit(128 + number, out_of_memory)
+        return Ending(reason, _standing(marks, rank), killed_names)
+    reason = _describe_exit(job.returncode, out_of_memory) + _last_words(log)
+    return Ending(reason, standing, killed_names)
 
 
 def _run_to_its_end(
@@ -147,7 +151,10 @@ def _run_to_its_end(
     """Follow a job to its end. Return whether it was ended because it stood still."""
     try:
         hung = not _ends_by_itself(job, processes, follower, timeout_s, lets_orphans_live)
-        if hung:
+        if hung and _all_done(follower.marks()):
+            # A process that a method left may hold the output of mpirun, which waits for that.
+            processes.end_first()
+        elif hung:
             processes.end()
     except BaseException:
         # Nothing may outlive the driver, also when its user presses Ctrl-C.
@@ -175,8 +182,7 @@ def _ends_by_itself(
         follower.poll()
         if job.returncode is not None:
             return True
-        may_live = lets_orphans_live and _all_done(follower.marks())
-        if processes.look() and not may_live:
+        if processes.look() and not lets_orphans_live:
             # A daemon of a dead rank holds the rank's output open, and mpirun would wait until
             # that is closed.
             processes.end_orphans()

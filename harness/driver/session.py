@@ -180,10 +180,11 @@ class Session:
             batch = self._may_share(items)
             of = f"process {at.slot + 1} of {at.unit.processes}"
             self.ledger.announce(f"{title(batch)}: {stage.in_words}{part}, {of}")
-            tasks = tuple(progress.task(item, at.slot, stage) for item in batch)
+            tasks = tuple(self._task(item, at.slot, stage) for item in batch)
             alone_before = set(progress.alone)
             ending = self.run_job(at, stage.name, tasks, world=stage.ranks(at.unit.case))
-            self._remark_on_killed(ending.killed, [task.case for task in tasks], at.slot)
+            if ending.complete:
+                self._remark_on_killed(ending.killed, [task.case for task in tasks], at.slot)
             if ending.killed and stage.leaves == "checkpoint":
                 self._begin_anew_alone([item.case for item in batch], at.slot, stage)
             remaining = [item for item in batch if not self._is_done(item, at.slot, stage)]
@@ -197,6 +198,18 @@ class Session:
                     f"warning: a worker broke after its work was done: {ending.reason}"
                 )
             items = [item for item in items if not self._is_done(item, at.slot, stage)]
+
+    def _task(self, item: PlannedCase, slot: int, stage: Stage) -> Task:
+        """Return what a job still has to do for a case.
+
+        If all samples are there but what they left for the next stage is lost, it takes one more,
+        because a timed save must be among those that are loaded.
+        """
+        task = self.ledger.progress.task(item, slot, stage)
+        checks_timed = stage.samples == "all" and stage.leaves == "checkpoint"
+        if checks_timed and item.checked_saves and not task.samples:
+            return replace(task, samples=1)
+        return task
 
     def _may_share(self, items: list[PlannedCase]) -> list[PlannedCase]:
         """Return the cases that share the next process: one alone where it disturbs others."""
@@ -215,10 +228,10 @@ class Session:
 
         A process of theirs was ended, because it may as well have been another method's.
         """
-        from_memory = [case for case in cases if case.from_memory]
-        if len(from_memory) == len(cases):
-            return
-        for case in from_memory:
+        alone = self.ledger.progress.alone
+        for case in cases:
+            if not case.from_memory or case.id in alone:
+                continue
             record = IsolatedRecord(
                 kind="isolated",
                 case=case.id,

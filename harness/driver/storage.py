@@ -31,7 +31,7 @@ def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Sto
         size_bytes = _calibration_bytes(ledger.run.plan)
         record = _taken_over(ledger, runner, size_bytes, not_direct)
         record = record or _tried(ledger, runner, size_bytes, not_direct)
-    requests = replace(_requests(record), keeps_times=not preflight.is_remote(runner.scratch))
+    requests = _requests(record)
     if preflight.compresses(runner.scratch):
         # Fewer bytes are read from the device than the files have, and nobody knows how many fewer.
         return replace(requests, counts_device_reads=False)

@@ -95,6 +95,7 @@ class Run(StoredRun):
 
     def append(self, record: Record) -> None:
         """Append a record of the driver's own."""
+        self._forget_voided(record)
         self._append_line(to_line(record).rstrip("\n"))
         self.records.append(record)
 
@@ -106,9 +107,7 @@ class Run(StoredRun):
         if line in self._lines:
             return None
         record = parse(line)
-        if isinstance(record, IsolatedRecord):
-            # What begins anew may write the same lines again.
-            self._lines.clear()
+        self._forget_voided(record)
         self._append_line(line)
         self.records.append(record)
         return record
@@ -140,6 +139,11 @@ class Run(StoredRun):
         if "_descriptor" in vars(self):
             os.close(self._descriptor)
             del self._descriptor
+
+    def _forget_voided(self, record: Record) -> None:
+        """Let lines come again that a record voids, because what begins anew may write them."""
+        if isinstance(record, IsolatedRecord):
+            self._lines.clear()
 
     def _append_line(self, line: str) -> None:
         """Append one line in a single write, so that a killed driver leaves no half line.

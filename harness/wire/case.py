@@ -157,8 +157,6 @@ class Storage:
     read_depth: int
     # whether the kernel accounts reads from this directory to the process
     counts_device_reads: bool
-    # whether a file's time changes only when somebody writes; a server may set it later
-    keeps_times: bool = field(default=True, metadata=IGNORABLE)
 
 
 CALIBRATE = "calibrate"

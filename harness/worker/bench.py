@@ -337,9 +337,13 @@ class Bench:
             self.thread_errors.leave_out(self._threads_of_others(self.job.tasks[index].case))
             surroundings = Surroundings.now()
             threads = neighbours.threads()
+            self._forget_dead(threads)
             self._has_closed = False
             try:
-                results.append((index, action(entry)))
+                result = action(entry)
+                # A thread that began and ended meanwhile would otherwise be nobody's.
+                self.thread_errors.raise_first()
+                results.append((index, result))
             except BaseException as error:
                 # A panic of a Rust extension and a cancelled task are no Exceptions.
                 record_failure(self.output, self.world, [self.job.tasks[index]], error)
@@ -353,6 +357,12 @@ class Bench:
                 self._look_at_surroundings(case, surroundings)
         self.thread_errors.leave_out(set().union(*self._threads_of.values()))
         return results
+
+    def _forget_dead(self, living: set[int]) -> None:
+        """Forget threads that have ended, because the kernel uses their numbers again."""
+        wanted = living | self.thread_errors.threads
+        for threads in self._threads_of.values():
+            threads &= wanted
 
     def _threads_of_others(self, case: Case) -> set[int]:
         """Return the threads that other cases than this one have started."""

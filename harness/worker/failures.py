@@ -44,6 +44,11 @@ class ThreadErrors:
 
         threading.excepthook = collect
 
+    @property
+    def threads(self) -> set[int]:
+        """The threads whose errors nobody has asked for yet."""
+        return {thread for thread, _ in self._errors}
+
     def leave_out(self, threads: Collection[int]) -> None:
         """From now on, leave out the errors of these threads, which are other methods'."""
         self._of_others = threads

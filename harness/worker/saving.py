@@ -14,7 +14,8 @@ from harness.wire.records import FileEntry, KeptRecord
 from harness.worker import storage, usage
 from harness.worker.bench import Bench, load_class
 from harness.worker.clock import now_ns
-from harness.worker.guards import fresh_bits, from_memory, late_work
+from harness.worker.guards import fresh_bits, from_memory, late_work, stored_pages
+from harness.worker.guards.stored_pages import StoredPages
 from harness.worker.guards.waits_in_step import timed_update
 from harness.worker.kept import Kept
 from harness.worker.timing import no_collection
@@ -92,39 +93,51 @@ def timed_save(bench: Bench, method: Method[Any], path: Path) -> SaveTimes:
     )
 
 
-def check_saved(
-    bench: Bench,
-    task: Task,
-    path: Path,
-    fingerprint: storage.Fingerprint,
-    files: Sequence[FileEntry],
-) -> None:
-    """Raise if a thread failed, or if a timed checkpoint changed late or holds too little.
+@dataclass(frozen=True)
+class Finished:
+    """A checkpoint as it was when its save had finished. `pages` are None on ranks above 0."""
 
-    `fingerprint` and `files` are those of the moment when it was durable.
+    path: Path
+    fingerprint: storage.Fingerprint
+    pages: StoredPages | None
+
+    @classmethod
+    def now(cls, bench: Bench, path: Path) -> Finished:
+        """Return a checkpoint as it is now."""
+        return cls(path, storage.fingerprint(path), bench.stored_pages(path))
+
+    def check(self, bench: Bench, case: Case) -> None:
+        """Raise if a thread has failed, or if somebody was at work on the checkpoint since then.
+
+        The errors are BackgroundError, ChangedPages, LateWork and StrayFiles.
+        """
+        bench.thread_errors.raise_first()
+        if self.pages is not None:
+            stored_pages.check_same(self.pages, self.path, "a moment later")
+        if not bench.guards(late_work.NAME):
+            return
+        touched = late_work.check_finished(self.path, self.fingerprint)
+        if touched:
+            sentence = (
+                f"the time of {listed(touched)} changed after finished() had returned; a network "
+                "file system may have set it, or something may still have written"
+            )
+            bench.write_finding(case, "late-times", "mark", sentence)
+
+
+def check_timed(bench: Bench, task: Task, finished: Finished, files: Sequence[FileEntry]) -> None:
+    """Raise if a timed checkpoint is not quiet, or has too few of the bytes of the state.
+
+    `files` are its files when it was durable.
     """
-    check_quiet(bench, task.case, path, fingerprint)
-    if storage.has_hard_links(path):
+    finished.check(bench, task.case)
+    if storage.has_hard_links(finished.path):
         bench.write_finding(task.case, "hard-links", "remark", _HARD_LINKS)
     if not task.files:
         if bench.guards(from_memory.NAME):
             from_memory.check_no_files(files)
     elif bench.guards(fresh_bits.NAME):
         fresh_bits.check_holds(storage.total_bytes(files), bench.fresh_bytes)
-
-
-def check_quiet(bench: Bench, case: Case, path: Path, fingerprint: storage.Fingerprint) -> None:
-    """Raise BackgroundError, LateWork or StrayFiles if something was at work after a save."""
-    bench.thread_errors.raise_first()
-    if not bench.guards(late_work.NAME):
-        return
-    touched = late_work.check_finished(path, fingerprint, bench.ceiling.storage.keeps_times)
-    if touched:
-        sentence = (
-            f"the time of {listed(touched)} changed after finished() had returned; the server "
-            "may have set it, or something may still have written"
-        )
-        bench.write_finding(case, "late-times", "mark", sentence)
 
 
 def timed_sync(bench: Bench, paths: Sequence[Path]) -> int:
@@ -193,24 +206,23 @@ def save_for_loaders(
 ) -> int:
     """Save for the loading process, store what it must restore, and close the method.
 
-    Raise LateWork where something still works on the checkpoint after `finished`, and StrayFiles
-    where files lie beside it. Return the nanoseconds of the optimizer's update after `staged`.
+    Raise as `Finished.check` where something still works on the checkpoint, or files lie beside it.
+    Return the nanoseconds of the optimizer's update after `staged`.
     """
     path = bench.checkpoints.fresh()
     pending, update_ns = overlapped_save(bench, method, path)
     bench.world.barrier()
     if bench.guards(late_work.NAME):
         late_work.check_nothing_open(path)
-    fingerprint = storage.fingerprint(path)
-    pages = bench.stored_pages(path)
+    saved = Finished.now(bench, path)
     time.sleep(LATE_WORK_WAIT_S)
     bench.close_method(method)
     bench.world.barrier()
     with bench.phase("finished"):
         # Its destructor may still write, and such a write must be seen.
         del pending
-        check_quiet(bench, case, path, fingerprint)
-    bench.checkpoints.keep(case, [*drawn, Kept(path, expected, pages)])
+        saved.check(bench, case)
+    bench.checkpoints.keep(case, [*drawn, Kept(path, expected, saved.pages)])
     record = KeptRecord(
         kind="kept", **bench.identity(case), leaves=len(expected), saved_in=bench.job.role
     )

@@ -24,6 +24,8 @@ _SECTORS_WRITTEN = 6
 _IN_FLIGHT = 8
 _DISCARDS = 11
 
+_REMOVED_OPEN = (".nfs", ".fuse_hidden")
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [
@@ -61,11 +63,16 @@ class _DeviceActivity(NamedTuple):
 def files_under(path: Path) -> list[Path]:
     """Return every regular file of a checkpoint, in name order.
 
-    A checkpoint is a file or a directory. A symbolic link is not a file of its own.
+    A checkpoint is a file or a directory. A symbolic link is not a file of its own. Neither is what
+    NFS and FUSE keep of a removed file that is open, because it goes by itself.
     """
     if path.is_file():
         return [path]
-    return sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+    return sorted(file for file in path.rglob("*") if _is_file_of_its_own(file))
+
+
+def _is_file_of_its_own(file: Path) -> bool:
+    return file.is_file() and not file.is_symlink() and not file.name.startswith(_REMOVED_OPEN)
 
 
 def name_inside(file: Path, root: Path) -> str:
@@ -93,12 +100,12 @@ def inventory(path: Path) -> tuple[FileEntry, ...]:
 def links_outside(path: Path) -> list[str]:
     """Return the symbolic links of a checkpoint that lead out of it, by their names inside it.
 
-    The checkpoint itself may be a link into the folder in which it lies.
+    If the checkpoint itself is a link, nothing of it is at its path.
     """
-    if path.is_symlink() and not path.resolve().is_relative_to(path.parent.resolve()):
+    if path.is_symlink():
         return [path.name]
     root = path.resolve()
-    links = [entry for entry in (path, *path.rglob("*")) if entry.is_symlink()]
+    links = [entry for entry in path.rglob("*") if entry.is_symlink()]
     outside = [link for link in links if not link.resolve().is_relative_to(root)]
     return sorted(name_inside(link, path) for link in outside)
 

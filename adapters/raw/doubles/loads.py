@@ -40,14 +40,13 @@ class OneLeafMissing(Fault):
         last[...] = before
 
 
-class LoadFromTemporary(Fault):
-    """Load from a hidden copy in the temporary folder, and not from the checkpoint."""
+class LoadFromMemory(Fault):
+    """Load from a hidden copy in shared memory, and not from the checkpoint."""
 
-    name = "load-from-temporary"
+    name = "load-from-memory"
 
     def save(self, state: State, path: Path) -> Pending:
-        copy = self.hidden_copy(path)
-        copy.write_bytes(state.to_host())
+        self.hidden_copy(path).write_bytes(state.to_host())
         return super().save(state, path)
 
     def load(self, state: State, path: Path) -> None:
@@ -57,16 +56,20 @@ class LoadFromTemporary(Fault):
 
     def hidden_copy(self, path: Path) -> Path:
         """Return the file with the copy of a checkpoint."""
-        return self.place.temporary / f"stash-{path.parent.name}-{self.place.rank}.bin"
+        return Path("/dev/shm") / f"double-{path.parent.name}-{self.place.rank}.bin"
 
 
-class LoadFromMemory(LoadFromTemporary):
-    """Load from a hidden copy in shared memory, and not from the checkpoint."""
+class LoadFromTemporary(LoadFromMemory):
+    """Read the checkpoint, and then load from a hidden copy in the temporary folder."""
 
-    name = "load-from-memory"
+    name = "load-from-temporary"
+
+    def load(self, state: State, path: Path) -> None:
+        Fault.load(self, state, path)
+        super().load(state, path)
 
     def hidden_copy(self, path: Path) -> Path:
-        return Path("/dev/shm") / f"double-{path.parent.name}-{self.place.rank}.bin"
+        return self.place.temporary / f"stash-{path.parent.name}-{self.place.rank}.bin"
 
 
 class Stub(LoadFromMemory):
@@ -104,7 +107,7 @@ class ReadsWhileOpening(Fault):
             data[:] = self._early[file][offset : offset + len(data)]
 
 
-class MemoryAlone(LoadFromTemporary):
+class MemoryAlone(LoadFromMemory):
     """Restore from shared memory, and write files that hold something else."""
 
     name = "memory-alone"

@@ -19,7 +19,8 @@ from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
 from harness.worker.saving import (
-    check_saved,
+    Finished,
+    check_timed,
     keep_checkpoint,
     overlapped_save,
     timed_open,
@@ -109,10 +110,10 @@ class SaveTrial(Trial[Fence]):
             times = timed_save(bench, self.method, path)
         with bench.phase("ceiling"):
             files = storage.inventory(path)
-            fingerprint = storage.fingerprint(path)
+            saved = Finished.now(bench, path)
             copy_after_ns = bench.ceiling.copy_ns(self.copied_bytes)
             ceilings = fence.after(self.size_bytes, ceiling_before_ns)
-            check_saved(bench, self._task, path, fingerprint, files)
+            check_timed(bench, self._task, saved, files)
             bench.check_unchanged()
         foreign_bytes = save.foreign_bytes()
         disturbed = is_disturbed(ceilings, conditions.quiet, foreign_bytes)
@@ -132,7 +133,7 @@ class SaveTrial(Trial[Fence]):
             memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
         )
         self.report(record, sum_up_saves)
-        bench.checkpoints.draw(self._reservoir, Kept(path, expected))
+        bench.checkpoints.draw(self._reservoir, Kept(path, expected, saved.pages))
 
     def keep(self) -> None:
         """Leave the drawn checkpoints for the loading process, and one of an untimed save."""

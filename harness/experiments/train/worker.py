@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +19,11 @@ from harness.worker.guards import drawn_saves
 from harness.worker.kept import Kept
 from harness.worker.loading import run_loads
 from harness.worker.sampling import STEPS_BEFORE_SAVING, interleave
-from harness.worker.saving import check_saved, keep_checkpoint, timed_sync
+from harness.worker.saving import Finished, check_timed, keep_checkpoint, timed_sync
 from harness.worker.state import measure_copies, state_record
 from harness.worker.timing import no_collection
 from harness.worker.trial import Trial
+from harness.worker.verify import Digests
 
 CHECKPOINTS = 2  # in a block
 
@@ -109,11 +111,7 @@ class TrainingTrial(Trial[Pace]):
         self.method = bench.open_method(self.case)
 
     def sample(self, fence: Pace) -> None:
-        """Train one block with checkpoints, between two blocks without.
-
-        The first checkpoint may be drawn to be loaded, because only its state can be known without
-        a stop of the training.
-        """
+        """Train one block with checkpoints, between two blocks without."""
         bench = self.bench
         every = self.case.every
         steps = CHECKPOINTS * every
@@ -123,17 +121,17 @@ class TrainingTrial(Trial[Pace]):
             bench.settle(self.size_bytes)
             bench.add_fresh_bits()
             before = fence.before(steps)
-            expected = bench.digests()
             bench.forget_digests()
+            candidate = Candidate(bench, paths)
         with bench.timed("train") as block:
-            block_ns = train_block(bench, self.method, paths, every, waits)
+            block_ns = train_block(bench, self.method, paths, every, waits, candidate)
         sync_ns = timed_sync(bench, paths)
         files = [storage.inventory(path) for path in paths]
-        fingerprints = [storage.fingerprint(path) for path in paths]
+        saved = [Finished.now(bench, path) for path in paths]
         after = fence.after(steps)
         with bench.phase("finished"):
-            for path, fingerprint, entries in zip(paths, fingerprints, files, strict=True):
-                check_saved(bench, self._task, path, fingerprint, entries)
+            for finished, entries in zip(saved, files, strict=True):
+                check_timed(bench, self._task, finished, entries)
         record = TrainingRecord(
             kind="training",
             **self.sample_fields(block, _differ(before.total_ns, after.total_ns)),
@@ -151,21 +149,60 @@ class TrainingTrial(Trial[Pace]):
             file_bytes=storage.total_bytes(files[-1]),
         )
         self.report(record, sum_up_blocks)
-        bench.checkpoints.draw(self._reservoir, Kept(paths[0], expected))
-        for path in paths[1:]:
-            bench.checkpoints.discard(path)
+        for finished in saved:
+            if finished.path == candidate.path:
+                kept = Kept(candidate.path, candidate.digests, finished.pages)
+                bench.checkpoints.draw(self._reservoir, kept)
+            else:
+                bench.checkpoints.discard(finished.path)
 
     def keep(self) -> None:
         """Leave the drawn checkpoints, and one more, for the process that verifies them."""
         keep_checkpoint(self.bench, self.case, self.method, self._reservoir.drawn)
 
 
+class Candidate:
+    """The checkpoint of a block that may be loaded. All ranks choose the same, and no method knows.
+
+    Its state must be known, and for that the training stops just before its save.
+    """
+
+    digests: Digests
+
+    def __init__(self, bench: Bench, paths: Sequence[Path]) -> None:
+        self.path = paths[bench.world.agreed(secrets.randbelow(len(paths)))]
+        self._bench = bench
+
+    def look(self, path: Path) -> int:
+        """Take the digests of the state if it goes to this path. Return the nanoseconds."""
+        if path != self.path:
+            return 0
+        bench = self._bench
+        begin = now_ns()
+        with bench.phase("verify"):
+            bench.forget_digests()
+            self.digests = bench.digests()
+            bench.forget_digests()
+            bench.world.barrier()
+        return now_ns() - begin
+
+
 def train_block(
-    bench: Bench, method: Method[Any], paths: Sequence[Path], every: int, waits: Waits
+    bench: Bench,
+    method: Method[Any],
+    paths: Sequence[Path],
+    every: int,
+    waits: Waits,
+    candidate: Candidate,
 ) -> int:
-    """Save to each path, and train `every` steps after each save. Return the nanoseconds."""
+    """Save to each path, and train `every` steps after each save.
+
+    Return the nanoseconds, without those of the look at the candidate's state.
+    """
+    looked_ns = 0
     block_begin = now_ns()
     for path in paths:
+        looked_ns += candidate.look(path)
         bench.output.enter("save")
         begin = now_ns()
         pending = method.save(bench.state, path)
@@ -177,7 +214,7 @@ def train_block(
         begin = now_ns()
         pending.finished()
         waits.finished_ns.append(now_ns() - begin)
-    return now_ns() - block_begin
+    return now_ns() - block_begin - looked_ns
 
 
 def timed_step(bench: Bench) -> int:

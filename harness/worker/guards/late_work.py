@@ -1,7 +1,8 @@
 """Guard `late-work`: after `finished`, nothing is at work on a checkpoint, and all of it is there.
 
-A file that changes, comes, goes or stays open was not complete when its save said so. Files beside
-the checkpoint, or behind a link out of it, are lost when somebody moves or removes the checkpoint.
+A file that comes, goes, grows, shrinks or stays open was not complete when its save said so. For a
+change of bytes alone, `stored-pages` looks. Another time alone is a mark. Files beside the
+checkpoint, or behind a link out of it, are lost when somebody moves or removes the checkpoint.
 """
 
 from __future__ import annotations
@@ -23,21 +24,17 @@ class StrayFiles(Exception):
     """A method left files beside the path it was given."""
 
 
-def check_finished(
-    path: Path, fingerprint: storage.Fingerprint, keeps_times: bool = True
-) -> list[str]:
-    """Raise LateWork if a checkpoint changed since its fingerprint was taken.
+def check_finished(path: Path, fingerprint: storage.Fingerprint) -> list[str]:
+    """Raise LateWork if a file came, went or changed its size since the fingerprint was taken.
 
-    Raise StrayFiles if files lie beside it, or elsewhere behind a symbolic link. Where the file
-    system does not keep times, a file with another time alone proves nothing. Return such files.
+    Raise StrayFiles if files lie beside the checkpoint, or elsewhere behind a symbolic link. Return
+    the files of which only the time is another, which a network file system may set late.
     """
     now = storage.fingerprint(path)
     names = sorted(now.keys() | fingerprint.keys())
     changed = [name for name in names if fingerprint.get(name) != now.get(name)]
-    touched = []
-    if not keeps_times:
-        touched = [name for name in changed if _has_same_size(now, fingerprint, name)]
-        changed = [name for name in changed if name not in touched]
+    touched = [name for name in changed if _has_same_size(now, fingerprint, name)]
+    changed = [name for name in changed if name not in touched]
     if changed:
         raise LateWork(
             f"{listed(changed)} changed after finished() had returned; "
