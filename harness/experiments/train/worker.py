@@ -122,7 +122,7 @@ class TrainingTrial(Trial[Pace]):
             bench.add_fresh_bits()
             before = fence.before(steps)
             bench.forget_digests()
-            candidate = Candidate(bench, paths)
+            candidate = Candidate(bench, paths if self._reservoir.capacity else ())
         with bench.timed("train") as block:
             block_ns = train_block(bench, self.method, paths, every, waits, candidate)
         sync_ns = timed_sync(bench, paths)
@@ -167,10 +167,13 @@ class Candidate:
     Its state must be known, and for that the training stops just before its save.
     """
 
+    path: Path | None = None
     digests: Digests
 
     def __init__(self, bench: Bench, paths: Sequence[Path]) -> None:
-        self.path = paths[bench.world.agreed(secrets.randbelow(len(paths)))]
+        """Choose one of these paths. There are none where no checkpoint of a block is loaded."""
+        if paths:
+            self.path = paths[bench.world.agreed(secrets.randbelow(len(paths)))]
         self._bench = bench
 
     def look(self, path: Path) -> int:

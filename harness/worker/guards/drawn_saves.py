@@ -23,18 +23,18 @@ class Reservoir:
     def __init__(self, capacity: int, world: World) -> None:
         """`capacity` is the number of checkpoints that stay."""
         self.drawn: list[Kept] = []
-        self._capacity = capacity
+        self.capacity = capacity
         self._world = world
         self._offered = 0
 
     def offer(self, checkpoint: Kept) -> Kept | None:
         """Take a checkpoint in or not. Return the one that has no place, if there is one."""
         self._offered += 1
-        if len(self.drawn) < self._capacity:
+        if len(self.drawn) < self.capacity:
             self.drawn.append(checkpoint)
             return None
         place = self._world.agreed(secrets.randbelow(self._offered))
-        if place >= self._capacity:
+        if place >= self.capacity:
             return checkpoint
         replaced = self.drawn[place]
         self.drawn[place] = checkpoint
