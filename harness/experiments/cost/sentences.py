@@ -150,9 +150,12 @@ def _power_loss(row: CostRow) -> str:
 
 def _least_stall(rows: Sequence[CostRow], naming: Naming) -> str:
     best = min(rows, key=_stall)
+    # The sentence before has said it of the fastest one.
+    is_fastest = best is min(whole(rows), key=_durable)
+    unsafe = "" if is_fastest else _power_loss(best)
     return (
         f"Training stands still least with {naming.name(best)}: {duration(best.stall_s)} a "
-        f"checkpoint{_power_loss(best)}."
+        f"checkpoint{unsafe}."
     )
 
 
