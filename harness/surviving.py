@@ -111,22 +111,31 @@ class SurvivingWorld:
 
         With `fills_slots`, spares take the slots of the dead, and processes that start with the
         command `spawn` take those that are left. Errors of `comm` are returned from now on. Raises
-        RankLost if a rank dies before the world is made.
+        RankLost on every rank if one dies before the world is made, and ValueError if there are
+        fewer ranks than `members`.
         """
         rank, size = comm.Get_rank(), comm.Get_size()
         members = size if members is None else members
+        if members > size:
+            # So it is where the launcher died before MPI began, because each rank is then alone.
+            raise ValueError(f"{members} members need as many ranks, but there are {size}")
         self._begin(rank if rank < members else _SPARE, tuple(range(members)), fills_slots, spawn)
         comm.Set_errhandler(MPI.ERRORS_RETURN)
+        # It copies a communicator, and unlike Dup it returns when a rank dies meanwhile.
+        everyone = _shrunk(comm)
+        if everyone is None:
+            raise RankLost(_TOO_EARLY)
+        self._everyone = everyone
         try:
-            # It copies a communicator, and unlike Dup it returns when a rank dies meanwhile.
-            self._everyone = _returning_errors(comm.Shrink())
-            if self._everyone.Get_size() < size:
-                raise RankLost(_TOO_EARLY)
             self.team = self._split()
+            is_whole = everyone.Get_size() == size
         except MPI.Exception:
             # Whoever waits in one of these calls must not wait for ever.
-            _revoke(comm)
-            raise RankLost(_TOO_EARLY) from None
+            _revoke(everyone)
+            is_whole = False
+        # Without an agreement some could begin to work while others give up.
+        if not _agreed(everyone, is_whole):
+            raise RankLost(_TOO_EARLY)
 
     @classmethod
     def take_over(cls, spawn: Sequence[str] = ()) -> tuple[SurvivingWorld, Repair]:

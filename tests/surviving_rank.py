@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from harness.surviving import RankLost, SurvivingWorld
 
+BEGAN = "began"  # is printed by a rank that has its world
 ITEMS = 12  # of a step, divided over the members
 
 
@@ -72,6 +73,7 @@ def main(members: int, steps: int, spawns: bool, deaths: dict[int, int]) -> None
             step, total = taken_over(world, repair, total)
         else:
             world = SurvivingWorld(Counted(MPI.COMM_WORLD), members, spawn=spawn)
+            print(BEGAN, flush=True)
     except RankLost as error:
         print(error, flush=True)
         # A usual exit calls MPI_Finalize, which can hang after a failure.

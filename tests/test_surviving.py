@@ -7,12 +7,11 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from surviving_rank import ITEMS
+from surviving_rank import BEGAN, ITEMS
 
 from harness.surviving import NoMembersLeft, _assigned
 
@@ -152,8 +151,16 @@ def test_another_rank_may_die_at_any_call_of_the_repair() -> None:
 
 @needs_mpirun
 @pytest.mark.slow
+@pytest.mark.parametrize("call", range(4, 11))
+def test_nobody_begins_where_two_die_while_the_world_is_made(call: int) -> None:
+    """Else some would work while others, whose call has failed, have given up."""
+    assert run_ranks(6, 4, f"1:{call}", f"2:{call}") == []
+
+
+@needs_mpirun
+@pytest.mark.slow
 def test_spares_take_the_slots_of_two_that_die_at_once() -> None:
-    results = run_ranks(6, 4, "1:9", "2:9")
+    results = run_ranks(6, 4, "1:11", "2:11")
     assert [(slot, slots, total) for slot, slots, total, _ in results] == [
         (slot, 4, WHOLE) for slot in range(4)
     ]
@@ -163,7 +170,7 @@ def test_spares_take_the_slots_of_two_that_die_at_once() -> None:
 @pytest.mark.slow
 def test_a_spare_may_die_while_it_waits() -> None:
     """Its death is noticed at the next repair, and the other spare takes the slot."""
-    results = run_ranks(4, 2, "2:12", "1:10")
+    results = run_ranks(4, 2, "2:13", "1:11")
     assert [(slot, slots, total) for slot, slots, total, _ in results] == [
         (0, 2, WHOLE),
         (1, 2, WHOLE),
@@ -174,7 +181,7 @@ def test_a_spare_may_die_while_it_waits() -> None:
 @pytest.mark.slow
 def test_a_process_that_is_spawned_takes_the_slot_of_a_dead_one() -> None:
     """mpirun may hang afterwards or end with an error although all was right."""
-    results = run_ranks(3, 3, "1:11", newcomers="spawn")
+    results = run_ranks(3, 3, "1:12", newcomers="spawn")
     assert [(slot, slots, total) for slot, slots, total, _ in results] == [
         (slot, 3, WHOLE) for slot in range(3)
     ]
@@ -183,10 +190,10 @@ def test_a_process_that_is_spawned_takes_the_slot_of_a_dead_one() -> None:
 @needs_mpirun
 @pytest.mark.slow
 @pytest.mark.patient
-@pytest.mark.parametrize("death", ["0:22", "0:24", "-1:1"])
+@pytest.mark.parametrize("death", ["0:23", "0:25", "-1:1"])
 def test_survivors_go_on_without_a_process_that_cannot_join(death: str) -> None:
     """A parent dies while the process starts, or the process itself does."""
-    results = run_ranks(3, 3, "1:11", death, newcomers="spawn")
+    results = run_ranks(3, 3, "1:12", death, newcomers="spawn")
     assert {total for _, _, total, _ in results} == {WHOLE}
     assert {slot for slot, *_ in results} >= {2}
 
@@ -211,17 +218,22 @@ def test_all_ranks_end_when_the_launcher_is_killed() -> None:
 
 
 def ranks_of(job: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes of the ranks, once all of them are there."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline_s:
-        ranks = [
-            child
-            for child in psutil.Process(job.pid).children(recursive=True)
-            if "tests.surviving_rank" in child.cmdline()
-        ]
-        if len(ranks) == 3 and all(rank.num_threads() > 1 for rank in ranks):
-            # They are in MPI, which starts threads.
-            time.sleep(0.5)
-            return ranks
-        time.sleep(0.1)
-    raise AssertionError("the ranks did not start")
+    """Return the processes of the three ranks, once all of them have their world."""
+    assert job.stdout is not None
+    began = 0
+    while began < 3:
+        line = job.stdout.readline()
+        assert line, "the ranks did not start"
+        began += line.count(BEGAN)
+    return [
+        child
+        for child in psutil.Process(job.pid).children(recursive=True)
+        if "tests.surviving_rank" in child.cmdline()
+    ]
+
+
+@needs_mpirun
+@pytest.mark.slow
+def test_more_members_than_ranks_are_refused() -> None:
+    """A rank whose launcher died before MPI began is alone, and must not work for all."""
+    assert run_ranks(1, 3) == []
