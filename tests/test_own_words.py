@@ -127,6 +127,31 @@ def test_of_several_worlds_the_largest_is_told_and_named() -> None:
     )
 
 
+def test_of_several_strategies_each_row_is_named_with_its_own() -> None:
+    rows = [
+        own("one", 3.0, 3.0, world=2, strategy="ddp", default=True, **UNSAFE),
+        own("one", 2.0, 1.0, world=2, strategy="fsdp", default=True, **UNSAFE),
+        own("two", 1.0, 0.5, world=2, strategy="ddp"),
+        own("two", 4.0, 2.0, world=2, strategy="fsdp"),
+    ]
+    assert summary.meaning(rows) == (
+        "Your checkpoint is 1.1 kB. "
+        "one with ddp (the default) stops training for 3.00 s, and is on the disk after 3.00 s; "
+        "one with fsdp (the default) stops training for 1.00 s, and is on the disk after 2.00 s; "
+        "two with ddp stops training for 500 ms, and is on the disk after 1.00 s. "
+        "After a crash of the machine only what two with ddp and two with fsdp wrote is certain; "
+        "the files of the others have to be flushed by your script, and so has their folder "
+        f"(os.fsync). {HINT.format('two')}"
+    )
+
+
+def test_one_strategy_is_no_part_of_a_name() -> None:
+    rows = [own("one"), own("one", world=2, strategy="ddp")]
+    add_slowdowns(rows)
+    said = summary.meaning(rows)
+    assert said.startswith("On 2 ranks, your checkpoint is 1.1 kB. one stops training")
+
+
 def test_a_world_without_a_verified_method_is_not_told() -> None:
     said = summary.meaning([own("one"), replace(FAILED, model=MODEL, world=2)])
     assert said.startswith("On 1 rank, your checkpoint is 1.1 kB. one stops training for 500 ms")

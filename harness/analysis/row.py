@@ -265,30 +265,43 @@ def group_title(row: Row) -> str:
 class Naming:
     """The way in which sentences name the rows of one table.
 
-    Methods of several frameworks may have the same name.
+    Methods of several frameworks may have the same name, and so has a method whose ranks train
+    together in several ways.
     """
 
     several_frameworks: bool
+    several_strategies: bool
 
     @classmethod
     def among(cls, rows: Iterable[Row]) -> Self:
         """Return the way to name rows of this table."""
-        return cls(len({row.framework for row in rows}) > 1)
+        strategies_of: dict[int, set[str]] = {}
+        frameworks = set()
+        for row in rows:
+            frameworks.add(row.framework)
+            strategies_of.setdefault(row.world, set()).add(row.strategy)
+        # One rank has no strategy, so only rows of one world can share a name.
+        several_strategies = any(len(names) > 1 for names in strategies_of.values())
+        return cls(len(frameworks) > 1, several_strategies)
 
     def name(self, row: Row) -> str:
-        """Return the method, after the framework where there are several."""
-        if self.several_frameworks:
-            return f"{row.framework} {row.method}".strip()
-        return row.method or row.framework
+        """Return the method, with its framework and its strategy where there are several."""
+        return self.full_name(row) if self.several_strategies else self._method(row)
 
     def full_name(self, row: Row, detail: str = "") -> str:
         """Return the method with `detail`, and the way in which its ranks train together."""
         strategy = f" with {row.strategy}" if row.strategy else ""
-        return f"{self.name(row)}{detail}{strategy}"
+        return f"{self._method(row)}{detail}{strategy}"
 
     def whose(self, row: Row) -> str:
         """Return what stands before something that the row shares with others of its framework."""
         return f"{row.framework}'s" if self.several_frameworks else "the"
+
+    def _method(self, row: Row) -> str:
+        """Return the method, after the framework where there are several."""
+        if self.several_frameworks:
+            return f"{row.framework} {row.method}".strip()
+        return row.method or row.framework
 
 
 def printable(text: str) -> str:

@@ -13,10 +13,10 @@ from harness.experiments.cost.samples import DURABILITY
 def answer(good: Sequence[CostRow], naming: Naming, has_worlds: bool) -> str:
     """Return what a checkpoint of the user's own model costs, and what survives a crash.
 
-    `good` are the verified rows without a mark. At most four methods are named: the default, the
-    one that is on the disk first, the one that stops training least, and the fastest of those that
-    are certain after a crash. Where the table has several worlds, the answer is about the largest
-    that has such a row, and says so.
+    `good` are the verified rows without a mark. The default is named with each strategy. So are
+    the method that is on the disk first, the one that stops training least, and the fastest of
+    those that are certain after a crash. Where the table has several worlds, the answer is about
+    the largest that has such a row, and says so.
     """
     world = max(row.world for row in good)
     good = [row for row in good if row.world == world]
