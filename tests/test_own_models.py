@@ -44,8 +44,8 @@ def file(tmp_path: Path) -> Path:
 def run(file: Path, *words: str, suite_name: str = "smoke") -> Ended:
     return command(
         *("run", suite_name, "--framework", "raw", "--model", f"{file}:make"),
-        *("--python", f"raw={sys.executable}", "--results", str(file.parent / "results")),
-        *("--dir", str(file.parent), *words),
+        *("--results", str(file.parent / "results"), "--dir", str(file.parent), *words),
+        *(() if "--python" in words else ("--python", f"raw={sys.executable}")),
     )
 
 
@@ -199,6 +199,17 @@ def test_an_interpreter_without_the_framework_is_told_in_one_sentence(file: Path
     assert told.startswith(
         f"train.py:1: ModuleNotFoundError: No module named 'nowhere'; {interpreter}"
     )
+
+
+def test_what_an_interpreter_lacks_for_a_method_is_told_before_the_run(file: Path) -> None:
+    installed = Path(np.__file__).parent
+    libraries = installed.with_name("numpy.libs")
+    interpreter = bare_interpreter(file.parent / "bare", installed, libraries)
+    named = ("--method", "direct", "--method", "deepfreeze", "--method", "deepfreeze-sync")
+    ended = run(file, *named, "--python", f"raw={interpreter}")
+    told = f"{interpreter} lacks the module 'xxhash', which deepfreeze and deepfreeze-sync need"
+    assert ended.errors.startswith(f"{told}\n")
+    assert [row["status"] for row in rows(file)] == ["ok", "failed", "failed"]
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,12 @@ def own_model(
     frameworks: Sequence[FrameworkEntry],
     environments: Environments,
     device: str,
+    planned: Sequence[PlannedCase] = (),
 ) -> OwnModel | None:
     """Return the user's own model after it was built once; None where none was named.
 
-    The framework's environment is made first. Raise UsageError where the model cannot be measured.
+    The framework's environment is made first. Say what its interpreter lacks for the methods of the
+    planned cases. Raise UsageError where the model cannot be measured.
     """
     if text is None:
         return None
@@ -133,8 +135,14 @@ def own_model(
     names.require_devices(frameworks, device)
     make_environment(environments, framework.name)
     interpreter = environments.interpreter(framework.name)
+    cases = [item.case for item in planned if item.case.environment == framework.name]
+    methods = {case.method: case.method_path for case in cases}
+
+    def warn(text: str) -> None:
+        err.print(f"[yellow]{escape(text)}[/]", soft_wrap=True, highlight=False)
+
     with err.status(escape(f"building {model} once")):
-        return own_models.looked_at(model, framework, interpreter, device)
+        return own_models.looked_at(model, framework, interpreter, device, methods, warn)
 
 
 def measure_here(

@@ -177,11 +177,12 @@ def _newly_measured(
     known = catalog.frameworks()
     names = measuring.chosen_frameworks(framework, known)
     frameworks = catalog.select(known, names)
+    draft: Sequence[PlannedCase] = ()
     if model is not None:
         # A mistyped name is told before the model is built.
-        planning.plan(chosen, frameworks, model=own_models.NOT_BUILT, **wishes)
+        draft = planning.plan(chosen, frameworks, model=own_models.NOT_BUILT, **wishes)
     own_model = measuring.own_model(
-        model, wishes["workloads"], frameworks, environments, wishes["device"]
+        model, wishes["workloads"], frameworks, environments, wishes["device"], draft
     )
     planned = planning.plan(chosen, frameworks, model=own_model, **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)

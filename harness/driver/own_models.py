@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,11 +50,19 @@ def named(text: str) -> Named:
     return Named(file, function)
 
 
-def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device: str) -> OwnModel:
+def looked_at(
+    model: Named,
+    framework: FrameworkEntry,
+    interpreter: Path,
+    device: str,
+    methods: Mapping[str, str] | None = None,
+    warn: Callable[[str], None] = lambda text: None,
+) -> OwnModel:
     """Build a model once in its framework's interpreter, and return what a plan needs of it.
 
-    The model takes one step there. Raise UsageError with one sentence where it cannot be built,
-    or where the framework cannot measure it.
+    The model takes one step there. `methods` has the class paths of those that will be measured.
+    `warn` is told what the interpreter lacks for some of them. Raise UsageError with one sentence
+    where the model cannot be built, or where the framework cannot measure it.
     """
     with tempfile.TemporaryDirectory(prefix="ckptbench-") as folder:
         request = Path(folder) / "request.json"
@@ -64,6 +73,7 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
             "framework": framework.class_path,
             "device": device,
             "folder": folder,
+            "methods": dict(methods or {}),
         }
         request.write_text(json.dumps(asked), encoding="utf-8")
         argv = [str(interpreter), "-m", "harness.worker.first_look", str(request), str(answer)]
@@ -79,6 +89,9 @@ def looked_at(model: Named, framework: FrameworkEntry, interpreter: Path, device
         )
     if "error" in found:
         raise UsageError(found["error"])
+    for module, names in _by_module(found["lacking"]).items():
+        verb = "needs" if len(names) == 1 else "need"
+        warn(f"{interpreter} lacks the module {module!r}, which {' and '.join(names)} {verb}")
     # Only the process that built the model knows what it imported, so the digest comes last. Where
     # a text was edited in between, the workers measure what the digest names.
     modules = tuple(found["modules"])
@@ -106,6 +119,14 @@ def require_unchanged(model: OwnModel) -> None:
             f"{file}{imported if model.modules else ''} has changed since the run began, and its "
             "samples would be mixed with others; start a new run"
         )
+
+
+def _by_module(lacking: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the methods that need each module."""
+    methods_of: dict[str, list[str]] = {}
+    for method, module in lacking.items():
+        methods_of.setdefault(module, []).append(method)
+    return methods_of
 
 
 def _run(argv: list[str], folder: Path, model: Named) -> str:

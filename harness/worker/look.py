@@ -41,7 +41,8 @@ def main(request_file: str, answer_file: str) -> None:
 def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     """Build the model and take a step.
 
-    Return how many bytes and leaves its state has, and which modules beside the text it imported.
+    Return how many bytes and leaves its state has, which modules beside the text it imported, and
+    which modules the methods need and the interpreter lacks.
 
     Raise UnusableModel where the framework takes no models or finds no device, or where a step
     changes nothing.
@@ -66,7 +67,28 @@ def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     _require_moved(before, after)
     size_bytes = sum(digest.bytes for digest in after.values())
     modules = own_models.modules_of(file)
-    return {"state_bytes": size_bytes, "leaves": len(after), "modules": modules}
+    return {
+        "state_bytes": size_bytes,
+        "leaves": len(after),
+        "modules": modules,
+        "lacking": _lacking(request["methods"]),
+    }
+
+
+def _lacking(methods: dict[str, str]) -> dict[str, str]:
+    """Return the module that the interpreter lacks for a method, by the method's name.
+
+    `methods` has the class of each.
+    """
+    lacking = {}
+    for method, class_path in methods.items():
+        try:
+            load_class(class_path)
+        except ModuleNotFoundError as error:
+            lacking[method] = str(error.name)
+        except Exception:  # noqa: S112  # the method's row will say what is wrong
+            continue
+    return lacking
 
 
 def _place(request: dict[str, Any]) -> Place:
