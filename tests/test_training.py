@@ -9,6 +9,7 @@ import pytest
 import records
 from conftest import Measure, faulty, planned
 
+from harness.analysis.columns import cell
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.driver.units import group
@@ -103,6 +104,12 @@ def test_the_parts_are_of_one_rank_and_add_up() -> None:
         found.stall_s,
         found.unflushed_s,
     )
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, "step"), (4, "4 steps")])
+def test_an_interval_of_one_step_is_no_plural(every: int, expected: str) -> None:
+    case = timed(planned(), every=every).case
+    assert cell(row([], case), "every") == expected
 
 
 def test_training_may_come_out_faster_with_a_checkpoint() -> None:

@@ -34,6 +34,7 @@ from harness.analysis.sampled import (
 )
 from harness.analysis.samples import KEY, SampleTable, Value
 from harness.analysis.statistics import Estimate, Samples
+from harness.experiments.train import interval_in_words
 from harness.experiments.train.records import TrainingRecord
 
 # Of the training without checkpoints. An overhead that differs by less is the same.
@@ -113,7 +114,9 @@ class TrainRow(Sampled, Row):
     loads_back: ClassVar[bool] = True
 
     every: int = identity_column(
-        "steps between two checkpoints", heading="every", text=lambda row: f"{row.every} steps"
+        "steps between two checkpoints",
+        heading="every",
+        text=lambda row: interval_in_words(row.every).removeprefix("every "),
     )
     step_s: Estimate | None = column(
         "one training step without checkpoints",
