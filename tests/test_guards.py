@@ -39,7 +39,7 @@ CAUGHT = {
     "spoils-previous": (
         (drawn_saves.NAME, stored_pages.NAME),
         "finished",
-        r"^ChangedPages: rank-0.bin had another size at the end of the process than when ",
+        r"^ChangedPages: rank-0.bin.* had another size at the end of the process than when ",
     ),
     "hole": ((drawn_saves.NAME, fresh_bits.NAME), "ceiling", TOO_FEW_BYTES),
     "stub": ((fresh_bits.NAME,), "ceiling", TOO_FEW_BYTES),
@@ -71,6 +71,7 @@ CAUGHT = {
 GUARDS = {
     "load-from-temporary": (EMPTY_FOLDER,),
     "load-from-memory": (cold_reads.NAME,),
+    "mapped": (cold_reads.NAME,),
     "left-open": (late_work.NAME,),
     "removes-later": (late_work.NAME, stored_pages.NAME),
     "stray": (late_work.NAME,),

@@ -11,7 +11,7 @@ from conftest import Measure, faulty, planned
 from harness.analysis.columns import cell
 from harness.driver import shared_memory
 from harness.run import store
-from harness.worker.guards import without_memory
+from harness.worker.guards import from_memory, without_memory
 
 pytestmark = pytest.mark.skipif(
     not shared_memory.DEVICE.is_dir(), reason="this machine has no shared memory"
@@ -55,11 +55,21 @@ def test_ranks_restore_their_own_from_memory(measure: Measure) -> None:
     ].reason
 
 
-def test_a_method_that_reads_its_files_is_not_believed(measure: Measure) -> None:
+READS_FILES = "from its files, not from memory"
+HAS_FILES = "its adapter declares `files = false`"
+
+
+@pytest.mark.parametrize(
+    ("guards", "status", "reason"),
+    [((), "failed", READS_FILES), ((from_memory.NAME,), "ok", "")],
+)
+def test_a_method_that_reads_its_files_is_not_believed(
+    measure: Measure, guards: tuple[str, ...], status: str, reason: str
+) -> None:
     plan = [planned(method, from_memory=True) for method in ("buffered", "direct")]
-    for row in measure(plan).rows:
-        assert (row.status, row.phase) == ("failed", "verify"), row.method
-        assert "from its files, not from memory" in row.reason
+    for row in measure(plan, settings=store.Settings(without_guards=guards)).rows:
+        assert (row.status, row.verified) == (status, status == "ok"), row.reason
+        assert reason in row.reason
 
 
 @pytest.mark.parametrize(
@@ -113,7 +123,10 @@ def test_a_method_without_files_gets_no_number_that_files_have(measure: Measure)
     assert alone.load_cache == "memory"
     assert cell(alone, "durability") == "–"
     assert with_files.status == "failed"
-    assert "its adapter declares `files = false`" in with_files.reason
+    assert HAS_FILES in with_files.reason
+    without = store.Settings(without_guards=(from_memory.NAME,))
+    with_files = measure(plan, settings=without).rows[1]
+    assert (with_files.status, with_files.reason, with_files.verified) == ("ok", "", True)
 
 
 def test_without_shared_memory_the_row_says_so(

@@ -210,11 +210,19 @@ class Mapped(Fault):
 
     def load(self, state: State, path: Path) -> None:
         mapping = np.memmap(self.file(path, self.place.rank), dtype=np.uint8, mode="c")
-        arena_address = np.frombuffer(state.host, dtype=np.uint8).ctypes.data
-        for name, leaf in state.leaves.items():
-            offset = leaf.ctypes.data - arena_address
+        # After the first load the leaves lie in its mapping, and no more in the arena.
+        if "offsets" not in vars(state):
+            vars(state)["offsets"] = self._offsets(state)
+        for name, offset in vars(state)["offsets"].items():
+            leaf = state.leaves[name]
             content = mapping[offset : offset + leaf.nbytes]
             state.leaves[name] = content.view(leaf.dtype).reshape(leaf.shape)
+
+    @staticmethod
+    def _offsets(state: State) -> dict[str, int]:
+        """Return the offset of each leaf in the arena, in bytes."""
+        arena_address = np.frombuffer(state.host, dtype=np.uint8).ctypes.data
+        return {name: leaf.ctypes.data - arena_address for name, leaf in state.leaves.items()}
 
 
 class WrongDtype(Fault):
