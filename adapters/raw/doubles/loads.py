@@ -204,11 +204,16 @@ class LateRead(Fault):
 
 
 class Mapped(Fault):
-    """Hand out views of the mapped file, so that nothing has been read when the clock stops."""
+    """Hand out views of the rank's mapped file, so that they have not been read yet.
+
+    Of several ranks, each reads what others have written.
+    """
 
     name = "mapped"
 
     def load(self, state: State, path: Path) -> None:
+        if self.place.world > 1:
+            super().load(state, path)
         mapping = np.memmap(self.file(path, self.place.rank), dtype=np.uint8, mode="c")
         # After the first load the leaves lie in its mapping, and no more in the arena.
         if "offsets" not in vars(state):
@@ -218,11 +223,16 @@ class Mapped(Fault):
             content = mapping[offset : offset + leaf.nbytes]
             state.leaves[name] = content.view(leaf.dtype).reshape(leaf.shape)
 
-    @staticmethod
-    def _offsets(state: State) -> dict[str, int]:
-        """Return the offset of each leaf in the arena, in bytes."""
-        arena_address = np.frombuffer(state.host, dtype=np.uint8).ctypes.data
-        return {name: leaf.ctypes.data - arena_address for name, leaf in state.leaves.items()}
+    def _offsets(self, state: State) -> dict[str, int]:
+        """Return the offset in this rank's file of each leaf that is whole there, in bytes."""
+        offsets = {}
+        for data, file_offset in self.parts(state, self.place.rank):
+            address = np.frombuffer(data, dtype=np.uint8).ctypes.data
+            for name, leaf in state.leaves.items():
+                start = leaf.ctypes.data - address
+                if start >= 0 and start + leaf.nbytes <= len(data):
+                    offsets[name] = file_offset + start
+        return offsets
 
 
 class WrongDtype(Fault):
