@@ -127,6 +127,12 @@ def test_of_several_worlds_the_largest_is_told_and_named() -> None:
     )
 
 
+def test_a_failure_in_one_of_several_worlds_is_told() -> None:
+    rows = [own("one"), own("one", 3.0, world=2), replace(FAILED, world=2)]
+    add_slowdowns(rows)
+    assert summary.meaning(rows).endswith(": one 3.0. bad failed: see the reasons below.")
+
+
 def test_of_several_strategies_each_row_is_named_with_its_own() -> None:
     rows = [
         own("one", 3.0, 3.0, world=2, strategy="ddp", default=True, **UNSAFE),
@@ -155,7 +161,8 @@ def test_one_strategy_is_no_part_of_a_name() -> None:
 def test_a_world_without_a_verified_method_is_not_told() -> None:
     said = summary.meaning([own("one"), replace(FAILED, model=MODEL, world=2)])
     assert said.startswith("On 1 rank, your checkpoint is 1.1 kB. one stops training for 500 ms")
-    assert said.endswith("No method gave a verified checkpoint in several worlds.")
+    no_other = "No method gave a verified checkpoint in several worlds."
+    assert said.endswith(f"{no_other} bad failed: see the reasons below.")
 
 
 def test_lines_are_promised_of_the_methods_that_have_some(

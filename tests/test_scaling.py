@@ -94,9 +94,11 @@ def test_the_sentences_name_the_fastest_of_the_largest_world_and_every_slowdown(
     assert "oversubscribed" in said
 
 
-def test_nothing_is_said_of_worlds_that_failed() -> None:
+def test_no_figure_is_told_of_worlds_that_failed() -> None:
     rows = [
         row("a"),
         row("a", world=2, status="failed", durable_samples=None, durable_s=None, verified=False),
     ]
-    assert summary.meaning(rows) == "No method gave a verified checkpoint in several worlds."
+    assert summary.meaning(rows) == (
+        "No method gave a verified checkpoint in several worlds. a failed: see the reasons below."
+    )

@@ -36,8 +36,8 @@ def meaning(rows: Sequence[CostRow], naming: Naming) -> str:
     if good[0].model is not None:
         sentences.append(own_words.answer(good, naming, has_worlds))
     if has_worlds:
-        return " ".join([*sentences, _scaling(rows, naming)])
-    if good[0].model is None:
+        sentences.append(_scaling(rows, naming))
+    elif good[0].model is None:
         sentences = [_fastest(good, naming), _least_stall(good, naming), _unsafe(good, naming)]
     failed = [naming.name(row) for row in rows if row.status == "failed"]
     if failed:
