@@ -296,19 +296,30 @@ class SurvivingWorld:
         They are spawned now. Return None, and spawn no others, where one of them or a survivor dies
         before all are together.
         """
+        children = self._spawned(survivors, missing)
         everyone = MPI.COMM_NULL
-        try:
-            command, arguments = self._spawn[0], list(self._spawn[1:])
-            children = _returning_errors(survivors.Spawn(command, arguments, maxprocs=missing))
-            self._await_ready(children, missing)
-            everyone = _returning_errors(children.Merge(high=False))
-        except (MPI.Exception, TimeoutError):
-            _revoke(survivors)
+        # Merge can wait for ever for a survivor that has died while the processes started.
+        if _agreed(survivors, children != MPI.COMM_NULL):
+            try:
+                everyone = _returning_errors(children.Merge(high=False))
+            except MPI.Exception:
+                _revoke(survivors)
         if _agreed(survivors, everyone != MPI.COMM_NULL):
             return everyone
         _revoke(everyone)
         self._may_spawn = False
         return None
+
+    def _spawned(self, survivors: Any, count: int) -> Any:
+        """Return the communicator to as many new processes, which are ready; null if one fails."""
+        try:
+            command, arguments = self._spawn[0], list(self._spawn[1:])
+            children = _returning_errors(survivors.Spawn(command, arguments, maxprocs=count))
+            self._await_ready(children, count)
+        except (MPI.Exception, TimeoutError):
+            _revoke(survivors)
+            return MPI.COMM_NULL
+        return children
 
     def _await_ready(self, children: Any, count: int) -> None:
         """Return when all spawned processes are ready. Raises TimeoutError after `spawn_limit_s`.

@@ -123,7 +123,11 @@ def test_nobody_dies() -> None:
 @pytest.mark.patient
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_may_die_before_any_call(victim: int) -> None:
-    """From the first step on, three survivors of four end with the whole sum."""
+    """From the second call of the steps on, three survivors of four end with the whole sum.
+
+    When the first rank dies before the first one, the others may have to decide anew whether the
+    world is made, and decide that it is not.
+    """
     in_the_steps = 0
     last_call = max(calls for *_, calls in run_ranks(4, 4))
     for call in range(1, last_call + 1):
@@ -135,7 +139,7 @@ def test_a_rank_may_die_before_any_call(victim: int) -> None:
         if results:
             in_the_steps += 1
             assert {slot for slot, *_ in results} >= {0, 1, 2, 3} - {victim}, call
-    assert in_the_steps >= 2 * STEPS
+    assert in_the_steps >= 2 * STEPS - 1
 
 
 @needs_mpirun
