@@ -94,6 +94,17 @@ def test_every_kill_is_reached_where_the_recorded_save_makes_other_calls(measure
     assert (row.real_kills, row.as_predicted, row.not_reached) == (5, 5, 0)
 
 
+@pytest.mark.slow
+def test_the_saves_of_all_processes_make_the_same_calls(measure: Measure) -> None:
+    """Chainer's HDF5 files have their parameters in the order of a set, so writes differ by it."""
+    require_strace()
+    require_gate()
+    case = struck_fault("calls-by-hash", instants=1, kills=8)
+    rows = [fault_row(measure([case]), "calls-by-hash") for _ in range(2)]
+    assert rows[0].steps == rows[1].steps
+    assert [(row.as_predicted, row.not_reached) for row in rows] == [(8, 0), (8, 0)]
+
+
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 def test_a_process_lets_its_tracer_attach_before_it_starts_it(tmp_path: Path) -> None:
     """Yama refuses a child that wants to trace its parent, unless the parent allows it."""

@@ -329,6 +329,19 @@ class CallsVary(Fault):
         return super().save(state, path)
 
 
+class CallsByHash(Fault):
+    """Make as many calls as Python's text hashes say. Nothing goes wrong."""
+
+    name = "calls-by-hash"
+    notes = 40
+
+    def save(self, state: State, path: Path) -> Pending:
+        path.mkdir()
+        for number in range(hash(self.name) % self.notes):
+            (path / f"note-{number}").touch()
+        return super().save(state, path)
+
+
 def _checkpoints(path: Path) -> list[Path]:
     """Return the checkpoints beside a path that have no other extension, oldest first."""
     return sorted(other for other in path.parent.glob("step-*") if not other.suffix)
