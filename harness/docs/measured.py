@@ -23,6 +23,7 @@ from harness.docs.reference import (
 from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.drill import DRILLS
+from harness.experiments.faults.records import ON_DISK
 
 # An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
 # short table one method of each kind. No trait of a method says which these are.
@@ -191,6 +192,16 @@ def struck_ranks() -> str:
     if not runs:
         return "No reference run of this suite is stored yet."
     columns = ("method", "kills", "what is left", "the other rank", "raised after")
+    chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
+    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
+
+
+def struck_disks() -> str:
+    """Return what power losses leave by the promises of POSIX, and on each real file system."""
+    runs = full_runs("faults-disks")
+    if not runs:
+        return "No reference run of this suite is stored yet."
+    columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
     chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
     return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
 

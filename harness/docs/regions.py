@@ -42,6 +42,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "suites": declared.suites,
     "stopped": stopped.table_of_stopped_jobs,
     "struck": measured.struck,
+    "struck-disks": measured.struck_disks,
     "struck-ranks": measured.struck_ranks,
     "ways-back": measured.ways_back,
     "drills": measured.drills,
