@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from struck_records import damaged, struck, tried
 from harness.analysis import figures, summary
 from harness.analysis.row import Naming
 from harness.cli.show import show
+from harness.experiments.faults.damages_figure import HEADINGS
 from harness.experiments.faults.records import Verdict
 from harness.experiments.faults.sentences import details
 from harness.experiments.faults.verdicts_figure import MARKS
@@ -105,6 +107,19 @@ def test_a_cell_shows_the_worst_verdict_of_a_damage_and_how_many_have_it(
     verdicts = [verdict_of(box) for box in boxes(cells)]
     assert verdicts.count("silent") == 2
     assert verdicts.count("refused") == 2
+
+
+def test_the_headings_of_damages_stand_apart(tmp_path: Path) -> None:
+    every = [damaged(kind, "refused") for kind in HEADINGS]
+    content = [(SAFE, tried(SAFE, [*of_safe(), *every]))]
+    figure = only(figures.draw([stored(tmp_path, content)]), "faults").figure
+    figure.canvas.draw()
+    labels = figure.axes[1].get_xticklabels()
+    assert len(labels) == len(HEADINGS)
+    boxes_of_words = [label.get_window_extent() for label in labels]
+    space_pixels = 2
+    for left, right in itertools.pairwise(boxes_of_words):
+        assert right.x0 - left.x1 > space_pixels
 
 
 def test_a_strip_without_crashes_says_why(drawn: figures.Drawn) -> None:

@@ -34,7 +34,9 @@ _GROUPS = {
 }
 """The headings of the kinds of damage, in groups."""
 
-_HEADINGS = {kind: words for kinds in _GROUPS.values() for kind, words in kinds.items()}
+HEADINGS = {kind: words for kinds in _GROUPS.values() for kind, words in kinds.items()}
+"""The heading of every kind of damage."""
+
 _RULE_POINTS = 22  # the height of a group's rule above the cells
 
 
@@ -46,7 +48,7 @@ def kinds_of(rows: Sequence[FaultsRow]) -> list[str]:
     present: set[str] = set()
     for row in rows:
         present |= set(row.verdicts_by_damage)
-    return [kind for kind in _HEADINGS if kind in present] or list(_HEADINGS)
+    return [kind for kind in HEADINGS if kind in present] or list(HEADINGS)
 
 
 def draw_damages(axes: Axes, rows: Sequence[FaultsRow], kinds: Sequence[str]) -> None:
@@ -56,7 +58,7 @@ def draw_damages(axes: Axes, rows: Sequence[FaultsRow], kinds: Sequence[str]) ->
         for column, kind in enumerate(kinds):
             if kind in row.verdicts_by_damage:
                 marks[line, column] = _mark(row, kind)
-    headings = [_HEADINGS[kind] for kind in kinds]
+    headings = [HEADINGS[kind] for kind in kinds]
     matrix(axes, [""] * len(rows), headings, marks, len(kinds))
     axes.set_title("Damage to a complete checkpoint", pad=_RULE_POINTS + 16)
     for words, members in _GROUPS.items():

@@ -28,7 +28,7 @@ _GUIDE = (
     "the files have no such part. In a file of only one part no tensor was found."
 )
 _STRIPS_INCHES = 6.2  # with the methods' names
-_DAMAGE_INCHES = 0.53
+_DAMAGE_INCHES = 0.66
 _METHOD_INCHES = 0.3
 _HEADS_INCHES = 0.9  # the headings above the lines, and the axis below them
 
