@@ -353,7 +353,6 @@ def test_every_framework_of_this_repository_has_the_methods_of_deepfreeze() -> N
         ]
 
 
-
 # Processes of these experiments save more than once.
 SAVE_AGAIN = {"cost", "faults", "sizes", "train"}
 
