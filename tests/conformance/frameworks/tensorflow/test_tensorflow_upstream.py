@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 from upstream import printed, shown
 
-SCRIPTS = ("h5py_drops_a_write_error.py", "keras_backup_lost_when_killed.py")
+SCRIPTS = (
+    "h5py_drops_a_write_error.py",
+    "keras_backup_lost_when_killed.py",
+    "keras_sharded_weights_lose_the_optimizer.py",
+)
 
 
 @pytest.mark.slow
