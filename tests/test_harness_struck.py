@@ -382,11 +382,13 @@ def test_a_power_loss_takes_no_record_of_a_finished_job(
 def test_a_struck_run_goes_on_to_its_end(recorded: Recording, tmp_path: Path) -> None:
     kinds: Counter[str] = Counter()
     for state in chosen_to_resume(recorded):
+        struck = salvaged(written_out(state, tmp_path / "struck"))
+        assert struck is not None
         results = written_out(state, tmp_path / "state")
         done = ckptbench("run", "--resume", "latest", "--results", str(results))
         assert done.returncode == 0, (state.in_words, done.stderr)
         run = store.Run(store.find(results, "latest"))
-        assert counted(run.records) == wanted(run), state.in_words
+        assert counted(run.records) == wanted(run) + saved_again(struck), state.in_words
         assert not run.jobs.exists()
         kinds[kind_of(state)] += 1
     assert len(kinds) >= 5, kinds
@@ -428,6 +430,17 @@ def wanted(run: store.Run) -> Counter[tuple[str, str, int, int]]:
             for kind in ("save", "load")
         }
     )
+
+
+def saved_again(struck: store.Run) -> Counter[tuple[str, str, int, int]]:
+    """Return the saves that a resume takes once more, because the loads still need a checkpoint.
+
+    The recorded run has removed its checkpoints by now. A save that lacks samples is taken anyway.
+    """
+    cells = wanted(struck)
+    missing = cells - counted(struck.records)
+    saves = [("save", *cell[1:]) for cell in missing if cell[0] == "load"]
+    return Counter(save for save in saves if save not in missing)
 
 
 def ckptbench(*words: str) -> subprocess.CompletedProcess[str]:
