@@ -62,7 +62,7 @@ test-fast: tools
 
 # Tries 20,000 wrong inputs, other ones each time. `make test` tries the same 2,000 each time.
 fuzz: tools
-	CKPTBENCH_FUZZ=20000 $(BIN)/pytest tests/test_fuzz.py $(ARGS)
+	CKPTBENCH_FUZZ=20000 $(BIN)/pytest tests/test_fuzz.py tests/test_fuzz_processes.py $(ARGS)
 
 # Tests several frameworks at once, each on one processor. If two of them used all processors, both
 # would take twice as long.

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import fuzzing
 import pytest
 from fuzzing import RUN, DamagedRun, Line
 from hypothesis import HealthCheck, given, settings
-from stubs import ROOT, Ended, command, nothing_measured
+from stubs import Ended, command, nothing_measured
 
 from harness.cli import app as cli_app
 
@@ -118,38 +116,3 @@ def test_any_suite_ends_in_a_result_or_a_sentence(place: Path, content: bytes) -
         require_an_end(command("list", "suites"))
         words = ("run", "odd", "--framework", "raw", "--dir", "here", "--results", "suite-results")
         require_an_end(command(*words))
-
-
-def process(place: Path, words: tuple[str, ...]) -> Ended:
-    """Run a command in a process of its own, with the same stubs."""
-    argv = [sys.executable, str(ROOT / "tests" / "stubs.py"), *words]
-    variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, cwd=place, env=variables, capture_output=True, check=False)
-    return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-FEW = settings(
-    max_examples=25,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@pytest.mark.patient
-@pytest.mark.slow
-@FEW
-@given(line=fuzzing.command_lines())
-def test_any_words_end_so_in_a_process_of_their_own(tmp_path: Path, line: Line) -> None:
-    fuzzing.prepare(tmp_path)
-    require_an_end(process(tmp_path, line.words))
-
-
-@pytest.mark.patient
-@pytest.mark.slow
-@FEW
-@given(run=fuzzing.damaged_runs([*CHEAP, *COMPARING]))
-def test_a_damaged_run_ends_so_in_a_process_of_its_own(tmp_path: Path, run: DamagedRun) -> None:
-    run.write(fuzzing.prepare(tmp_path))
-    require_an_end(process(tmp_path, run.line.words))
