@@ -203,6 +203,7 @@ def answer(file: Path, folder: Path) -> dict[str, Any]:
         "framework": f"{SUBJECT.framework_class.__module__}:{SUBJECT.framework_class.__name__}",
         "device": "cpu",
         "folder": str(folder),
+        "methods": {name: method["class"] for name, method in SUBJECT.methods.items()},
     }
     asked = folder / "request.json"
     asked.write_text(json.dumps(request), encoding="utf-8")
@@ -217,7 +218,12 @@ def test_a_look_at_a_users_model_tells_its_size(
 ) -> None:
     leaves = list(copied_leaves(lasting_framework, adopted(1)).values())
     told = answer(script(tmp_path, QUIRKS.own_model), tmp_path)
-    assert told == {"state_bytes": sum(map(len, leaves)), "leaves": len(leaves), "modules": []}
+    assert told == {
+        "state_bytes": sum(map(len, leaves)),
+        "leaves": len(leaves),
+        "modules": [],
+        "lacking": {},
+    }
 
 
 @pytest.mark.parametrize("wrong", list(QUIRKS.broken_models))

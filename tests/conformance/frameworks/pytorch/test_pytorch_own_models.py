@@ -288,6 +288,7 @@ def said(file: Path) -> str:
         "framework": "adapters.pytorch.framework:PyTorch",
         "device": "cpu",
         "folder": str(file.parent),
+        "methods": {},
     }
     with pytest.raises(BaseException) as caught:  # noqa: PT011 - any error of a user's text
         look.look(request, file)
