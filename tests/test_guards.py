@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Measure, Measured, faulty, planned
 
+from adapters.base import Leaf
 from harness.driver.jobs import EMPTY_FOLDER, LEFT_BEHIND
 from harness.experiments.cost.records import OpenedRecord
 from harness.run import store
@@ -28,6 +29,7 @@ from harness.worker.guards import (
     waits_in_step,
 )
 from harness.worker.verify import Mismatch
+from workloads import Role
 
 ALL_SAVES = 99
 TOO_FEW_BYTES = r"^TooFewBytes: the files hold \d+ bytes, but \d+ random bytes were put into the "
@@ -158,6 +160,20 @@ def test_values_that_come_late_fail_where_reads_are_not_counted(
     assert late.status == status, late.reason
     assert re.search(reason, late.reason), late.reason
     assert (honest.status, honest.reason, honest.verified) == ("ok", "", True)
+
+
+def test_a_later_look_is_at_the_leaves_of_the_first_one() -> None:
+    names = [f"weights/{number}" for number in range(20)]
+    values = {name: bytearray(range(40)) for name in names}
+    leaves = [Leaf(name, Role.WEIGHT, "uint8", (40,), memoryview(values[name])) for name in names]
+    early = late_values.sampled(leaves, names)
+    chosen, *others = sorted(names, key=lambda name: name not in early)
+    assert len(early) < len(names)
+    values[others[-1]][0] += 1
+    late_values.check_not_late(early, leaves)
+    values[chosen][0] += 1
+    with pytest.raises(late_values.LateValues, match=f"^{chosen} changed after load"):
+        late_values.check_not_late(early, leaves)
 
 
 # What two ranks have saved, by leaf.

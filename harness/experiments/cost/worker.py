@@ -102,6 +102,7 @@ class SaveTrial(Trial[Fence]):
         bench = self.bench
         with bench.phase("prepare"):
             expected = bench.digests()
+            bench.note_sums()
             path = bench.checkpoints.fresh()
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
