@@ -7,7 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Measure, Measured, faulty, planned
 
@@ -29,6 +32,7 @@ from harness.worker.guards import (
     waits_in_step,
 )
 from harness.worker.verify import Mismatch
+from harness.worker.world import World
 from workloads import Role
 
 ALL_SAVES = 99
@@ -160,6 +164,39 @@ def test_values_that_come_late_fail_where_reads_are_not_counted(
     assert late.status == status, late.reason
     assert re.search(reason, late.reason), late.reason
     assert (honest.status, honest.reason, honest.verified) == ("ok", "", True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word", "bits"),
+    [
+        ("float64", np.uint64, 16),
+        ("float32", np.uint32, 8),
+        ("float16", np.uint16, 4),
+        ("bfloat16", np.uint16, 4),
+    ],
+)
+def test_fresh_bits_are_the_lowest_of_each_weight(
+    dtype: str, word: type[np.unsignedinteger[Any]], bits: int
+) -> None:
+    before = np.arange(1000, dtype=word)
+    roles = {"weights/a": Role.WEIGHT, "optimizer/a/m": Role.OPTIMIZER}
+    values = {name: memoryview(before.tobytes()) for name in roles}
+
+    def leaves(state: object) -> Iterator[Leaf]:
+        for name, role in roles.items():
+            yield Leaf(name, role, dtype, (1000,), values[name])
+
+    def assign(state: object, changed: dict[str, memoryview]) -> None:
+        values.update(changed)
+
+    framework: Any = SimpleNamespace(leaves=leaves, assign=assign)
+    added_bytes = fresh_bits.add_fresh_bits(framework, None, World())
+    difference = np.frombuffer(values["weights/a"], word) ^ before
+    # Of 1000 random words, each bit is set in some and not set in others.
+    assert np.bitwise_or.reduce(difference) == 2**bits - 1
+    assert np.bitwise_and.reduce(difference) == 0
+    assert added_bytes == 1000 * bits // 8
+    assert values["optimizer/a/m"] == before.tobytes()
 
 
 def test_a_later_look_is_at_the_leaves_of_the_first_one() -> None:

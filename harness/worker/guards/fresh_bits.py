@@ -30,8 +30,9 @@ class TooFewBytes(Exception):
 def add_fresh_bits(framework: Framework[Any], state: Any, world: World) -> int:
     """XOR random bits into the lowest bits of the weights' mantissas.
 
-    They are 8 of the 23 bits of a float32, and 4 of the 7 bits of a bfloat16. All ranks change a
-    replicated leaf alike. Return how many random bytes the state has now, over all ranks.
+    They are 16 of the 52 bits of a float64, 8 of the 23 bits of a float32, 4 of the 10 bits of a
+    float16, and 4 of the 7 bits of a bfloat16. All ranks change a replicated leaf alike. Return how
+    many random bytes the state has now, over all ranks.
     """
     seed = world.agreed(secrets.token_bytes(32))
     added_bytes = 0
@@ -88,20 +89,30 @@ def _change(leaf: Leaf, seed: int) -> None:
     _CHANGERS[leaf.dtype](np.frombuffer(leaf.data, np.uint8), generator)
 
 
+# The lowest byte of a word comes first, because all machines that this runs on are little-endian.
+def _change_float64(data: NDArray[np.uint8], generator: np.random.Generator) -> None:
+    lowest = data.view(np.uint16)[::4]
+    lowest ^= np.frombuffer(generator.bytes(lowest.nbytes), np.uint16)
+
+
 def _change_float32(data: NDArray[np.uint8], generator: np.random.Generator) -> None:
-    # The lowest byte comes first, because every machine that this runs on is little-endian.
     lowest = data[::4]
     lowest ^= np.frombuffer(generator.bytes(len(lowest)), np.uint8)
 
 
-def _change_bfloat16(data: NDArray[np.uint8], generator: np.random.Generator) -> None:
+def _change_16_bits(data: NDArray[np.uint8], generator: np.random.Generator) -> None:
     lowest = data[::2]
     lowest ^= np.frombuffer(generator.bytes(len(lowest)), np.uint8) & 0x0F
 
 
 def _random_bytes(leaf: Leaf) -> int:
-    """Return how many random bytes a leaf has been given."""
+    """Return how many random bytes a leaf has been given: a quarter, whatever its type."""
     return leaf.data.nbytes // 4
 
 
-_CHANGERS = {"float32": _change_float32, "bfloat16": _change_bfloat16}
+_CHANGERS = {
+    "float64": _change_float64,
+    "float32": _change_float32,
+    "float16": _change_16_bits,
+    "bfloat16": _change_16_bits,
+}
