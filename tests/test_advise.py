@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import records
+from reported import item, store_run
+from reported import measured as costs_of
 from stubs import Ended, command
 
 from harness.analysis.advice import Assumed, advise, measured
@@ -41,6 +44,22 @@ def test_a_run_without_training_says_that_the_slowdown_is_missing() -> None:
     for one in measured(bench.rows, assumed):
         assert any("slowdown of training was not measured" in note for note in one.notes)
         assert advise(one, assumed).steps is None
+
+
+def test_numbers_in_doubt_are_noted(tmp_path: Path) -> None:
+    doubted, clean = item("direct"), item("buffered")
+    found = [
+        *costs_of(doubted.case.id, 0.01),
+        *costs_of(clean.case.id, 0.02),
+        records.finding(doubted.case.id, weight="mark", sentence="it changed os.fsync"),
+    ]
+    folder = store_run(tmp_path, [doubted, clean], found)
+    doubt = "what 'cost' measured is in doubt, because it changed os.fsync"
+    lines = json.loads(command("advise", str(folder), "--format", "json").output)
+    notes_of = {line["method"]: line["notes"] for line in lines}
+    assert (doubt in notes_of["direct"], doubt in notes_of["buffered"]) == (True, False)
+    output = command("advise", str(folder)).output
+    assert f"direct: {doubt}." in " ".join(output.split())
 
 
 def test_more_ranks_fail_more_often() -> None:

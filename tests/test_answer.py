@@ -123,3 +123,37 @@ def test_a_row_in_doubt_is_not_certain_to_outlive_a_power_loss(tmp_path: Path) -
     ]
     trust = answer([read_run(store_run(tmp_path, [doubted, lost], found)).rows])[2]
     assert "power loss" not in trust
+
+
+def test_a_row_in_doubt_is_neither_the_answer_nor_counted(tmp_path: Path) -> None:
+    doubted, clean, failed = item("direct"), item("buffered"), item("npz")
+    found = [
+        *measured(doubted.case.id, 0.01),
+        *measured(clean.case.id, 0.02),
+        records.finding(doubted.case.id, guard="patched-flush", weight="mark"),
+        records.failure(failed.case.id),
+    ]
+    run = read_run(store_run(tmp_path, [doubted, clean, failed], found))
+    speed, training, trust = answer([run.rows])
+    assert speed.endswith("is durable soonest with buffered in raw (20.0 ms).")
+    assert training == "A checkpoint stops training least with buffered in raw (10.0 ms)."
+    assert trust.startswith("1 of 2 methods gave every byte back (failed: npz in raw)")
+
+
+def test_an_experiment_counts_no_row_in_doubt() -> None:
+    run = next(run for run in reference_runs() if "-reshard-" in run.name)
+    rows = [replace(row, marks=[]) for row in run.rows if row.status == "ok"]
+    assert f" of {len(rows)} checkpoints are whole" in answer([rows])[2]
+    rows[0].marks.append("it is in doubt")
+    assert f" of {len(rows) - 1} checkpoints are whole" in answer([rows])[2]
+
+
+def test_a_run_of_rows_in_doubt_alone_has_no_answer(tmp_path: Path) -> None:
+    doubted = item("direct")
+    mark = records.finding(doubted.case.id, guard="patched-flush", weight="mark")
+    run = read_run(store_run(tmp_path, [doubted], [*measured(doubted.case.id, 0.01), mark]))
+    assert answer([run.rows]) == [
+        "No run here shows how fast a checkpoint is.",
+        "No run here shows what training loses.",
+        "No run here shows whether a checkpoint can be trusted.",
+    ]

@@ -27,7 +27,7 @@ POLICIES = (*policies.FORMULAS, "checkfreq")
 class Measured:
     """The costs of a method as a run measured them: the middle, and the ends of their intervals.
 
-    `notes` say what was not measured.
+    `notes` say what was not measured, and what is in doubt.
     """
 
     name: str
@@ -203,6 +203,7 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         notes.append("the lag until durable was not measured, and counts as 0")
     if load is None:
         notes.append("the restore was not measured, and counts as 0")
+    notes += _doubts(cost) + _doubts(train)
 
     def costs(end: str) -> Costs:
         lag_s = _end(durable, end) - _end(stall, end) if durable and stall else 0.0
@@ -225,6 +226,13 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         size,
         tuple(notes),
     )
+
+
+def _doubts(row: Row | None) -> list[str]:
+    """Return a note for each mark of a row, whose numbers the advice takes all the same."""
+    if row is None:
+        return []
+    return [f"what '{row.experiment}' measured is in doubt, because {mark}" for mark in row.marks]
 
 
 def _estimate(row: Row | None, name: str) -> Estimate | None:

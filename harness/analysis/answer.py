@@ -40,15 +40,22 @@ def _sentence(clauses: Sequence[str]) -> str:
 
 
 def _returned(rows: Sequence[Row]) -> list[str]:
-    """Return how many methods gave all bytes back, and which did not."""
+    """Return how many methods gave all bytes back, and which did not.
+
+    A method with a mark is in doubt, and counts only where it failed.
+    """
     tried = [row for row in rows if row.loads_back and row.status in ("ok", "failed")]
-    if not tried:
+    failed = dict.fromkeys(_method(row) for row in tried if row.status == "failed")
+    doubtful = {_method(row) for row in tried if row.marks}
+    names = {_method(row) for row in tried} - (doubtful - failed.keys())
+    if not names:
         return []
-    names = {(row.framework, row.method) for row in tried}
-    failed = [(row.framework, row.method) for row in tried if row.status == "failed"]
-    failed = list(dict.fromkeys(failed))
     text = f"{len(names) - len(failed)} of {len(names)} methods gave every byte back"
     if not failed:
         return [text]
     in_words = listed([f"{method} in {framework}" for framework, method in failed])
     return [f"{text} (failed: {in_words})"]
+
+
+def _method(row: Row) -> tuple[str, str]:
+    return (row.framework, row.method)

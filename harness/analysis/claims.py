@@ -37,6 +37,12 @@ def rows_of_kind(runs: Runs, kind: type[AnyRow]) -> list[list[AnyRow]]:
     return [[row for row in rows if isinstance(row, kind)] for rows in runs]
 
 
+def certain_rows(runs: Runs, kind: type[AnyRow]) -> list[AnyRow]:
+    """Return the rows of one class over all runs, without those that a mark puts in doubt."""
+    rows = [row for members in rows_of_kind(runs, kind) for row in members]
+    return [row for row in rows if not row.marks]
+
+
 def by_framework(
     runs: Sequence[Sequence[AnyRow]], is_good: Callable[[AnyRow], bool]
 ) -> dict[str, list[AnyRow]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.experiments.drill import DRILLS
 from harness.experiments.drill.rows import DrillRow
@@ -27,7 +27,7 @@ def meaning(rows: Sequence[DrillRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return how many failures were survived."""
-    rows = [row for members in rows_of_kind(runs, DrillRow) for row in members]
+    rows = certain_rows(runs, DrillRow)
     tried = [row for row in rows if row.passed is not None]
     if not tried:
         return Claims()

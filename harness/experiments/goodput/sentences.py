@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.analysis.statistics import Estimate
 from harness.experiments.goodput.rows import GoodputRow, is_within
@@ -27,7 +27,7 @@ def meaning(rows: Sequence[GoodputRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return how many predictions of lost time hold."""
-    rows = [row for members in rows_of_kind(runs, GoodputRow) for row in members]
+    rows = certain_rows(runs, GoodputRow)
     judged = [row for row in rows if row.holds is not None]
     if not judged:
         return Claims()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.analysis.text import listed
 from harness.experiments.killed_rank.rows import KilledRankRow
@@ -44,7 +44,7 @@ def details(rows: Sequence[KilledRankRow], naming: Naming, *, is_short: bool) ->
 
 def claims(runs: Runs) -> Claims:
     """Return how many methods are safe wherever a rank is killed."""
-    rows = [row for members in rows_of_kind(runs, KilledRankRow) for row in members]
+    rows = certain_rows(runs, KilledRankRow)
     tried = [row for row in rows if row.killed_rank]
     if not tried:
         return Claims()

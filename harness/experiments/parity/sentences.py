@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.analysis.text import listed
 from harness.experiments.parity.rows import ParityRow
@@ -25,7 +25,7 @@ def meaning(rows: Sequence[ParityRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return how many states are the same as the other frameworks'."""
-    rows = [row for members in rows_of_kind(runs, ParityRow) for row in members]
+    rows = certain_rows(runs, ParityRow)
     verdicts = [row.verified for row in rows if row.status in ("ok", "failed")]
     if not verdicts:
         return Claims()

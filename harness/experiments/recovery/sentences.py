@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.experiments.recovery.rows import RecoveryRow
 
@@ -31,7 +31,7 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return after how many kills training came back."""
-    rows = [row for members in rows_of_kind(runs, RecoveryRow) for row in members]
+    rows = certain_rows(runs, RecoveryRow)
     measured = [row for row in rows if row.status == "ok" and row.kills]
     if not measured:
         return Claims()

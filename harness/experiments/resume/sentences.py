@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.analysis.text import listed
 from harness.experiments.resume.rows import ResumeRow
@@ -27,7 +27,7 @@ def meaning(rows: Sequence[ResumeRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return how many killed runs went on bit by bit from a checkpoint of their whole state."""
-    rows = [row for members in rows_of_kind(runs, ResumeRow) for row in members]
+    rows = certain_rows(runs, ResumeRow)
     resumed = [row for row in rows if row.method and not row.ablated and row.covers == "full"]
     verdicts = [row.bitwise for row in resumed if row.bitwise is not None]
     if not verdicts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, rows_of_kind
+from harness.analysis.claims import Claims, Runs, certain_rows
 from harness.analysis.row import Naming
 from harness.analysis.text import fraction, listed
 from harness.experiments.sizes.rows import SizesRow
@@ -33,7 +33,7 @@ def meaning(rows: Sequence[SizesRow], naming: Naming) -> str:
 
 def claims(runs: Runs) -> Claims:
     """Return how often two processes write the same files for the same state."""
-    rows = [row for members in rows_of_kind(runs, SizesRow) for row in members]
+    rows = certain_rows(runs, SizesRow)
     verdicts = [row.same_in_two_processes for row in rows]
     known = [verdict for verdict in verdicts if verdict is not None]
     if not known:
