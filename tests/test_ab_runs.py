@@ -10,17 +10,21 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ab_commands import SUITE, Command, ckptbench, planned
 from conftest import ROOT
 from records import failure
+from stubs import Ended, command
+from test_own_models import bare_interpreter
 
 from harness.analysis import comparison
 from harness.analysis.runs import read_run
-from harness.cli import compare
+from harness.cli import compare, measuring
 from harness.driver import arms
 from harness.experiments.cost.records import SaveRecord
 from harness.run import store
+from harness.run.errors import UsageError
 from harness.run.stored import folders
 
 pytest_plugins = ["shared_fixtures"]
@@ -91,6 +95,51 @@ def test_a_first_run_in_which_a_row_failed_is_no_baseline(
     run = store.create(baseline, "quick", ["pytest"], planned(tmp_path), None)
     compare._settle_first(run, baseline, results, failed)
     assert [found.parent.name for found in folders(tmp_path)] == [place]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """A file that is there once the model of train.py beside it has been built."""
+    file = tmp_path / "built"
+    (tmp_path / "train.py").write_text(
+        "import pathlib\n\nimport numpy as np\n\n\ndef make():\n"
+        f"    pathlib.Path({str(file)!r}).touch()\n"
+        "    return {'one': np.ones(5)}\n"
+    )
+    return file
+
+
+def ab_of_own_model(folder: Path, interpreter: str | Path, *words: str) -> Ended:
+    return command(
+        *("ab", "gate", "--framework", "raw", "--model", f"{folder / 'train.py'}:make"),
+        *("--a", str(interpreter), "--b", sys.executable, "--dir", str(folder)),
+        *("--results", str(folder / "results"), *words),
+    )
+
+
+def test_a_mistyped_method_is_refused_before_the_model_is_built(built: Path) -> None:
+    ended = ab_of_own_model(built.parent, sys.executable, "--method", "bufered")
+    assert (ended.status, ended.escaped) == (2, "")
+    assert "did you mean 'buffered'?" in " ".join(ended.errors.split())
+    assert not built.exists()
+
+
+def test_what_side_a_lacks_for_a_method_is_told_before_the_run(
+    built: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(plan: object, scratch: Path) -> None:
+        raise UsageError("it is built")
+
+    monkeypatch.setattr(measuring, "refuse_what_does_not_fit", refuse)
+    installed = Path(np.__file__).parent
+    interpreter = bare_interpreter(
+        built.with_name("bare"), installed, installed.with_name("numpy.libs")
+    )
+    named = ("--method", "direct", "--method", "deepfreeze")
+    ended = ab_of_own_model(built.parent, interpreter, *named)
+    told, refused = ended.errors.splitlines()
+    assert told == f"{interpreter} lacks the module 'xxhash', which deepfreeze needs"
+    assert refused == "ckptbench: it is built"
 
 
 @pytest.mark.patient

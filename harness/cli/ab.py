@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -31,9 +31,10 @@ from harness.cli.choices import (
     WorldOption,
 )
 from harness.cli.compare import FormatOption, OutOption, compared, end, require_output
-from harness.driver import arms, catalog, launch, pins, slurm, suite
+from harness.driver import arms, catalog, launch, own_models, pins, slurm, suite
 from harness.run.errors import UsageError
-from harness.run.plan import AB, Selection
+from harness.run.plan import AB, PlannedCase, Selection
+from harness.wire.case import OwnModel
 
 _HELP = (
     "The {} side. It is a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this "
@@ -88,14 +89,9 @@ def ab_command(
         "device": device,
     }
     sides = arms.opened(described, frameworks, VENVS)
-    own_model = measuring.own_model(
-        model,
-        workload,
-        catalog.select(catalog.frameworks(), frameworks),
-        sides[arms.ARMS[0]].environments,
-        device,
-    )
-    plan = arms.plan(described, frameworks, suite.load(suite_name), model=own_model, **wishes)
+    chosen = suite.load(suite_name)
+    own_model = _own_model(model, described, frameworks, chosen, sides, wishes)
+    plan = arms.plan(described, frameworks, chosen, model=own_model, **wishes)
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     run = measuring.new_run(
@@ -112,6 +108,30 @@ def ab_command(
     read = read_run(run)
     found = compared(read)
     end(found, form, folder, measuring.exit_code(run, read.rows))
+
+
+def _own_model(
+    text: str | None,
+    described: Mapping[str, arms.Described],
+    frameworks: Sequence[str],
+    chosen: suite.Suite,
+    sides: Mapping[str, arms.Arm],
+    wishes: Mapping[str, Any],
+) -> OwnModel | None:
+    """Return the user's own model after side A has built it once; None where none was named."""
+    draft: Sequence[PlannedCase] = ()
+    if text is not None:
+        # A mistyped name is told before the model is built.
+        draft = arms.plan(described, frameworks, chosen, model=own_models.NOT_BUILT, **wishes)
+    side = arms.ARMS[0]
+    return measuring.own_model(
+        text,
+        wishes["workloads"],
+        catalog.select(catalog.frameworks(), frameworks),
+        sides[side].environments,
+        wishes["device"],
+        [item for item in draft if item.case.arm == side],
+    )
 
 
 def _described(a: Sequence[str] | None, b: Sequence[str] | None) -> dict[str, arms.Described]:
