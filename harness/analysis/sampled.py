@@ -82,12 +82,38 @@ def memory_copy_column() -> Any:
     return column("one copy of the state in memory", unit="s")
 
 
+def to_host_column() -> Any:
+    """Declare the column of the transfer off a GPU that a stall is held against."""
+    return column(
+        "as many bytes as the state has, from the GPU to pinned memory in large pieces", unit="s"
+    )
+
+
+def to_device_column() -> Any:
+    """Declare the column of the transfer to a GPU."""
+    return column("as many bytes, from pinned memory to the GPU in large pieces", unit="s")
+
+
+def stall_transfers_column() -> Any:
+    """Declare the column of a stall on a GPU, which is about one transfer where nothing hides."""
+    return column(
+        "on a GPU, the stall as a multiple of a transfer of as many bytes as the state has to "
+        "pinned memory",
+        heading="in transfers",
+        unit="ratio",
+        text=lambda row: text.share(row.stall_transfers),
+        shown=lambda rows: any(row.stall_transfers is not None for row in rows),
+    )
+
+
 def add_state(row: Any, case: str, records: RunRecords) -> None:
     """Fill in the size of the state and the time of a copy, where a process has built it."""
     state = records.last(StateRecord, case)
     if state is not None:
         row.state_bytes = state.state_bytes
         row.memory_copy_s = records.memory_copy_s(case)
+        row.to_host_s = state.to_host_ns / 1e9 or None
+        row.to_device_s = state.to_device_ns / 1e9 or None
 
 
 def add_samples(

@@ -255,6 +255,10 @@ class StateRecord(Record):
     memory_copy_ns: int  # one single-threaded copy in memory, median of the tries
     device_copy_ns: int  # one copy off the device through pinned memory; 0 on the CPU
     ranks: int = 1
+    # A transfer of as many bytes in large pieces, through pinned memory; 0 on the CPU, and in older
+    # records.
+    to_host_ns: int = 0
+    to_device_ns: int = 0
 
 
 @dataclass(frozen=True)

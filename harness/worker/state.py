@@ -10,36 +10,51 @@ from harness.wire.records import StateRecord
 from harness.worker.bench import Bench
 from harness.worker.ceiling import median_ns
 from harness.worker.clock import now_ns
+from harness.worker.device_link import DeviceLink
 from harness.worker.world import World
 
 _COPY_TRIES = 3
 
 
 class Copies(NamedTuple):
-    """The median duration of one single-threaded copy of the whole state; 0 where none was made."""
+    """The median durations of copies of the whole state; 0 where none was made.
+
+    `memory_ns` is single-threaded. `device_ns` is the framework's copy of its tensors off the
+    device. `to_host_ns` and `to_device_ns` are one transfer of as many bytes in large pieces.
+    """
 
     memory_ns: int = 0
     device_ns: int = 0
+    to_host_ns: int = 0
+    to_device_ns: int = 0
 
 
 NO_COPIES = Copies()
 
 
 def measure_copies(bench: Bench) -> Copies:
-    """Copy the state in memory and off its device, a few times each."""
+    """Copy the state in memory and off its device, and as many bytes, a few times each."""
     memory_ns = [
         bench.ceiling.memory_copy_ns(leaf.data for leaf in bench.framework.leaves(bench.state))
         for _ in range(_COPY_TRIES)
     ]
-    device_ns = []
-    for _ in range(_COPY_TRIES):
-        begin = now_ns()
-        copied_bytes = bench.framework.copy_to_host(bench.state)
-        duration_ns = now_ns() - begin
-        # A state that is in the host's memory already is not copied.
-        if copied_bytes:
-            device_ns.append(duration_ns)
-    return Copies(median_ns(memory_ns), median_ns(device_ns) if device_ns else 0)
+    if bench.place.device == "cpu":
+        return Copies(median_ns(memory_ns))
+    link = DeviceLink(bench.place.local_rank)
+    copied_bytes = bytes_on_rank(bench)
+    tries = range(_COPY_TRIES)
+    return Copies(
+        memory_ns=median_ns(memory_ns),
+        device_ns=median_ns(_copy_to_host_ns(bench) for _ in tries),
+        to_host_ns=median_ns(link.to_host_ns(copied_bytes) for _ in tries),
+        to_device_ns=median_ns(link.to_device_ns(copied_bytes) for _ in tries),
+    )
+
+
+def _copy_to_host_ns(bench: Bench) -> int:
+    begin = now_ns()
+    bench.framework.copy_to_host(bench.state)
+    return now_ns() - begin
 
 
 def bytes_on_rank(bench: Bench) -> int:
@@ -72,6 +87,8 @@ def state_record(bench: Bench, case: Case, copies: Copies = NO_COPIES) -> StateR
         bytes_by_role=bytes_by_role,
         memory_copy_ns=copies.memory_ns,
         device_copy_ns=copies.device_ns,
+        to_host_ns=copies.to_host_ns,
+        to_device_ns=copies.to_device_ns,
     )
 
 

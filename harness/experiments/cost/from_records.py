@@ -108,6 +108,10 @@ def _add_saves(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
     # Records before schema 6 have only the one copy of the state that was timed by itself.
     copies_s = used["copy_s"].fillna(row.memory_copy_s or float("nan"))
     row.stall_copies = median(used.assign(copies=used["stall_s"] / copies_s), "copies")
+    if row.to_host_s:
+        row.stall_transfers = median(
+            used.assign(transfers=used["stall_s"] / row.to_host_s), "transfers"
+        )
     row.durable_samples = samples_of(used, "durable_s")
     if row.world == 1:
         row.straggler = row.largest_share = row.writers = None

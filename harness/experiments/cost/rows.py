@@ -28,7 +28,10 @@ from harness.analysis.sampled import (
     covers_column,
     memory_copy_column,
     samples_column,
+    stall_transfers_column,
     state_bytes_column,
+    to_device_column,
+    to_host_column,
     used_disturbed_column,
 )
 from harness.analysis.samples import SampleTable
@@ -81,6 +84,7 @@ class CostRow(Sampled, Row):
         "the stall as a multiple of a copy of the state in memory, taken beside it",
         unit="ratio",
     )
+    stall_transfers: Estimate | None = stall_transfers_column()
     waits_in_step_s: Estimate | None = column(
         "how much longer the optimizer's update takes after staged than beside a raw write. It is "
         "in the stall. Empty where the difference is within its interval",
@@ -307,6 +311,8 @@ class CostRow(Sampled, Row):
     renames: int | None = column("how many files were renamed")
     memory_copy_s: float | None = memory_copy_column()
     device_copy_s: float | None = column("one copy of the state off its device", unit="s")
+    to_host_s: float | None = to_host_column()
+    to_device_s: float | None = to_device_column()
     verified: bool = verified_column(
         "whether every covered byte came back, from a save that overlapped a training step"
     )

@@ -29,7 +29,10 @@ from harness.analysis.sampled import (
     is_verified,
     memory_copy_column,
     samples_column,
+    stall_transfers_column,
     state_bytes_column,
+    to_device_column,
+    to_host_column,
     used_disturbed_column,
 )
 from harness.analysis.samples import KEY, SampleTable, Value
@@ -159,6 +162,7 @@ class TrainRow(Sampled, Row):
     stall_copies: Estimate | None = column(
         "the stall as a multiple of one copy of the state in memory", unit="ratio"
     )
+    stall_transfers: Estimate | None = stall_transfers_column()
     slowdown_s: Estimate | None = column(
         "how much longer the steps take meanwhile",
         heading="slowdown",
@@ -199,6 +203,8 @@ class TrainRow(Sampled, Row):
         compared=FileBytes(),
     )
     memory_copy_s: float | None = memory_copy_column()
+    to_host_s: float | None = to_host_column()
+    to_device_s: float | None = to_device_column()
     verified: bool = verified_column("whether every covered byte of the last checkpoint came back")
     overhead_samples: Samples | None = field(default=None, repr=False)
 
@@ -230,3 +236,6 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
     if row.memory_copy_s:
         copies = used["stall_s"] / row.memory_copy_s
         row.stall_copies = location(used.assign(copies=copies), "copies")
+    if row.to_host_s:
+        transfers = used["stall_s"] / row.to_host_s
+        row.stall_transfers = location(used.assign(transfers=transfers), "transfers")
