@@ -231,6 +231,14 @@ class Framework(ABC, Generic[StateT]):
         """
         return 0
 
+    def watch_device_memory(self) -> Callable[[], int] | None:
+        """Begin to watch how much of the device's memory this process uses.
+
+        The function that this returns returns the most bytes in use since then, less the bytes in
+        use at the beginning. Return None where the framework cannot tell, or has no device.
+        """
+        return None
+
     def stop(self) -> None:
         """Leave the process group."""
 

@@ -137,6 +137,14 @@ class PyTorch(Framework[State]):
         self.synchronize(state)
         return sum(tensor.numel() for tensor in on_device)
 
+    def watch_device_memory(self) -> Callable[[], int] | None:
+        """Begin to watch the memory that PyTorch's allocator has handed out on the GPU."""
+        if self.device.type != "cuda":
+            return None
+        before_bytes = torch.cuda.memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return lambda: torch.cuda.max_memory_allocated(self.device) - before_bytes
+
     def stop(self) -> None:
         """Leave the process group together with all other ranks."""
         if dist.is_initialized():

@@ -90,6 +90,12 @@ def most(samples: pd.DataFrame, name: str) -> int:
     return int(samples[name].max())
 
 
+def most_or_none(samples: pd.DataFrame, name: str) -> int | None:
+    """Return the largest value of the samples that have one; None where none has."""
+    known = samples[name].dropna()
+    return None if known.empty else int(known.max())
+
+
 def always_true(samples: pd.DataFrame, name: str) -> bool:
     """Return whether a column is true in all samples."""
     return bool(samples[name].all())

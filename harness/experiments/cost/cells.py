@@ -61,6 +61,16 @@ def memory_text(row: Any) -> str:
     return states(row.peak_memory_bytes, row)
 
 
+def device_memory_text(row: Any) -> str:
+    """Return the peak of the GPU's memory that a save takes."""
+    return states(row.device_extra_bytes, row)
+
+
+def has_device_memory(rows: Sequence[Any]) -> bool:
+    """Return whether any row knows it. No row of a CPU does."""
+    return any(row.device_extra_bytes is not None for row in rows)
+
+
 def load_memory_text(row: Any) -> str:
     """Return the peak memory of a load."""
     return states(row.load_peak_memory_bytes, row)

@@ -68,6 +68,8 @@ class SaveRecord(SampleRecord):
     memory_copy_ns: int = 0
     # what others wrote to the device meanwhile; None where none tells, and in older records
     foreign_bytes: int | None = None
+    # what the save took of the device's memory at its peak; None where the framework does not say
+    device_extra_bytes: int | None = None
 
     @property
     def stage(self) -> str:

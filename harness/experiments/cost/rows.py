@@ -17,6 +17,7 @@ from harness.analysis.columns import (
     middle_count,
     middle_number,
     most,
+    most_or_none,
     slowest,
 )
 from harness.analysis.compared import FileBytes, Rank
@@ -221,6 +222,21 @@ class CostRow(Sampled, Row):
         sample=lambda record: record.usage.peak_rss_bytes + record.usage.children_peak_bytes,
         over_ranks=largest,
         summary=most,
+    )
+    device_extra_bytes: int | None = column(
+        "bytes of the GPU's memory that a save takes beside the state at its peak, where the "
+        f"framework counts them. {PER_STATE}",
+        heading="GPU memory",
+        unit="bytes",
+        per="state_bytes",
+        text=cells.device_memory_text,
+        shown=cells.has_device_memory,
+        of=SAVES,
+        sample=lambda record: (
+            float("nan") if record.device_extra_bytes is None else record.device_extra_bytes
+        ),
+        over_ranks=largest,
+        summary=most_or_none,
     )
     memory_growth_bytes: int | None = column(
         f"bytes by which a process's memory grows from its first save to its last. {PER_STATE}",

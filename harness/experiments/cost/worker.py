@@ -107,8 +107,10 @@ class SaveTrial(Trial[Fence]):
             ceiling_before_ns = fence.before(self.size_bytes)
             conditions = bench.settle(self.size_bytes)
             copy_before_ns = bench.ceiling.copy_ns(self.copied_bytes)
+        device_memory = bench.framework.watch_device_memory()
         with bench.timed("save") as save:
             times = timed_save(bench, self.method, path)
+        device_extra_bytes = device_memory() if device_memory is not None else None
         with bench.phase("ceiling"):
             files = storage.inventory(path)
             saved = Finished.now(bench, path)
@@ -132,6 +134,7 @@ class SaveTrial(Trial[Fence]):
             quiet=conditions.quiet,
             foreign_bytes=foreign_bytes,
             memory_copy_ns=(copy_before_ns + copy_after_ns) // 2,
+            device_extra_bytes=device_extra_bytes,
         )
         self.report(record, sum_up_saves)
         bench.checkpoints.draw(self._reservoir, Kept(path, expected, saved.pages))
