@@ -50,15 +50,21 @@ class SlowDevice(Device):
         self._computing = ThreadPoolExecutor(1)
         self._started: list[Future[None]] = []
         self._computed: Future[None] | None = None
+        self._leading: list[Future[None]] = []
 
     def tensors(self, state: Mapping[str, Bytes]) -> dict[str, Remote]:
         """Return tensors on this device, whose memory is the state's."""
         return {name: Remote(self, OnDevice(data)) for name, data in state.items()}
 
     def compute(self, what: Callable[[], None]) -> None:
-        """Start to compute, in parallel with the copies. It takes as long as several of them."""
+        """Start to compute, in parallel with the copies. It takes as long as several of them.
+
+        It begins after the copies that lead.
+        """
+        leading = self._leading
 
         def compute() -> None:
+            wait(leading)
             time.sleep(_COMPUTING_S)
             what()
 
@@ -83,6 +89,9 @@ class SlowDevice(Device):
     def follow(self) -> None:
         if self._computed is not None:
             self._copying.submit(wait, [self._computed])
+
+    def lead(self) -> None:
+        self._leading = list(self._started)
 
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
         references = [_WeakMemory(tensor.data) for tensor in tensors]

@@ -65,11 +65,29 @@ def test_a_device_is_waited_for_before_training_may_change_its_tensors(folder: P
     state = new_state(1)
     engine = new_engine(device=device)
     save = engine.save(on_device(device, state), folder / "checkpoint", STEP)
-    state["buffers/mean"][:] = 0
     save.staged()
     for data in state.values():
         data[:] = 0
     save.finished()
+    assert equal(engine.load(folder / "checkpoint", SPECS, {}), new_state(1))
+
+
+def test_the_next_forward_pass_begins_after_the_copies_of_what_it_changes(folder: Path) -> None:
+    device = SlowDevice(delay_s=0.1)
+    state = new_state(1)
+    engine = new_engine(device=device)
+
+    def forward() -> None:
+        state["buffers/mean"][:] = 0
+
+    device.compute(lambda: None)
+    save = engine.save(on_device(device, state), folder / "checkpoint", STEP)
+    # The device still computes, so the training thread has not waited for it.
+    assert not device.is_idle
+    device.compute(forward)
+    save.finished()
+    device.synchronize()
+    assert not state["buffers/mean"].any()
     assert equal(engine.load(folder / "checkpoint", SPECS, {}), new_state(1))
 
 

@@ -30,6 +30,10 @@ class CupyStream(Device):
     def follow(self) -> None:
         self._stream.wait_event(self._cuda.get_current_stream().record())
 
+    def lead(self) -> None:
+        with self._gpu:
+            self._cuda.get_current_stream().wait_event(self._stream.record())
+
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
         start = destination.ctypes.data
         for array in tensors:

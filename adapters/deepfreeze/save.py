@@ -81,6 +81,7 @@ class Save(Pending):
         self._step = step
         self._on_whole = on_whole
         self._thread = threading.Thread(target=self._run, name="deepfreeze-save")
+        self._has_started = threading.Event()
 
     def start(self) -> None:
         """Copy what cannot wait, and leave the rest to the background thread.
@@ -103,6 +104,8 @@ class Save(Pending):
             if not isinstance(error, Exception):
                 self._reported = error
                 raise
+        finally:
+            self._has_started.set()
 
     def staged(self) -> None:
         """Return when everything that training may change is copied, and help to copy it.
@@ -190,6 +193,9 @@ class Save(Pending):
 
         There is nothing to do if the training thread was interrupted and has aborted first.
         """
+        # A new thread has the interpreter first, and would keep the training thread from it for
+        # milliseconds.
+        self._has_started.wait()
         if self._error is not None:
             if self._lifecycle.claim(Transition.ABORT):
                 self._give_up()

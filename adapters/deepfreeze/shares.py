@@ -25,6 +25,11 @@ class Piece:
     skip_bytes: int
     size_bytes: int
 
+    @property
+    def is_whole(self) -> bool:
+        """True if the piece is all of the tensor."""
+        return self.shape == self.spec.shape
+
 
 def share(specs: Sequence[Spec], rank: int, world: int) -> list[Piece]:
     """Return the pieces that a rank writes: its part of the replicated tensors, and all local ones.

@@ -58,18 +58,27 @@ class Snapshot:
         self._uncopied = deque(self._stretches_of(Changes.UPDATE))
         self._helper_lock = threading.Lock()
         self._helper_error: BaseException | None = None
+        # what `begin` has started
+        self._begun = _CopiesUnderWay(device, lambda stop: None)
 
     def block_bytes(self, io: DirectIo) -> int:
         """Return the size of the largest request to the disk."""
         return io.block_bytes
 
     def begin(self) -> None:
-        """Copy what the next forward pass may change."""
+        """Copy what the next forward pass may change.
+
+        Copies from a device are only started. The device begins the next forward pass after them,
+        so that the training thread need not wait until the device has done what it was asked
+        before.
+        """
         # Without the length of a header the arena holds no checkpoint.
         self.memory[:LENGTH_BYTES] = bytes(LENGTH_BYTES)
         if self.device is not None:
             self.device.follow()
-        self._copy_all(self._stretches_of(Changes.FORWARD), lambda stop: None)
+        self._start_all(self._stretches_of(Changes.FORWARD), self._begun.start)
+        if self.device is not None:
+            self.device.lead()
 
     def copy(self, frontier: Frontier, on_released: Callable[[], None]) -> list[str]:
         """Copy the rest in the order of the file, and return the checksums of all tensors.
@@ -77,6 +86,8 @@ class Snapshot:
         Advance the frontier with every copy. Call `on_released` once training may change
         everything again.
         """
+        # The writers may pass what `begin` has started as soon as the frontier moves.
+        self._begun.wait_for_all()
         self._copy_all(_take_until_empty(self._uncopied.popleft), frontier.advance)
         # The helper may still be copying the last stretch.
         with self._helper_lock:
@@ -127,10 +138,14 @@ class Snapshot:
     def _copy_all(self, stretches: Iterable[Stretch], on_copied: Callable[[int], None]) -> None:
         """Copy stretches. Call `on_copied` with the end of every part that has arrived."""
         copies = _CopiesUnderWay(self.device, on_copied)
+        self._start_all(stretches, copies.add)
+        copies.wait_for_all()
+
+    def _start_all(self, stretches: Iterable[Stretch], on_started: OnStarted) -> None:
+        """Copy stretches, and return when the last copy has started."""
         try:
             for stretch in stretches:
-                self._copy_stretch(stretch, copies.add)
-            copies.wait_for_all()
+                self._copy_stretch(stretch, on_started)
         except BaseException:
             # The caller may free the memory when it learns of the error.
             with suppress(Exception):
@@ -153,6 +168,8 @@ class Snapshot:
     def _source(self, piece: Piece) -> Memory:
         """Drop the source of a piece and return its memory."""
         memory = look_up(self.sources.pop(piece.spec.name))
+        if piece.is_whole:
+            return memory
         return memory[piece.skip_bytes : piece.skip_bytes + piece.size_bytes]
 
     def _copy_one(self, entry: Placed, on_started: OnStarted) -> None:
@@ -182,6 +199,12 @@ class _CopiesUnderWay:
         self._copies: deque[tuple[list[Memory], Wait, int]] = deque()
 
     def add(self, sources: list[Memory], stop: int) -> None:
+        """Add a copy as `start` does, and wait for the oldest one where many are under way."""
+        self.start(sources, stop)
+        if len(self._copies) >= _COPIES_UNDER_WAY:
+            self._wait_for_oldest()
+
+    def start(self, sources: list[Memory], stop: int) -> None:
         """Add a copy that was started and that ends at `stop` in the file.
 
         The sources are held until the copy has arrived, because a device may give memory to
@@ -189,10 +212,8 @@ class _CopiesUnderWay:
         """
         if self._device is None:
             self._on_copied(stop)
-            return
-        self._copies.append((sources, self._device.mark(), stop))
-        if len(self._copies) >= _COPIES_UNDER_WAY:
-            self._wait_for_oldest()
+        else:
+            self._copies.append((sources, self._device.mark(), stop))
 
     def wait_for_all(self) -> None:
         """Return when all copies have arrived."""

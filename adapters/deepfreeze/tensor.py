@@ -111,6 +111,13 @@ class Device(ABC):
         """Make later copies wait for the computations that this thread has started."""
 
     @abstractmethod
+    def lead(self) -> None:
+        """Make computations that this thread starts later wait for the copies started until now.
+
+        The thread itself does not wait.
+        """
+
+    @abstractmethod
     def fetch(self, tensors: Sequence[Any], destination: Bytes) -> None:
         """Start to copy tensors to host memory, one directly after the other."""
 
