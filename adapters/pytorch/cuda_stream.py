@@ -30,6 +30,9 @@ class CudaStream(Device):
     def follow(self) -> None:
         self._stream.wait_stream(torch.cuda.current_stream())
 
+    def lead(self) -> None:
+        torch.cuda.current_stream().wait_stream(self._stream)
+
     def fetch(self, tensors: Sequence[Tensor], destination: Bytes) -> None:
         # PyTorch uses the joined tensor's memory again only in the order of this stream, so that no
         # copy reads memory that has changed.

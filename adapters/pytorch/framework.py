@@ -97,7 +97,7 @@ class PyTorch(Framework[State]):
         state.step += 1
         if not isinstance(state.training, WorkloadTraining):
             # Some optimizers make slots in later steps, or for parameters that come into use.
-            state.look_for_slots()
+            state.look_for_parts()
 
     def loss(self, state: State) -> float:
         return state.loss.item()

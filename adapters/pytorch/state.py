@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -60,7 +61,7 @@ class State:
         self.loss = torch.tensor(float("nan"))
         # Buffers that a state_dict leaves out are no part of the state.
         self._persistent = frozenset(self.model.state_dict())
-        self.look_for_slots()
+        self.look_for_parts()
 
     @property
     def has_master(self) -> bool:
@@ -121,8 +122,15 @@ class State:
             if not isinstance(slots[key], Tensor):
                 slots[key] = type(slots[key])(tensors[name].item())
 
-    def look_for_slots(self) -> None:
-        """Find the names of the optimizers' slots, some of which appear in the first step."""
+    def look_for_parts(self) -> None:
+        """Find the places of all tensors, some of which appear in a later step.
+
+        Walking over the modules takes milliseconds, which a save would wait for.
+        """
+        self._parameters = _parameter_places(self.model)
+        buffers = _buffer_places(self.model)
+        self._buffers = [place for place in buffers if place.name in self._persistent]
+        self._masters = _parameter_places(self.trained) if self.has_master else []
         self._slots = {name: _slot_names(optimizer) for name, optimizer in self.optimizers.items()}
 
     def write_back(self) -> None:
@@ -146,14 +154,12 @@ class State:
         return trees.get("", trees)
 
     def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in named_parameters(self.model):
-            yield f"weights/{name}", in_memory_order(parameter.detach())
-        for name, buffer in named_buffers(self.model):
-            if name in self._persistent:
-                yield f"buffers/{name}", in_memory_order(buffer)
-        if self.has_master:
-            for name, parameter in named_parameters(self.trained):
-                yield f"optimizer/master/{name}", parameter.detach()
+        for place in self._parameters:
+            yield f"weights/{place.name}", in_memory_order(place.tensor.detach())
+        for place in self._buffers:
+            yield f"buffers/{place.name}", in_memory_order(place.tensor)
+        for place in self._masters:
+            yield f"optimizer/master/{place.name}", place.tensor.detach()
         for name, slots, key in self._optimizer_slots():
             value = slots[key]
             is_number = not isinstance(value, Tensor)
@@ -164,8 +170,8 @@ class State:
 
     def _optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Yield the canonical name of every slot, the dictionary that holds it, and its key."""
-        # Walking over the parameters takes a millisecond, so it is done once.
-        parameters = dict(named_parameters(self.trained))
+        trained = self._masters or self._parameters
+        parameters = {place.name: place.tensor for place in trained}
         for optimizer_name, optimizer in self.optimizers.items():
             prefix = f"{optimizer_name}." if optimizer_name else ""
             for key, slot in self._slots[optimizer_name].items():
@@ -174,6 +180,44 @@ class State:
                     slots = optimizer.state.get(parameter, {})
                     if key in slots:
                         yield f"optimizer/{prefix}{slot}/{name}", slots, key
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The place of a tensor in a module, under the name that a state_dict has for it.
+
+    A module may put another tensor there, such as a part of it when the ranks divide it.
+    """
+
+    name: str
+    tensors: dict[str, Any]
+    key: str
+
+    @property
+    def tensor(self) -> Tensor:
+        tensor: Tensor = self.tensors[self.key]
+        return tensor
+
+
+def _parameter_places(module: nn.Module) -> list[_Place]:
+    return _places(module, lambda part: part._parameters)
+
+
+def _buffer_places(module: nn.Module) -> list[_Place]:
+    return _places(module, lambda part: part._buffers)
+
+
+def _places(module: nn.Module, of: Callable[[nn.Module], dict[str, Any]]) -> list[_Place]:
+    """Return the places of all tensors, of which one with several names has its first."""
+    places = []
+    seen = set()
+    for prefix, part in module.named_modules():
+        for key, tensor in of(part).items():
+            if tensor is not None and tensor not in seen:
+                seen.add(tensor)
+                name = f"{prefix}.{key}" if prefix else key
+                places.append(_Place(name.replace(_WRAPPED, ""), of(part), key))
+    return places
 
 
 def named_parameters(
