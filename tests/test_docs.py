@@ -15,7 +15,7 @@ import workloads
 from adapters.raw.doubles import NO_FAULT, faults
 from harness.docs import figures, pages
 from harness.docs.commands import all_commands, options_of
-from harness.docs.reference import is_narrowed, runs
+from harness.docs.reference import narrowing, runs
 from harness.docs.regions import REGIONS, written
 from harness.driver import catalog, planning, slurm, suite
 
@@ -303,11 +303,11 @@ def test_a_figure_says_what_it_would_say_if_it_were_drawn_now(name: str) -> None
     assert figures.described(file) == figures.text_of(figures.drawn(name))
 
 
-def test_one_run_of_each_machine_suite_and_framework_is_kept() -> None:
+def test_one_run_of_each_machine_suite_framework_and_part_of_a_suite_is_kept() -> None:
     answers: dict[tuple[object, ...], list[str]] = {}
     for run in runs():
         frameworks = tuple(sorted({row.framework for row in run.rows}))
         machine = run.stored.folder.parent.name
-        question = (machine, run.stored.header["suite"], frameworks, is_narrowed(run))
+        question = (machine, run.stored.header["suite"], frameworks, narrowing(run))
         answers.setdefault(question, []).append(run.name)
     assert [names for names in answers.values() if len(names) > 1] == []

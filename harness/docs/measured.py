@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import pandas as pd
 
 from harness.analysis import summary, tables, text
 from harness.analysis.row import Row
@@ -19,6 +17,19 @@ from harness.docs.reference import (
     most_sampled,
     newest_full_run,
     packages,
+)
+from harness.docs.row_tables import (
+    Choice,
+    by_framework,
+    cell,
+    framework_of,
+    has_result,
+    markdown_table,
+    reasons,
+    rows_where,
+    sources,
+    text_table,
+    title,
 )
 from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
@@ -58,31 +69,28 @@ STEADY_COLUMNS = ("way back", "agreement", "copies", "waiting spare")
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
 
-Choice = Callable[[Any], bool]
-"""A condition that a row of one experiment must meet. Its type is the experiment's own."""
-
 
 def readme_table() -> str:
     """Return a few methods and columns of the newest full run of PyTorch."""
     run = full_run("bench", "pytorch")
-    chosen = _rows(run, lambda row: _is_large_resnet(row) and row.method in README_METHODS)
+    chosen = rows_where(run, lambda row: _is_large_resnet(row) and row.method in README_METHODS)
     version = packages(run, "pytorch")["torch"]
     command = " ".join(run.stored.header["command"])
     source = f"PyTorch {version} on {machine_in_words(run)}; `{command}`, run `{run.name}`."
-    return "\n\n".join([f"**{_title(chosen)}**", _table(chosen, README_COLUMNS), source])
+    return "\n\n".join([f"**{title(chosen)}**", markdown_table(chosen, README_COLUMNS), source])
 
 
 def cost(framework: str) -> str:
     """Return everything on ResNet-50 of a framework's newest full run, and what it means."""
     run = full_run("bench", framework)
-    chosen = _rows(run, _is_large_resnet)
+    chosen = rows_where(run, _is_large_resnet)
     version = packages(run, framework)
     parts = [
         f"### {framework}",
-        f"**{_title(chosen)}**",
-        _table(chosen),
+        f"**{title(chosen)}**",
+        markdown_table(chosen),
         f"> {summary.meaning(chosen)}",
-        *(f"> {note}" for note in _reasons(chosen)),
+        *(f"> {note}" for note in reasons(chosen)),
         *summary.notes(run.rows, run.records),
         f"{_in_words(version)} on {machine_in_words(run)}; run `{run.name}`.",
     ]
@@ -105,8 +113,8 @@ def training() -> str:
     chosen = {}
     for framework, run in runs.items():
         methods = (*TRAINED_METHODS[framework], *DEEPFREEZE)
-        chosen[framework] = _rows(run, _is_training(methods))
-    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs.values())}"
+        chosen[framework] = rows_where(run, _is_training(methods))
+    return f"{by_framework(chosen, columns)}\n\n{sources(runs.values())}"
 
 
 def training_ranks() -> str:
@@ -115,13 +123,13 @@ def training_ranks() -> str:
     lines = []
     for framework, run in runs.items():
         for method in (*TRAINED_METHODS[framework], *DEEPFREEZE):
-            trained = _rows(run, _is_training((method,)))
-            overheads = {row.world: _text(row, "overhead") for row in trained}
+            trained = rows_where(run, _is_training((method,)))
+            overheads = {row.world: cell(row, "overhead") for row in trained}
             if overheads:
                 one, two = (overheads.get(world, "–") for world in (1, 2))
                 lines.append([framework, method, one, two])
     shown = table(("framework", "method", "one rank", "two ranks"), lines)
-    return f"{shown}\n\n{_sources(runs.values())}"
+    return f"{shown}\n\n{sources(runs.values())}"
 
 
 def scaling(framework: str) -> str:
@@ -137,8 +145,8 @@ def scaling(framework: str) -> str:
         "bytes",
     )
     run = full_run("scaling", framework)
-    chosen = _rows(run, lambda row: row.experiment == "cost" and not row.scale)
-    return f"{_table(chosen, columns)}\n\n{_sources([run])}"
+    chosen = rows_where(run, lambda row: row.experiment == "cost" and not row.scale)
+    return f"{markdown_table(chosen, columns)}\n\n{sources([run])}"
 
 
 def sizes() -> str:
@@ -147,17 +155,17 @@ def sizes() -> str:
     chosen = {}
     for framework, run in runs.items():
         methods = SIZED_METHODS[framework]
-        chosen[framework] = _rows(run, _is_of("resnet50", methods))
-    return f"{_by_framework(chosen)}\n\n{_sources(runs.values())}"
+        chosen[framework] = rows_where(run, _is_of("resnet50", methods))
+    return f"{by_framework(chosen)}\n\n{sources(runs.values())}"
 
 
 def parity() -> str:
     """Return the tables of the newest run of the suite parity."""
     run = newest_full_run("parity")
     parts = []
-    for title, rows in tables.by_workload(run.rows).items():
-        parts += [f"**{title}**", _table(rows)]
-    return "\n\n".join([*parts, _sources([run])])
+    for heading, rows in tables.by_workload(run.rows).items():
+        parts += [f"**{heading}**", markdown_table(rows)]
+    return "\n\n".join([*parts, sources([run])])
 
 
 def reshard() -> str:
@@ -168,22 +176,22 @@ def reshard() -> str:
     for row in run.rows:
         divided = known[row.framework].strategies[row.strategy].sharded
         verdicts = cells.setdefault((row.framework, row.method), {})
-        verdicts[divided, row.load_world] = _text(row, "whole")
+        verdicts[divided, row.load_world] = cell(row, "whole")
     worlds = ((False, 1), (False, 4), (True, 1), (True, 4))
     lines = []
     for (framework, method), verdicts in cells.items():
         lines.append([framework, method, *(verdicts.get(world, "–") for world in worlds)])
     headings = ("framework", "method", "to 1 rank", "to 4", "divided, to 1 rank", "divided, to 4")
     shown = folded("Every method", table(headings, lines))
-    return f"{shown}\n\n{_sources([run])}"
+    return f"{shown}\n\n{sources([run])}"
 
 
 def struck() -> str:
     """Return the worst verdict of each kind of strike, of every method and store."""
     runs = full_runs("faults")
     columns = ("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted")
-    chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
-    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
+    chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
+    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
 
 
 def struck_ranks() -> str:
@@ -192,8 +200,8 @@ def struck_ranks() -> str:
     if not runs:
         return "No reference run of this suite is stored yet."
     columns = ("method", "kills", "what is left", "the other rank", "raised after")
-    chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
-    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
+    chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
+    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
 
 
 def struck_disks() -> str:
@@ -202,19 +210,19 @@ def struck_disks() -> str:
     if not runs:
         return "No reference run of this suite is stored yet."
     columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
-    chosen = {run.rows[0].framework: _rows(run, _has_result) for run in runs}
-    return f"{_by_framework(chosen, columns)}\n\n{_sources(runs)}"
+    chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
+    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
 
 
 def ways_back() -> str:
     """Return what each way back from a killed rank costs, by framework."""
     runs = full_runs("recovery")
-    measured = {_framework(run): _rows(run, _has_result) for run in runs}
-    survived = {_framework(run): _rows(run, _survives) for run in runs}
-    parts = _by_framework(measured, WAYS_BACK_COLUMNS)
-    steady = _by_framework(survived, STEADY_COLUMNS)
+    measured = {framework_of(run): rows_where(run, has_result) for run in runs}
+    survived = {framework_of(run): rows_where(run, _survives) for run in runs}
+    parts = by_framework(measured, WAYS_BACK_COLUMNS)
+    steady = by_framework(survived, STEADY_COLUMNS)
     shown = folded("What a step costs without a failure", steady)
-    return f"{parts}\n\n{shown}\n\n{_sources(runs)}"
+    return f"{parts}\n\n{shown}\n\n{sources(runs)}"
 
 
 def drills() -> str:
@@ -223,15 +231,15 @@ def drills() -> str:
     lines = []
     for run in runs:
         cells: dict[str, dict[str, str]] = {}
-        for row in _rows(run, _has_result):
+        for row in rows_where(run, has_result):
             back = text.duration(row.back) if row.back else ""
             verdicts = cells.setdefault(row.title(several_frameworks=False), {})
             verdicts[row.failure] = f"{row.verdict} {back}".strip()
         for way, verdicts in cells.items():
             results = [verdicts.get(failure, "–") for failure in DRILLS]
-            lines.append([_framework(run), way, *results])
+            lines.append([framework_of(run), way, *results])
     headings = ["framework", "way back", *DRILLS.values()]
-    return f"{table(headings, lines)}\n\n{_sources(runs)}"
+    return f"{table(headings, lines)}\n\n{sources(runs)}"
 
 
 def not_bitwise() -> str:
@@ -239,13 +247,13 @@ def not_bitwise() -> str:
     runs = full_runs("resume")
     lines = []
     for run in runs:
-        for row in _rows(run, lambda row: row.bitwise is False):
-            cells = _text_table([row]).iloc[0]
+        for row in rows_where(run, lambda row: row.bitwise is False):
+            cells = text_table([row]).iloc[0]
             differs = [cells["resumed"], cells["first"], cells["at the end"]]
             lines.append([row.framework, row.workload, cells["method"], str(row.world), *differs])
     headings = ("framework", "workload", "method", "ranks", "resumed", "first", "at the end")
     shown = folded(f"{len(lines)} cases", table(headings, lines))
-    return f"{shown}\n\n{_sources(runs)}"
+    return f"{shown}\n\n{sources(runs)}"
 
 
 def deepfreeze_against_stock() -> str:
@@ -254,7 +262,7 @@ def deepfreeze_against_stock() -> str:
     runs = []
     for framework in frameworks("scaling"):
         bench, ranks = full_run("bench", framework), full_run("scaling", framework)
-        costs = {row.method: row for row in _rows(bench, _is_large_resnet)}
+        costs = {row.method: row for row in rows_where(bench, _is_large_resnet)}
         fastest = min(filter(_is_whole_stock, costs.values()), key=_durable_s)
         ours = costs[DEEPFREEZE[1]]
         slowdowns = _slowdowns(ranks, DEEPFREEZE[1])
@@ -269,7 +277,7 @@ def deepfreeze_against_stock() -> str:
         "two ranks to one",
         "four ranks to one",
     )
-    return f"{table(headings, lines)}\n\n{_sources(runs)}"
+    return f"{table(headings, lines)}\n\n{sources(runs)}"
 
 
 def deepfreeze_against_ceilings() -> str:
@@ -278,39 +286,27 @@ def deepfreeze_against_ceilings() -> str:
     runs = []
     for framework in frameworks("bench"):
         run = most_sampled("bench", framework, DEEPFREEZE[1])
-        costs = {row.method: row for row in _rows(run, _is_large_resnet)}
+        costs = {row.method: row for row in rows_where(run, _is_large_resnet)}
         background, blocking = (costs[method] for method in DEEPFREEZE)
         stall = f"{text.share(background.stall_copies)} copies"
         lines.append(
             [
                 framework,
                 text.share(blocking.write_efficiency),
-                _text(blocking, "n"),
+                cell(blocking, "n"),
                 text.share(blocking.read_efficiency),
                 f"{stall}, {text.duration(background.stall_s)}",
-                _text(background, "n"),
+                cell(background, "n"),
                 text.duration(background.open_s),
             ]
         )
         runs.append(run)
     headings = ("framework", "durable", "n", "load", "stall", "n", "open")
-    return f"{table(headings, lines)}\n\n{_sources(runs)}"
-
-
-def _rows(run: ReadRun, is_chosen: Choice) -> list[Any]:
-    return [row for row in run.rows if is_chosen(row)]
-
-
-def _framework(run: ReadRun) -> str:
-    return str(run.rows[0].framework)
+    return f"{table(headings, lines)}\n\n{sources(runs)}"
 
 
 def _survives(row: Any) -> bool:
-    return _has_result(row) and row.way != "restart"
-
-
-def _has_result(row: Row) -> bool:
-    return row.status == "ok"
+    return has_result(row) and row.way != "restart"
 
 
 def _is_large_resnet(row: Row) -> bool:
@@ -340,52 +336,10 @@ def _durable_s(row: CostRow) -> float:
 
 def _slowdowns(run: ReadRun, method: str) -> list[str]:
     """Return a method's durable time on two and on four ranks, over that on one."""
-    scaled = _rows(run, lambda row: row.method == method and not row.scale)
-    shown = _text_table(scaled)
+    scaled = rows_where(run, lambda row: row.method == method and not row.scale)
+    shown = text_table(scaled)
     return [str(cell) for cell in shown["to one rank's"][1:]]
-
-
-def _text_table(rows: Sequence[Row]) -> pd.DataFrame:
-    """Return rows of one experiment as `ckptbench show` prints them."""
-    return tables.table(rows)
-
-
-def _text(row: Row, heading: str) -> str:
-    """Return one cell as `ckptbench show` prints it."""
-    return str(_text_table([row])[heading].iloc[0])
-
-
-def _title(rows: Sequence[Row]) -> str:
-    return next(iter(tables.by_workload(rows)))
-
-
-def _table(rows: Sequence[Row], columns: Sequence[str] = ()) -> str:
-    """Return rows of one experiment as Markdown: these columns, or all."""
-    shown = _text_table(rows)
-    headings = list(columns) or list(shown.columns)
-    return table(headings, shown[headings].to_numpy().tolist())
-
-
-def _by_framework(chosen: dict[str, list[Any]], columns: Sequence[str] = ()) -> str:
-    """Return the rows of several frameworks in one table, with the framework's name first."""
-    parts = []
-    for framework, rows in chosen.items():
-        shown = _text_table(rows)
-        shown.insert(0, "framework", framework)
-        parts.append(shown)
-    together = pd.concat(parts)
-    headings = ["framework", *columns] if columns else list(together.columns)
-    return table(headings, together[headings].to_numpy().tolist())
-
-
-def _reasons(rows: Sequence[Row]) -> list[str]:
-    return [f"{row.method} {row.status}: {row.reason}" for row in rows if row.reason]
 
 
 def _in_words(versions: dict[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def _sources(runs: Any) -> str:
-    names = ", ".join(f"`{run.name}`" for run in runs)
-    return f"From {names}."

@@ -14,7 +14,7 @@ from harness.wire.records import WorkerRecord
 S_A_MINUTE = 60.0
 _ABSENT = "not installed"  # how a worker reports such a package
 _ALL_METHODS = "bench"  # the suite that every framework has a run of
-_NARROWING = frozenset({"--method", "--workload", "--world", "--strategy"})
+_NARROWING = frozenset({"--device", "--method", "--workload", "--world", "--strategy"})
 
 
 @functools.cache
@@ -34,6 +34,11 @@ def full_run(suite: str, framework: str) -> ReadRun:
     if not candidates:
         raise LookupError(f"no reference run of suite {suite} holds {framework}")
     return max(candidates, key=_name)
+
+
+def gpu_runs() -> list[ReadRun]:
+    """Return the reference runs on a GPU, oldest first."""
+    return [run for run in runs() if any(row.device == "cuda" for row in run.rows)]
 
 
 def newest_full_run(suite: str) -> ReadRun:
@@ -84,7 +89,14 @@ def most_sampled(suite: str, framework: str, method: str) -> ReadRun:
 
 def is_narrowed(run: ReadRun) -> bool:
     """Return whether the command of a run asked for a part of its suite."""
-    return not _NARROWING.isdisjoint(run.stored.header["command"])
+    return bool(narrowing(run))
+
+
+def narrowing(run: ReadRun) -> tuple[tuple[str, str], ...]:
+    """Return the options by which a run's command asked for a part of its suite."""
+    command = run.stored.header["command"]
+    options = zip(command, command[1:], strict=False)
+    return tuple(sorted(option for option in options if option[0] in _NARROWING))
 
 
 def minutes(run: ReadRun) -> float:
@@ -100,10 +112,12 @@ def machine_in_words(run: ReadRun) -> str:
     manifest = run.stored.manifest
     article = "an" if manifest.cpu_model[0] in "AEIOU" else "a"
     disk = "a virtual disk" if manifest.hypervisor else "a disk"
-    return (
-        f"{manifest.logical_cores} cores of {article} {manifest.cpu_model}, "
-        f"{manifest.filesystem} on {disk}"
-    )
+    parts = [
+        f"{manifest.logical_cores} cores of {article} {manifest.cpu_model}",
+        *manifest.gpus,
+        f"{manifest.filesystem} on {disk}",
+    ]
+    return ", ".join(parts)
 
 
 def packages(run: ReadRun, framework: str) -> dict[str, str]:

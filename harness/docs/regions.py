@@ -7,6 +7,7 @@ from collections.abc import Callable
 from harness.docs import (
     commands,
     declared,
+    gpu,
     layers,
     measured,
     published,
@@ -25,6 +26,10 @@ REGIONS: dict[str, Callable[..., str]] = {
     "experiments": declared.experiments,
     "file": source.file,
     "frameworks": declared.frameworks,
+    "gpu-cost": gpu.gpu_cost,
+    "gpu-methods": gpu.gpu_methods,
+    "gpu-parity": gpu.gpu_parity,
+    "gpu-training": gpu.gpu_training,
     "import-rules": layers.import_rules,
     "method-declaration": declared.method_declaration,
     "methods": declared.methods,

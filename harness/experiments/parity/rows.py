@@ -99,7 +99,7 @@ class ParityRow(Row):
 def rows(items: Sequence[Wanted], records: RunRecords) -> list[ParityRow]:
     """Derive the row of every case from the frameworks of one workload and precision."""
     built = [ParityRow(**identity(item)) for item in items]
-    trajectories = {item.case.id: _trajectory(item, records) for item in items}
+    trajectories = {item.case.id: trajectory(item, records) for item in items}
     for row, item in zip(built, items, strict=True):
         if row.fail(records.failures(item.case.id)):
             continue
@@ -114,11 +114,11 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[ParityRow]:
             if other is not row and group_title(other) == group_title(row) and theirs is not None:
                 others[other.framework] = theirs
         _describe(row, own)
-        _compare(row, own, others)
+        compare(row, own, others)
     return built
 
 
-def _trajectory(item: Wanted, records: RunRecords) -> TrajectoryRecord | None:
+def trajectory(item: Wanted, records: RunRecords) -> TrajectoryRecord | None:
     """Return rank 0's record of a case; None where there is none."""
     of_case = records.of(TrajectoryRecord, item.case.id)
     of_rank_0 = [record for record in of_case if record.rank == 0]
@@ -134,7 +134,8 @@ def _describe(row: ParityRow, own: TrajectoryRecord) -> None:
     row.losses_tolerance = LOSSES_TOLERANCE[row.precision]
 
 
-def _compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, TrajectoryRecord]) -> None:
+def compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, TrajectoryRecord]) -> None:
+    """Fill a row with the distance of a trajectory from the others, which are known by names."""
     if not others:
         row.status, row.reason = (
             "skipped",
