@@ -190,6 +190,8 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "resume": {"resume", "rerun"},
         "gate": {"cost", "train"},
         "train-ranks": {"cost", "train"},
+        "gpu": {"cost", "train"},
+        "gpu-short": {"cost", "train"},
         "faults-disks": {"faults"},
         "faults-ranks": {"killed_rank"},
         "recovery-full": {"recovery"},
