@@ -59,3 +59,15 @@ def test_the_lines_of_an_engine_stand_between_those_of_the_framework() -> None:
 def test_the_lines_of_pytorch_say_that_they_are_for_one_optimizer() -> None:
     text = command("list", "methods", "--how", "torch-save").output
     assert "# These lines are for one optimizer. Where there are several, " in text
+
+
+def test_the_lines_begin_with_the_names_that_they_take_from_the_script() -> None:
+    text = command("list", "methods", "--how", "deepfreeze-memory").output
+    above = text[: text.index("# deepfreeze-memory in ")]
+    names = [line[4:].split(":")[0] for line in above.splitlines() if line.startswith("# - ")]
+    assert names == ["model", "optimizer", "path", "step", "memory"]
+    assert "Put the folder of its checkout on PYTHONPATH" in above
+
+
+def test_lines_that_need_nothing_of_this_project_do_not_ask_for_it() -> None:
+    assert "PYTHONPATH" not in command("list", "methods", "--how", "torch-save").output

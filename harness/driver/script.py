@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from harness.driver.declarations import FrameworkEntry, MethodEntry
 from harness.run.errors import UsageError, nearest
 
 ALL = "all"
+
+# The names that lines of a training script have from the script, as the declarations explain them.
+_NAMES = {
+    "model": "your model; in JAX a pytree",
+    "optimizer": "your optimizer; in JAX a pytree",
+    "path": "where the checkpoint, or a store's folder, is to be; the folder above it exists",
+    "step": "the number of steps taken",
+    "rank": "the number of this process among all",
+    "memory": "a folder of your own under /dev/shm",
+    "trainer": "your chainer.training.Trainer",
+    "inputs": "the inputs that model.fit trains on",
+    "targets": "the targets that model.fit trains on",
+}
+_OWN_PACKAGE = "from adapters."
+_OWN_PACKAGE_NOTE = """\
+# `adapters` is ckptbench's. Put the folder of its checkout on PYTHONPATH. The packages numpy and
+# xxhash have to be there too."""
 
 
 def how(known: Mapping[str, FrameworkEntry], method: str) -> str:
@@ -25,7 +43,19 @@ def how(known: Mapping[str, FrameworkEntry], method: str) -> str:
     if not texts:
         frameworks = ", ".join(framework for framework, _ in having)
         raise UsageError(f"method {method} of {frameworks} declares no lines for a training script")
-    return "\n".join(texts)
+    lines = "\n".join(texts)
+    return f"{_explained(lines)}\n{lines}"
+
+
+def _explained(lines: str) -> str:
+    """Return a comment with what a script must have for these lines."""
+    words = set(re.findall(r"\w+", lines))
+    names = [name for name in _NAMES if name in words]
+    comment = ["# These names are your script's:"]
+    comment += [f"# - {name}: {_NAMES[name]}" for name in names]
+    if _OWN_PACKAGE in lines:
+        comment.append(_OWN_PACKAGE_NOTE)
+    return "\n".join(comment) + "\n"
 
 
 def _methods(known: Mapping[str, FrameworkEntry]) -> Iterator[tuple[str, MethodEntry]]:
