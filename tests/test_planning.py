@@ -458,3 +458,40 @@ def test_a_way_of_a_frameworks_own_is_planned_where_it_is_declared(tmp_path: Pat
         "class": "adapters.elastic.launched:Launched",
         "launch": ["-m", "launcher", "--ranks={ranks}"],
     }
+
+
+def test_peers_with_packages_of_their_own_change_no_other_case(tmp_path: Path) -> None:
+    environments = """
+[environments.healing]
+requirements = ["healer==1.0"]
+
+[environments.writing]
+requirements = ["writer==1.0"]
+"""
+    own = PEERS.replace("description", 'environment = "healing"\ndescription')
+    methods = {"plain": 'listed = "default"', "written": 'environment = "writing"'}
+    framework = declared(tmp_path, "elastic", methods, head=HEAD + own + environments)
+    text = sweeps_of(
+        {
+            "experiment": "recovery",
+            "method": "all",
+            "way": ["shrink", "torchrun"],
+            "world": 2,
+            "samples": None,
+        }
+    )
+    planned = planning.plan(read_suite(tmp_path, text), [framework])
+    cases = {(item.case.settings["way"], item.case.method): item for item in planned}
+    assert cases["shrink", "plain"].case.environment == "elastic"
+    assert cases["torchrun", "plain"].case.environment == "elastic+healing"
+    assert framework.packages_of()["elastic+healing"][-1] == "healer"
+    refused = [(way, item.unsupported) for (way, _), item in cases.items() if item.unsupported]
+    words = "it needs the packages of writing, and the ranks need those of healing"
+    assert refused == [("torchrun", words)]
+
+
+def test_an_unknown_environment_of_peers_is_refused(tmp_path: Path) -> None:
+    own = PEERS.replace("description", 'environment = "heeling"\ndescription')
+    head = HEAD + own + '[environments.healing]\nrequirements = ["healer==1.0"]\n'
+    with pytest.raises(UsageError, match=r"'heeling'.*healing"):
+        declared(tmp_path, "elastic", {"plain": 'listed = "default"'}, head=head)

@@ -16,7 +16,7 @@ from harness.run.errors import UsageError, nearest
 
 REQUIREMENTS = "requirements.txt"
 IN = "+"
-"""Stands in the name of an environment between a framework and what its methods add."""
+"""Stands in the name of an environment between a framework and what its methods or peers add."""
 
 Device = Literal["cpu", "cuda"]
 
@@ -227,6 +227,8 @@ class PeersEntry(tables.Table):
     # the arguments of the interpreter that start the ranks, where mpirun does not; `{ranks}` stands
     # for their number, and the worker's own arguments follow
     launch: tuple[str, ...] = Field(default=(), strict=False)
+    # the name of one of `[environments]`, where it needs packages of its own
+    environment: str = ""
     description: str
 
 
@@ -247,10 +249,10 @@ class Script(tables.Table):
 
 
 class PackagesTable(tables.Table):
-    """The keys of `[environments.NAME]`: packages that some methods need.
+    """The keys of `[environments.NAME]`: packages that some methods or peers need.
 
-    These methods run in an environment of their own, which holds the framework's pins and these.
-    So the framework's other methods run on exactly what they would run on without them.
+    These run in an environment of their own, which holds the framework's pins and these. So the
+    framework's other rows run on exactly what they would run on without them.
     """
 
     requirements: tuple[ExactPin, ...] = Field(strict=False, min_length=1)
@@ -287,9 +289,9 @@ class FrameworkEntry(FrameworkTable):
         """Return the names of the methods that are stores."""
         return frozenset(name for name, method in self.methods.items() if method.store)
 
-    def environment_of(self, method: MethodEntry) -> str:
-        """Return the name of the environment that a method has for itself; empty if it has none."""
-        return f"{self.name}{IN}{method.environment}" if method.environment else ""
+    def environment_of(self, user: MethodEntry | PeersEntry) -> str:
+        """Return the environment that a method, or peers, have for themselves; empty for none."""
+        return f"{self.name}{IN}{user.environment}" if user.environment else ""
 
     def origin_of(self, method: MethodEntry) -> str:
         """Return the outside code that a method runs; empty where all is of this project."""
@@ -348,6 +350,7 @@ class AdapterFile(tables.Table):
     @model_validator(mode="after")
     def _knows_environments(self) -> Self:
         _require_environments(self.methods, self.environments)
+        _require_environments(self.peers, self.environments)
         return self
 
     @model_validator(mode="after")
@@ -391,8 +394,9 @@ class MethodsFile(tables.Table):
 
 
 def _require_environments(
-    methods: Mapping[str, MethodTable], environments: Mapping[str, PackagesTable]
+    users: Mapping[str, MethodTable] | Mapping[str, PeersEntry],
+    environments: Mapping[str, PackagesTable],
 ) -> None:
-    for method in methods.values():
-        if method.environment and method.environment not in environments:
-            raise nearest("environment", method.environment, environments)
+    for user in users.values():
+        if user.environment and user.environment not in environments:
+            raise nearest("environment", user.environment, environments)

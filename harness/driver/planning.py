@@ -7,8 +7,15 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from harness import experiments
-from harness.driver import names
-from harness.driver.declarations import FrameworkEntry, MethodEntry, ReadableBy, Speed, Writes
+from harness.driver import names, peers
+from harness.driver.declarations import (
+    FrameworkEntry,
+    MethodEntry,
+    PeersEntry,
+    ReadableBy,
+    Speed,
+    Writes,
+)
 from harness.driver.names import STRATEGY_TRAITS, TRAITS
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
@@ -53,6 +60,11 @@ class _Cell:
     def is_sharded(self) -> bool:
         """Return whether no rank holds the whole state."""
         return _is_sharded(self.framework, self.strategy)
+
+    @property
+    def peers(self) -> PeersEntry | None:
+        """The framework's own means to add up; None for MPI."""
+        return peers.entry(self.framework, self.sweep, self.shape)
 
 
 @dataclass(frozen=True)
@@ -166,23 +178,12 @@ def _cells(
 ) -> Iterator[_Cell]:
     for sweep in sweeps:
         for shape in sweep.shapes(worlds, model):
-            if not _has_peers(framework, sweep, shape):
+            if not peers.are_declared(framework, sweep, shape):
                 continue
             # The model takes part in every sweep, and so do all methods that any sweep lists.
             listed = _listed(sweeps, shape.workload if model is None else None)
             for strategy in _strategies(framework, sweep, shape.world):
                 yield from _cells_of(framework, sweep, shape, strategy, listed, requested)
-
-
-def _has_peers(framework: FrameworkEntry, sweep: Sweep, shape: Shape) -> bool:
-    """Return whether a framework declares the peers that a shape's settings need, if any."""
-    return all(name in framework.peers for name in _peers_of(sweep, shape))
-
-
-def _peers_of(sweep: Sweep, shape: Shape) -> list[str]:
-    """Return the values of a shape's settings that only some frameworks declare."""
-    keys = experiments.experiment(sweep.experiment).suite_keys
-    return [value for key, value in shape.settings.items() if value in keys[key].declared_as_peers]
 
 
 def _cells_of(
@@ -354,20 +355,12 @@ def _case(cell: _Cell, method: MethodEntry, choices: _Choices) -> Case:
         from_memory=method.from_memory,
         arm=choices.arm,
         settings={key: settings[key] for key in settings if key not in _CASE_FIELDS},
-        peers=_peers(cell),
+        peers=peers.of_case(cell.peers),
         model=shape.model,
         adapter=cell.framework.origin_of(method),
-        own_environment=cell.framework.environment_of(method),
+        own_environment=peers.own_environment(cell.framework, method, cell.peers),
         **fields_of_case,
     )
-
-
-def _peers(cell: _Cell) -> dict[str, Any]:
-    """Return the framework's own means by which the ranks of a case add up; empty for MPI."""
-    for name in _peers_of(cell.sweep, cell.shape):
-        entry = cell.framework.peers[name]
-        return {"class": entry.class_path, "launch": list(entry.launch)}
-    return {}
 
 
 def _unsupported(cell: _Cell) -> str:
@@ -379,7 +372,7 @@ def _unsupported(cell: _Cell) -> str:
     same_world_only = cell.method.readable_by is ReadableBy.SAME_WORLD
     if cell.experiment.reads_in_another_world and same_world_only:
         return "what it writes is for the number of ranks that wrote it"
-    return ""
+    return peers.obstacle(cell.method, cell.peers)
 
 
 def _processes(sweep: Sweep, method: MethodEntry) -> int:
