@@ -353,6 +353,38 @@ class Peers(ABC):
         """Prepare for the end of this process, when all ranks are done."""
 
 
+Handed = tuple[int, dict[str, bytes]]
+"""A number of steps, and the leaves that all ranks share after so many."""
+
+
+class ElasticPeers(Peers):
+    """Ranks that agree before each step who takes part in it.
+
+    A rank that is new, or behind, gets the state of another one then.
+    """
+
+    @abstractmethod
+    def join(self, give: Callable[[], Handed], take: Callable[[Handed], None]) -> None:
+        """Join the ranks that train, once this rank is ready to.
+
+        `give` returns the state that a rank hands to another one, which calls `take` with it.
+        """
+
+    @abstractmethod
+    def meet(self) -> tuple[int, ...] | None:
+        """Return the ranks that take the next step; None where their group has not been made anew.
+
+        It calls `take` where this rank is behind. Raises PeerLost if a rank dies meanwhile.
+        """
+
+    @abstractmethod
+    def commit(self) -> bool:
+        """Return whether this rank takes the step.
+
+        Without a failure, all ranks do. Otherwise some of them may, and the others get their state.
+        """
+
+
 class NothingToRestore(FileNotFoundError):
     """The folder of a store holds no checkpoint that the store can see."""
 

@@ -226,6 +226,90 @@ def test_the_start_of_a_spawned_process_is_a_part_of_its_own() -> None:
     assert back.back_ns == 550 * MS
 
 
+WHOLE = [0, 1]
+REJOINED = events(
+    STRUCK,
+    (130, 0, "detected", {"told": "Connection closed by peer"}),
+    (2100, 0, "repaired", {"slots": [0], "lost": [1], "taken": [], "step": 6}),
+    (2101, 0, "restored", {"step": 6}),
+    (2200, 0, "done", {"step": 6}),
+    (2201, 0, "state", {"step": 7, "slot": 0, "digest": "x", "shared": "s7"}),
+    (2300, 0, "done", {"step": 7}),
+    (5000, 9, "ready", {}),
+    (5050, 0, "repaired", {"slots": WHOLE, "lost": [], "taken": [1], "step": 8}),
+    (5051, 0, "restored", {"step": 8}),
+    (5060, 9, "repaired", {"slots": WHOLE, "lost": [], "taken": WHOLE, "step": 8}),
+    (5061, 9, "restored", {"step": 8}),
+    (5200, 0, "done", {"step": 8}),
+    (5201, 0, "state", {"step": 9, "slot": 0, "digest": "y", "shared": "s9"}),
+    (5210, 9, "done", {"step": 8}),
+    (5211, 9, "state", {"step": 9, "slot": 1, "digest": "z", "shared": "s9"}),
+)
+
+
+def rejoined(job: Sequence[Event]) -> timeline.WayBack:
+    segment = Segment(script("torchft"), job, 9000 * MS, "")
+    return timeline.rejoined(segment, 100 * MS, KILL, 9000 * MS, before=2)
+
+
+def test_survivors_that_go_on_wait_for_the_new_process_only_at_the_end() -> None:
+    back = rejoined(REJOINED)
+    parts = (back.detect_ns, back.reconfigure_ns, back.restart_ns, back.restore_ns)
+    assert parts == (30 * MS, 1970 * MS, 2900 * MS, 61 * MS)
+    assert back.recompute_ns == 149 * MS
+    assert back.back_ns == 5110 * MS
+    assert back.paused_ns == 2100 * MS
+    assert (back.ranks_after, back.steps_recomputed) == (2, 0)
+    assert back.told == "Connection closed by peer"
+
+
+def test_a_new_process_that_was_ready_first_prolongs_nothing() -> None:
+    """A rank that notices the death late meets all others at once, the new one among them."""
+    late = events(
+        STRUCK,
+        (110, 0, "detected", {}),
+        (4000, 9, "ready", {}),
+        (5100, 2, "detected", {}),
+        *[(5110, process, "repaired", {"slots": [0, 1, 2]}) for process in (0, 2, 9)],
+        *[(5120, process, "restored", {}) for process in (0, 2, 9)],
+        *[(5200, process, "done", {"step": 6}) for process in (0, 2, 9)],
+    )
+    segment = Segment(script("torchft"), late, 9000 * MS, "")
+    back = timeline.rejoined(segment, 100 * MS, KILL, 9000 * MS, before=3)
+    assert (back.detect_ns, back.restart_ns, back.reconfigure_ns) == (5000 * MS, 0, 10 * MS)
+    assert (back.restore_ns, back.recompute_ns) == (10 * MS, 80 * MS)
+    assert (back.back_ns, back.paused_ns) == (5100 * MS, 5100 * MS)
+
+
+def test_a_new_process_with_other_values_has_not_come_back() -> None:
+    *job, last = REJOINED
+    other = replace(last, values={**last.values, "shared": "wrong"})
+    back = rejoined([*job, other])
+    assert back.back_ns is None
+    assert back.reason == "the values that all ranks share differ after 9 steps"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("ready", "no new process was ready"),
+        ("repaired", "the new process did not join the others"),
+        ("done", "not every rank did the killed step"),
+    ],
+)
+def test_a_new_process_that_does_not_come_far_is_told(name: str, reason: str) -> None:
+    job = [event for event in REJOINED if (event.process, event.name) != (9, name)]
+    back = rejoined(job)
+    assert (back.back_ns, back.reason) == (None, reason)
+
+
+def test_steps_beside_a_process_that_starts_are_not_steady() -> None:
+    before = events((50, 0, "done", {"step": 5}))
+    job = Segment(script("torchft"), [*before, *REJOINED], 9000 * MS, "")
+    assert timeline.steady(job) == before
+    assert timeline.steady(replace(job, script=script("shrink"))) == [*before, *REJOINED]
+
+
 def test_kills_that_have_happened_are_left_out_of_the_script() -> None:
     killed = script("torchrun", [KILL, Kill(10, "before", 0)])
     assert killed.without([KILL]).kills == (Kill(10, "before", 0),)

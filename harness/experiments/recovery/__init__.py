@@ -12,20 +12,26 @@ class Way:
     """A way in which training comes back after a kill.
 
     With `restarts`, all processes end and others begin. Otherwise the survivors go on in theirs. A
-    `newcomer` takes the slot of the dead: a spare that waits, or a process that is spawned then.
-    Without one, the survivors are fewer. `state_from` says where the ranks go back to. The
-    survivors of `peers` go back to nothing, because the step that was struck never happened.
+    `newcomer` takes the slot of the dead: a spare that waits, a process that is spawned then, or
+    one that the launcher starts, for which the survivors do not wait. Without one, the survivors
+    are fewer. `state_from` says where the ranks go back to. The survivors of `peers` go back to
+    nothing, because the step that was struck never happened.
     """
 
     in_words: str
     needs: str
     restarts: bool = False
-    newcomer: Literal["", "waiting", "spawned"] = ""
+    newcomer: Literal["", "waiting", "spawned", "started"] = ""
     state_from: Literal["files", "memory", "peers"] = "peers"
     drops: bool = False  # nobody computes what the dead would have
     # The framework's own means start the ranks or add up, for those that declare them in `[peers]`.
     own: bool = False
     kills_a_job: int = 3
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether the survivors go on before the newcomer has joined them."""
+        return self.newcomer == "started"
 
 
 WAYS = {
@@ -63,6 +69,14 @@ WAYS = {
         state_from="files",
         own=True,
         kills_a_job=6,
+    ),
+    # A job has one kill, because nobody knows at which step the new process will have joined.
+    "torchft": Way(
+        "torchft heals from a peer",
+        "torchft, a lighthouse, a quorum in each step, and a launcher that starts a rank again",
+        newcomer="started",
+        own=True,
+        kills_a_job=1,
     ),
     "multiworker": Way(
         "MultiWorkerMirroredStrategy, all start again",

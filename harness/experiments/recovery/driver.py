@@ -80,6 +80,7 @@ class CaseOfKills:
         mirror = self.case.settings.get("mirror") == "yes"
         scripts = plans.scripts(way, self.case.world, mirror)
         events: list[Event] = []
+        undisturbed: list[Event] = []
         for number, script in enumerate(scripts, start=1):
             part = f", job {number} of {len(scripts)}" if len(scripts) > 1 else ""
             self.session.announce(f"{_name(self.case)}: {len(script.kills)} kills{part}")
@@ -89,7 +90,8 @@ class CaseOfKills:
             self.store_kills(script, segments)
             for segment in segments:
                 events += segment.events
-        self.store_steady(events)
+                undisturbed += timeline.steady(segment)
+        self.store_steady(undisturbed, timeline.losses(events))
         self.session.add(
             RecoveredRecord(kind="recovered", case=self.case.id, process=self.session.slot, rank=0)
         )
@@ -138,7 +140,7 @@ class CaseOfKills:
                 missing = WayBack(kill, script.members, reason=f"nobody was killed: {reason}")
                 ways_back.append((missing, {}))
         everyone = self.references.of(self.case, plans.undisturbed(script.members, script.way))
-        shrinks = script.survives and not script.fills_slots
+        shrinks = script.survives and (script.how.goes_on or not script.fills_slots)
         fewer = self.references.of(self.case, plans.with_leaves_taken(script)) if shrinks else {}
         for way_back, states in ways_back:
             step = way_back.kill.step + 1
@@ -170,12 +172,13 @@ class CaseOfKills:
                 same_as=same_as if way_back.back_ns is not None else "unknown",
                 reason=way_back.reason,
                 told=way_back.told,
+                paused_ns=way_back.paused_ns,
             )
         )
         self._number += 1
 
-    def store_steady(self, events: Sequence[Event]) -> None:
-        """Store what a step costs without a failure."""
+    def store_steady(self, events: Sequence[Event], loss: tuple[float, ...]) -> None:
+        """Store what a step costs without a failure, and the losses of all steps."""
         shares = [event.values["share"] for event in events if event.name == "waited"]
         self.session.add(
             SteadyRecord(
@@ -187,7 +190,7 @@ class CaseOfKills:
                 agreement_ns=timeline.median_of(events, "agreement_ns"),
                 copies_ns=timeline.median_of(events, "copies_ns"),
                 spare_share=max(shares, default=None),
-                loss=timeline.losses(events),
+                loss=loss,
                 epoch_steps=EPOCH_STEPS,
             )
         )
@@ -233,7 +236,8 @@ def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str
             last = index + 1 == len(deaths)
             until_ns = segment.ended_ns if last else deaths[index + 1][0]
             if segment.script.survives:
-                way_back = timeline.survived(segment, at_ns, kill, until_ns, ranks)
+                follow = timeline.rejoined if segment.script.how.goes_on else timeline.survived
+                way_back = follow(segment, at_ns, kill, until_ns, ranks)
                 events = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
             else:
                 following = segments[number + 1] if number + 1 < len(segments) else None

@@ -18,6 +18,7 @@ from adapters.base import Peers
 from harness.experiments.recovery.checkpoints import Checkpoints, when_half_written
 from harness.experiments.recovery.events import EventLog
 from harness.experiments.recovery.training import (
+    OWN_ROLES,
     Floats,
     Leaves,
     Striker,
@@ -123,8 +124,9 @@ class Member:
 
     def take_step(self) -> None:
         """Take one step together, and save a checkpoint when it is time for one."""
-        step, slot = self.step, self.world.slot
         begin_ns = time.monotonic_ns()
+        self.agree()
+        step, slot = self.step, self.world.slot
         self.log.write("step", step=step)
         with self.world.protected():
             total = self.training.gradients(
@@ -151,6 +153,9 @@ class Member:
         self.log_digest()
         if self.step % self.script.save_every == 0:
             self.save()
+
+    def agree(self) -> None:
+        """Agree with the others on who takes the next step, where ranks do that before a step."""
 
     def added(self, values: Floats) -> Floats:
         """Return the sum over the ranks."""
@@ -181,14 +186,23 @@ class Member:
         return slots[before], received
 
     def log_digest(self) -> None:
-        """Log a hash of every leaf, so that runs can be compared bit by bit."""
-        hashes = {
-            leaf.name: sha256(leaf.data)
-            for leaf in self.training.framework.leaves(self.training.state)
-        }
-        text = "\n".join(f"{name} {hashes[name]}" for name in sorted(hashes))
-        digest = sha256(memoryview(text.encode()))
-        self.log.write("state", step=self.step, slot=self.world.slot, digest=digest)
+        """Log a hash of every leaf, so that runs can be compared bit by bit.
+
+        `shared` is one of the leaves that must be the same on every rank.
+        """
+        hashes: Leaves = {}
+        shared: Leaves = {}
+        for leaf in self.training.framework.leaves(self.training.state):
+            hashes[leaf.name] = sha256(leaf.data).encode()
+            if leaf.role not in OWN_ROLES:
+                shared[leaf.name] = hashes[leaf.name]
+        self.log.write(
+            "state",
+            step=self.step,
+            slot=self.world.slot,
+            digest=_digest(hashes),
+            shared=_digest(shared),
+        )
 
     # Checkpoints
 
@@ -236,3 +250,9 @@ class Member:
         self.training.assign(dict(self.checkpoints.own(step, self.world.slot)))
         self.training.framework.synchronize(self.training.state)
         self.training.step = step
+
+
+def _digest(hashes: Leaves) -> str:
+    """Return one hash of the hashes of leaves."""
+    lines = [name.encode() + b" " + hashes[name] for name in sorted(hashes)]
+    return sha256(memoryview(b"\n".join(lines)))

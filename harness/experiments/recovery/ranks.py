@@ -18,8 +18,9 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from adapters.base import Method
+from harness.experiments.recovery import quorum
 from harness.experiments.recovery.checkpoints import Checkpoints
-from harness.experiments.recovery.events import Event, EventLog, read_events
+from harness.experiments.recovery.events import Event, EventLog, files_of, read_events
 from harness.experiments.recovery.member import (
     LeavableWorld,
     Member,
@@ -44,9 +45,10 @@ def run(bench: Bench, entries: Entries) -> None:
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
     events = Path(script.events)
-    if not script.survives:
+    if not script.survives or script.how.goes_on:
         # A launcher that starts the ranks again gives them the same script.
         script = script.without(kills_so_far(read_events(events)))
+    is_new = bool(files_of(events, bench.world.rank))
     log = EventLog(events, bench.world.rank)
     assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
@@ -54,11 +56,15 @@ def run(bench: Bench, entries: Entries) -> None:
     training.warm_up()
     method = method_of(bench, task.case)
     parts = Parts(training, Checkpoints(Path(script.checkpoints), method), log, bench.peers)
-    if not script.survives:
+    if not (script.survives or script.how.goes_on):
         run_plain(bench, parts)
         return
     try:
-        run_surviving(bench, parts)
+        if script.how.goes_on:
+            quorum.train(bench, parts, is_new)
+            bench.world.leave()
+        else:
+            run_surviving(bench, parts)
     except BaseException as error:
         # The others would take it for a failure that they can survive.
         record_failure(bench.output, World(), [task], error)

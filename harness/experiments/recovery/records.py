@@ -41,16 +41,19 @@ class KillRecord(Record):
     same_as: SameAs
     reason: str = ""
     told: str = ""  # the framework's own words to the survivors
+    # until the survivors took a step, where they do so before the dead rank is replaced
+    paused_ns: int | None = None
 
 
 @dataclass(frozen=True)
 class SteadyRecord(Record):
     """The median cost of a step without a failure, of all ranks, in nanoseconds.
 
-    `agreement_ns` is the agreement at the end of the step, `copies_ns` what a rank copies and
-    mirrors, `step_ns` the whole step. `spare_share` is the part of a processor that a waiting spare
-    took. `loss` are the mean losses of the steps. Any `epoch_steps` of them in a row are of the
-    same examples. It is 0 in a record of an older version, where each step has other examples.
+    `agreement_ns` is the agreement at the end of the step, and a quorum before it. `copies_ns` is
+    for what a rank copies and mirrors, `step_ns` for the whole step. `spare_share` is the part of a
+    processor that a waiting spare took. `loss` are the mean losses of the steps. Any `epoch_steps`
+    of them in a row are of the same examples. It is 0 in a record of an older version, where each
+    step has other examples.
     """
 
     kind: Literal["steady"]

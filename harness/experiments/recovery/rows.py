@@ -93,6 +93,13 @@ class RecoveryRow(Row):
         heading="back",
         unit="s",
     )
+    paused: Estimate | None = column(
+        "the seconds from the kill until the survivors have taken a step, where they go on before "
+        "the dead rank is replaced",
+        heading="survivors go on",
+        unit="s",
+        shown=lambda rows: any(row.paused for row in rows),
+    )
     times_faster: float | None = column(
         "how many times sooner it is back than a restart from the default method's checkpoint",
         heading="against restart",
@@ -115,7 +122,8 @@ class RecoveryRow(Row):
     )
     step_s: float | None = column("the median seconds of a step without a failure")
     agreement_s: float | None = column(
-        "the median seconds of the agreement at the end of each step, without a failure",
+        "the median seconds in which the ranks agree on each step, at its end, and in a quorum "
+        "before it where there is one, without a failure",
         heading="agreement",
         text=_milliseconds("agreement_s"),
     )
@@ -199,7 +207,7 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     came_back = [kill for kill in kills if kill.back_ns is not None]
     row.kills = len(kills)
     row.came_back = len(came_back)
-    for part in (*PARTS, "back"):
+    for part in (*PARTS, "back", "paused"):
         setattr(row, part, _range([getattr(kill, f"{part}_ns") for kill in came_back]))
     row.ranks_after = [kill.ranks_after for kill in came_back]
     row.same_as = _common([kill.same_as for kill in came_back])

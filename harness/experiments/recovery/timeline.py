@@ -54,6 +54,7 @@ class WayBack:
     steps_recomputed: int = 0
     reason: str = ""
     told: str = ""
+    paused_ns: int | None = None
 
 
 def starts(job: Segment) -> list[Segment]:
@@ -103,6 +104,36 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     restored_ns = max(event.at_ns for event in restored.values())
     back.restore_ns = restored_ns - repaired_ns
     _complete(back, later, at_ns, restored_ns, segment.reason)
+    return back
+
+
+def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: int) -> WayBack:
+    """Return the way back in a job whose survivors go on until a new process has joined them.
+
+    They notice the death, meet without the dead, and go on. So the killed step may be done long
+    before a new process is ready. The way back ends when all ranks have done a step together.
+    """
+    back = WayBack(kill, before)
+    later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
+    ready = _first_by_process(later, "ready")
+    detected = _of_others(_first_by_process(later, "detected"), ready)
+    met = _of_others(_first_by_process(later, "repaired"), ready)
+    if not (detected and met and ready):
+        back.reason = segment.reason or "no new process was ready"
+        return back
+    back.told = _told(detected)
+    joined = _joined(later, _last_ns(ready), before)
+    back.ranks_after = len(joined)
+    if len(joined) < before:
+        back.reason = segment.reason or "the new process did not join the others"
+        return back
+    back.paused_ns = _paused_ns(later, met, kill) - at_ns
+    restored_ns = _last_ns(_first_since(later, "restored", joined))
+    _add_parts(back, at_ns, _last_ns(detected), _last_ns(met), _last_ns(ready), restored_ns)
+    _complete(back, later, at_ns, restored_ns, segment.reason)
+    if back.back_ns is not None and (step := _first_difference(later, joined)):
+        back.back_ns = None
+        back.reason = f"the values that all ranks share differ after {step} steps"
     return back
 
 
@@ -181,6 +212,17 @@ def back_after_first(segment: Segment) -> int | None:
     return max(known_ns) - at_ns if len(known_ns) == len(ends_ns) else None
 
 
+def steady(segment: Segment) -> list[Event]:
+    """Return the events that say what a step costs without a failure.
+
+    Survivors that go on beside a process that starts take steps of another length.
+    """
+    deaths = segment.deaths
+    if not segment.script.how.goes_on or not deaths:
+        return list(segment.events)
+    return [event for event in segment.events if event.at_ns < deaths[0][0]]
+
+
 def median_of(events: Sequence[Event], value: str) -> int:
     """Return the median of a value of all steps that were done; 0 where there is none."""
     values = [event.values[value] for event in events if event.name == "done"]
@@ -200,7 +242,8 @@ def _complete(
 ) -> None:
     """Add when all ranks had done the killed step, and what they did again before."""
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
-    killed_step = _first_by_process([e for e in done if e.values["step"] == back.kill.step], "done")
+    # Survivors that did not wait for a new process are further on.
+    killed_step = _first_by_process([e for e in done if e.values["step"] >= back.kill.step], "done")
     if len(killed_step) < back.ranks_after:
         back.reason = reason or "not every rank did the killed step"
         return
@@ -209,6 +252,45 @@ def _complete(
     back.recompute_ns = back_ns - restored_ns
     again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
     back.steps_recomputed = len(again)
+
+
+def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[int, Event]:
+    """Return when each process met all others, with the new one among them."""
+    whole = [event for event in later if len(event.values.get("slots", ())) == ranks]
+    return _first_by_process([event for event in whole if event.at_ns > ready_ns], "repaired")
+
+
+def _paused_ns(later: Sequence[Event], met: Mapping[int, Event], kill: Kill) -> int:
+    """Return when the last survivor had taken a step without the dead."""
+    steps = [event for event in later if event.values.get("step", -1) >= kill.step]
+    return _last_ns(_first_since(steps, "done", met))
+
+
+def _add_parts(
+    back: WayBack, at_ns: int, detected_ns: int, met_ns: int, ready_ns: int, restored_ns: int
+) -> None:
+    """Add the parts before the first step together.
+
+    A new process can be ready before the survivors have met, or even before they have noticed.
+    """
+    back.detect_ns = detected_ns - at_ns
+    if ready_ns > met_ns:
+        back.reconfigure_ns = met_ns - detected_ns
+        back.restart_ns = ready_ns - met_ns
+    else:
+        back.restart_ns = max(0, ready_ns - detected_ns)
+        back.reconfigure_ns = met_ns - detected_ns - back.restart_ns
+    back.restore_ns = restored_ns - max(ready_ns, met_ns)
+
+
+def _first_difference(later: Sequence[Event], joined: Mapping[int, Event]) -> int | None:
+    """Return after which step the leaves that all ranks share first differed; None if never."""
+    shared: dict[int, set[str]] = {}
+    for event in later:
+        since = joined.get(event.process)
+        if event.name == "state" and since is not None and event.at_ns > since.at_ns:
+            shared.setdefault(event.values["step"], set()).add(event.values["shared"])
+    return min((step for step, digests in shared.items() if len(digests) > 1), default=None)
 
 
 def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
@@ -229,3 +311,25 @@ def _first_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
 def _last_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
     """Return the last event of a name of each process."""
     return {event.process: event for event in events if event.name == name}
+
+
+def _first_since(
+    events: Sequence[Event], name: str, since: Mapping[int, Event]
+) -> dict[int, Event]:
+    """Return the first event of a name of each process, not before another event of it."""
+    later = [
+        event
+        for event in events
+        if event.process in since and event.at_ns >= since[event.process].at_ns
+    ]
+    return _first_by_process(later, name)
+
+
+def _of_others(events: Mapping[int, Event], these: Mapping[int, Event]) -> dict[int, Event]:
+    """Return the events of all processes but these."""
+    return {process: event for process, event in events.items() if process not in these}
+
+
+def _last_ns(events: Mapping[int, Event]) -> int:
+    """Return when the last of some events happened; 0 for none."""
+    return max((event.at_ns for event in events.values()), default=0)
