@@ -104,6 +104,7 @@ def measure_cases(
     settings: store.Settings | None = None,
     arms: Mapping[str, Arm] | None = None,
     goal: Goal | None = None,
+    packages: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Measured:
     """Measure cases in worker processes of this interpreter, with checkpoints under `place`.
 
@@ -120,7 +121,7 @@ def measure_cases(
         run=made,
         arms={"": Arm(interpreters), **(arms or {})},
         scratch=place / made.name,
-        packages={"raw": ("numpy",)},
+        packages={"raw": ("numpy",)} if packages is None else packages,
         not_direct=preflight.direct_io(place),
         timeout_s=timeout_s,
         on_event=lambda event: messages.append(event.text),
