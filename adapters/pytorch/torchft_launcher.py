@@ -18,6 +18,9 @@ from urllib.parse import urlsplit
 # A heartbeat comes every 0.1 s, and torchft's own limit is 5 s. Within that a new process is often
 # ready, so that nobody would see the others go on without it.
 _HEARTBEAT_TIMEOUT_MS = 2000
+# The default of torchft's own command. The class has 100 ms, so that each quorum leaves out the
+# rank that comes last, and that rank is behind in the next one.
+_JOIN_TIMEOUT_MS = 60_000
 STARTS = 20
 """The starts of one rank. One that dies at once would be started for ever."""
 
@@ -86,7 +89,10 @@ def main(count: int, arguments: Sequence[str]) -> int:
     from torchft.coordination import LighthouseServer
 
     lighthouse = LighthouseServer(
-        bind="[::]:0", min_replicas=1, heartbeat_timeout_ms=_HEARTBEAT_TIMEOUT_MS
+        bind="[::]:0",
+        min_replicas=1,
+        join_timeout_ms=_JOIN_TIMEOUT_MS,
+        heartbeat_timeout_ms=_HEARTBEAT_TIMEOUT_MS,
     )
     port = urlsplit(lighthouse.address()).port
     assert port is not None
