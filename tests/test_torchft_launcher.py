@@ -59,10 +59,15 @@ def test_a_rank_that_always_dies_is_given_up(tmp_path: Path) -> None:
     assert len(started) == torchft_launcher.STARTS
 
 
-def test_a_rank_is_told_its_number_and_the_lighthouse() -> None:
+def test_a_rank_is_told_its_number_and_the_lighthouse(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     told = torchft_launcher.variables(1, 4, "localhost", 29510)
     assert (told["RANK"], told["WORLD_SIZE"]) == ("1", "4")
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("localhost", "29510")
+    assert told["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    again = torchft_launcher.variables(1, 4, "localhost", 29510)
+    assert again["OMP_NUM_THREADS"] == "3", "the user has the last word"
 
 
 @pytest.mark.skipif(not Path("/usr/bin/setpriv").exists(), reason="setpriv ties the ranks")

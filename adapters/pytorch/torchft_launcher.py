@@ -64,8 +64,13 @@ class Ranks:
 
 
 def variables(rank: int, ranks: int, host: str, port: int) -> dict[str, str]:
-    """Return what torchrun tells a rank. Its rendezvous is the lighthouse."""
+    """Return what torchrun tells a rank. Its rendezvous is the lighthouse.
+
+    Threads of several ranks on few processors wait for each other, so torchrun gives each rank one
+    where the user has not said otherwise.
+    """
     return {
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(ranks),
