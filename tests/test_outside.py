@@ -211,7 +211,8 @@ def test_a_method_with_packages_runs_in_an_environment_of_its_own(tmp_path: Path
 
 
 def test_an_environment_of_its_own_leaves_that_of_the_framework_as_it_is(tmp_path: Path) -> None:
-    usual = Environments(tmp_path / "venvs", catalog.ADAPTERS, {})
+    declared = catalog.frameworks().values()
+    usual = Environments(tmp_path / "venvs", catalog.ADAPTERS, {}, known=declared)
     outside.choose([pickled(tmp_path, IN_OWN)])
     known = catalog.frameworks().values()
     added = Environments(tmp_path / "venvs", catalog.ADAPTERS, {}, known=known)
