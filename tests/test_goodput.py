@@ -135,6 +135,16 @@ def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
     assert record.steps == 4
 
 
+def test_the_time_between_two_jobs_belongs_to_the_restart() -> None:
+    late = replace(second_life(), launched_ns=second_life().launched_ns + S // 4)
+    lives = [first_life(), late]
+    record = outcome(lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0)
+    parts_ns = record.checkpoints_ns + record.recompute_ns
+    parts_ns += record.detect_ns + record.restart_ns + record.restore_ns
+    assert parts_ns + record.steps * record.step_ns == record.wall_ns
+    assert record.restart_ns == 9 * S
+
+
 # The prediction
 
 

@@ -29,8 +29,10 @@ def outcome(
     step_s = statistics.median(undisturbed) if len(undisturbed) >= _ENOUGH else usual_step_s
     steps = lives[-1].steps_until(until_ns)
     parts = dict.fromkeys(("detect", "restart", "restore", "training"), 0)
-    for each in lives:
-        _add_parts(parts, each, until_ns)
+    # What lies between the end of a job and the next start belongs to the restart.
+    ends_ns = [begin_ns, *(each.ended_ns for each in lives[:-1])]
+    for since_ns, each in zip(ends_ns, lives, strict=True):
+        _add_parts(parts, each, min(since_ns, until_ns), until_ns)
     checkpoints_ns = sum(_checkpoints_ns(each, until_ns, step_s) for each in lives)
     return GoodputRecord(
         kind="goodput",
@@ -51,12 +53,12 @@ def outcome(
     )
 
 
-def _add_parts(parts: dict[str, int], each: Life, until_ns: int) -> None:
-    """Add the time of a life. A part that a kill cuts short counts up to the kill."""
+def _add_parts(parts: dict[str, int], each: Life, since_ns: int, until_ns: int) -> None:
+    """Add the time of a life, since the end of the one before. A part may be cut short by a kill."""
     end_ns = min(each.killed_ns or until_ns, until_ns)
     ready_ns = min(each.ready_ns or end_ns, end_ns)
     restored_ns = min(each.restored_ns or end_ns, end_ns)
-    parts["restart"] += ready_ns - each.launched_ns
+    parts["restart"] += ready_ns - since_ns
     parts["restore"] += restored_ns - ready_ns
     parts["training"] += end_ns - restored_ns
     if each.killed_ns is not None:
