@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.docs import (
+    cells,
     commands,
     declared,
     gpu,
@@ -26,6 +27,7 @@ REGIONS: dict[str, Callable[..., str]] = {
     "experiments": declared.experiments,
     "file": source.file,
     "frameworks": declared.frameworks,
+    "goodput-cells": cells.goodput_cells,
     "gpu-cost": gpu.gpu_cost,
     "gpu-methods": gpu.gpu_methods,
     "gpu-parity": gpu.gpu_parity,

@@ -1,0 +1,60 @@
+"""The predictions of lost time that real kills have judged, from the runs of the suite goodput."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis.statistics import Estimate
+from harness.docs.markdown import table
+from harness.docs.reference import runs
+from harness.docs.row_tables import cell, has_result, rows_where, sources
+from harness.experiments.goodput.rows import GoodputRow, is_within
+
+_SUITE = "goodput"
+_HEADINGS = (
+    "MTBF",
+    "interval",
+    "kills",
+    "lost",
+    "predicted/lost",
+    "without recomputation",
+    "without lag",
+    "without slowdown",
+    "holds",
+)
+
+
+def goodput_cells() -> str:
+    """Return every cell with its prediction, and how many predictions hold.
+
+    The nine cells of a framework take hours, so a run may hold some of them.
+    """
+    of_suite = [run for run in runs() if run.stored.header["suite"] == _SUITE]
+    if not of_suite:
+        return "No reference run of this suite is stored yet."
+    rows: list[GoodputRow] = []
+    for run in of_suite:
+        rows += rows_where(run, has_result)
+    lines = [[row.framework, row.workload, row.method, *_cells(row)] for row in rows]
+    shown = table(("framework", "workload", "method", *_HEADINGS), lines)
+    return f"{_summary(rows)}\n\n{shown}\n\n{sources(of_suite)}"
+
+
+def _cells(row: GoodputRow) -> list[str]:
+    return [cell(row, heading) for heading in _HEADINGS]
+
+
+def _summary(rows: Sequence[GoodputRow]) -> str:
+    """Return how many predictions hold, with and without each term."""
+    whole = sum(row.holds is True for row in rows)
+    without = {
+        "recomputation": [row.without_recomputation for row in rows],
+        "lag": [row.without_lag for row in rows],
+        "slowdown": [row.without_slowdown for row in rows],
+    }
+    parts = [f"without {term} {_holding(ratios)}" for term, ratios in without.items()]
+    return f"Of {len(rows)} predictions {whole} hold, {', '.join(parts)}."
+
+
+def _holding(ratios: Sequence[Estimate | None]) -> int:
+    return sum(ratio is not None and is_within(ratio) for ratio in ratios)
