@@ -54,7 +54,7 @@ def outcome(
 
 
 def _add_parts(parts: dict[str, int], each: Life, since_ns: int, until_ns: int) -> None:
-    """Add the time of a life, since the end of the one before. A part may be cut short by a kill."""
+    """Add the time of a life since the one before. A part that a kill cuts short ends there."""
     end_ns = min(each.killed_ns or until_ns, until_ns)
     ready_ns = min(each.ready_ns or end_ns, end_ns)
     restored_ns = min(each.restored_ns or end_ns, end_ns)
