@@ -78,7 +78,7 @@ def test_a_method_that_saves_a_stale_copy_does_not_pass(measure: Measure) -> Non
     assert (row.next_fails, row.next_broken) == (row.raised, row.raised)
     assert row.next_broken
     assert set(states(row, "next save", "silent")) == {
-        "the save reported success, and step-2 comes back instead of step-3"
+        "the save of step-3 reported success, and step-2 comes back"
     }
 
 
@@ -96,7 +96,7 @@ def test_a_save_that_a_sigterm_stops_is_silent(measure: Measure) -> None:
     row = struck_row(measure, "loses-save-at-sigterm")
     assert row.preemption == "silent"
     assert states(row, "preemption", "silent") == [
-        "the save reported success, and step-1 comes back instead of step-2"
+        "the save of step-2 reported success, and step-1 comes back"
     ]
 
 

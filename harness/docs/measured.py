@@ -191,7 +191,15 @@ def struck() -> str:
     runs = full_runs("faults")
     columns = ("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted")
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
+    return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+
+
+def _not_struck(runs: Sequence[ReadRun]) -> str:
+    """Return why methods have no row in a table, as quotations; empty where all have one."""
+    lines = []
+    for run in runs:
+        lines += reasons(rows_where(run, lambda row: not has_result(row)))
+    return "".join(f"> {line}\n\n" for line in lines)
 
 
 def struck_ranks() -> str:
@@ -201,7 +209,7 @@ def struck_ranks() -> str:
         return "No reference run of this suite is stored yet."
     columns = ("method", "kills", "what is left", "the other rank", "raised after")
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
+    return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
 
 
 def struck_disks() -> str:
@@ -211,7 +219,7 @@ def struck_disks() -> str:
         return "No reference run of this suite is stored yet."
     columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return f"{by_framework(chosen, columns)}\n\n{sources(runs)}"
+    return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
 
 
 def ways_back() -> str:

@@ -167,7 +167,7 @@ class Errors:
             strikes.call_off()
             report = strikes.read_report(self._report)
             if report.struck:
-                words = f"{words} ({report.first})"
+                words = f"{words} ({_call_in_words(report.first, folder)})"
                 self._keep(strike, words, saved, folder)
                 self._stand_at(number, "next save", words, folder)
                 left = self._save_again(subject, words, folder)
@@ -261,6 +261,11 @@ def _save_to_the_end(subject: Subject, bench: Bench, path: Path) -> None:
     pending = subject.save(bench.state, path)
     pending.staged()
     pending.finished()
+
+
+def _call_in_words(call: str | None, folder: Path) -> str:
+    """Return the struck call without the name of the folder, which is another one for each save."""
+    return (call or "an unknown call").replace(f"{folder.name}/", "")
 
 
 def _in_words(strike: Strike) -> str:

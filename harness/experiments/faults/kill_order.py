@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -19,24 +20,29 @@ class Kill:
 
     The other number is 0. A moment comes `after_ns` nanoseconds after the begin of the save. A log
     of the calls predicts what the kill leaves, but for a save whose changes a log cannot show.
+    `again` counts the same kills of other processes before this one.
     """
 
     change: int = 0
     moment: int = 0
     after_ns: int = 0
     is_predicted: bool = True
+    again: int = 0
 
     @property
     def name(self) -> str:
         """The part of file names that tells this kill from others of the case."""
-        return f"moment-{self.moment}" if self.moment else str(self.change)
+        if self.moment:
+            return f"moment-{self.moment}"
+        return f"{self.change}-{self.again}" if self.again else str(self.change)
 
     @property
     def in_words(self) -> str:
         """The kill in words."""
         if self.moment:
             return f"killed at a random moment, number {self.moment}"
-        return f"killed before change {self.change}"
+        words = f"killed before change {self.change}"
+        return f"{words}, process {self.again + 1} of them" if self.again else words
 
 
 @dataclass(frozen=True)
@@ -48,28 +54,46 @@ class Counted:
     save_ns: int
 
 
-def chosen(counted: Counted, at_most: int, seed: str, *, is_seen: bool) -> list[Kill]:
+def chosen(counted: Counted, wanted: int, seed: str, *, is_seen: bool) -> list[Kill]:
     """Return the kills of a save: before its first and its last change, around every rename.
 
-    Chance chooses the rest among the other changes. Of a save whose changes a log cannot show, some
-    may be no calls at all. So where it makes fewer calls than kills are wanted, random moments
-    follow.
+    Chance chooses the rest among the other changes. There is one of these at least, so a save with
+    many renames has up to twice as many kills as are wanted. One with few changes has the same
+    kills again, in other processes, because threads may make their calls in another order.
+
+    Of a save whose changes a log cannot show, some may be no calls at all. So where it makes fewer
+    calls than kills are wanted, random moments follow.
     """
     count = counted.changes
     chance = random.Random(seed)
-    first = [1, count]
+    every = range(1, count + 1)
+    telling = [1, count]
     for number in counted.renames:
-        first += [number, number + 1]
-    others = [number for number in range(1, count + 1) if number not in first]
+        telling += [number, number + 1]
+    first = [number for number in dict.fromkeys(telling) if number in every]
+    others = [number for number in every if number not in first]
     chance.shuffle(others)
-    within = [number for number in dict.fromkeys(first + others) if 1 <= number <= count]
-    numbers = sorted(within[:at_most])
+    room = max(wanted, min(2 * wanted, len(first) + 1))
+    numbers = sorted([*first, *others][:room])
     kills = [Kill(change=number, is_predicted=is_seen) for number in numbers]
     if is_seen:
-        return kills
-    for moment in range(1, at_most - len(kills) + 1):
+        return kills + _again(numbers, wanted - len(kills), chance)
+    for moment in range(1, wanted - len(kills) + 1):
         after_ns = int(counted.save_ns * chance.random())
         kills.append(Kill(moment=moment, after_ns=after_ns, is_predicted=False))
+    return kills
+
+
+def _again(numbers: Sequence[int], count: int, chance: random.Random) -> list[Kill]:
+    """Return so many kills before changes that other kills come before too, the changes in turn."""
+    if not numbers:
+        return []
+    turns = list(numbers)
+    chance.shuffle(turns)
+    kills = []
+    for index in range(count):
+        turn, place = divmod(index, len(turns))
+        kills.append(Kill(change=turns[place], again=turn + 1))
     return kills
 
 

@@ -81,8 +81,10 @@ def judged(left: Left, outcome: Outcome) -> Outcome:
     if left.lie:
         return replace(outcome, verdict="silent", reason=left.lie)
     if left.must_be and outcome.got != left.must_be:
-        came = outcome.got or f"nothing ({outcome.reason})"
-        reason = f"the save reported success, and {came} comes back instead of {left.must_be}"
+        came = (
+            f"{outcome.got} comes back" if outcome.got else f"does not come back: {outcome.reason}"
+        )
+        reason = f"the save of {left.must_be} reported success, and {came}"
         return replace(outcome, verdict="silent", reason=reason)
     return outcome
 

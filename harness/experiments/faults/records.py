@@ -146,7 +146,7 @@ class KilledRecord(Record):
 
     Where that is 0, it was killed at a random moment, which has a number too. `difference` is the
     first thing in which the files differ from those that the log of its calls predicts. It is empty
-    where all are equal, and where nothing could be predicted.
+    where all are equal, and where nothing could be predicted. `again` counts the same kills before.
     """
 
     kind: Literal["killed"]
@@ -157,6 +157,7 @@ class KilledRecord(Record):
     difference: str
     moment: int = 0
     is_predicted: bool = True
+    again: int = 0
 
 
 @dataclass(frozen=True)

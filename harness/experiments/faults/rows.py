@@ -302,7 +302,10 @@ def _left_memory(records: RunRecords, case: str) -> int | None:
 
 def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
     """Add how many saves were really killed, and mark a row whose calls predicted other files."""
-    by_order = {(record.change, record.moment): record for record in records.of(KilledRecord, case)}
+    by_order = {
+        (record.change, record.moment, record.again): record
+        for record in records.of(KilledRecord, case)
+    }
     killed = list(by_order.values())
     row.real_kills = len(killed) or None
     ended = records.last(KillsRecord, case)

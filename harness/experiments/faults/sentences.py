@@ -32,7 +32,7 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
     if silent:
         said.append(f"Damaged files load without an error with {listed(silent)}.")
     else:
-        said.append("Every loader notices every damage.")
+        said.append("No damage changes what a load brings back without an error.")
     return " ".join(said)
 
 

@@ -154,6 +154,7 @@ def _compare(session: ExperimentSession, case: Case, kill: Kill) -> None:
             difference=differs,
             moment=kill.moment,
             is_predicted=kill.is_predicted,
+            again=kill.again,
         )
     )
     calls.unlink(missing_ok=True)
