@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Measure, Measured, faulty, planned
 
+from harness.cli.app import RESULTS, resumable
+
 
 def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
@@ -217,3 +219,8 @@ def test_doctor_reports_this_machine() -> None:
     assert [
         word for word in ("strace", "disk", "memory", "page cache") if word not in done.stdout
     ] == []
+
+
+def test_a_run_is_resumed_by_its_name_or_elsewhere_by_its_folder(tmp_path: Path) -> None:
+    assert resumable(RESULTS / "a run") == "'a run'"
+    assert resumable(tmp_path / "run") == str(tmp_path / "run")

@@ -23,3 +23,13 @@ def test_arrays_that_the_dictionary_lacks_are_not_lost_without_a_word(
     with pytest.raises(Unfitting, match=r"1 arrays .*such as optimizer\.0\.step; make them"):
         DeepFreeze(without_slots, memory).load(without_slots, tmp_path / "checkpoint")
     assert not without_slots["model.weight"].any()
+
+
+def test_a_path_may_be_text(tmp_path: Path) -> None:
+    saved = {"model.weight": np.arange(5.0)}
+    path = str(tmp_path / "checkpoint")
+    freezer = DeepFreeze(saved)
+    freezer.save(saved, path, 3).finished()
+    loaded = {"model.weight": np.zeros(5)}
+    freezer.load(loaded, path)
+    assert loaded["model.weight"].tolist() == saved["model.weight"].tolist()

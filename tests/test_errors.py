@@ -29,3 +29,8 @@ def test_a_wrong_capital_is_a_near_miss() -> None:
 
 def test_there_may_be_nothing_to_choose_from() -> None:
     assert str(nearest("option", "crc", [])) == "unknown option 'crc' (known: none)"
+
+
+def test_names_with_commas_are_told_how_to_give_several() -> None:
+    error = nearest("method", "dcp,torch-save", ["torch-save", "dcp"])
+    assert str(error) == "'dcp,torch-save' is no method; give the option once for each of them"

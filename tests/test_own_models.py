@@ -248,6 +248,29 @@ def test_a_mistake_is_one_sentence_with_its_line(file: Path, body: str, expected
     assert len(told) < 500
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "def build():\n    pass\ndef main():\n    pass\n",
+            "no function 'make'; it has build, main",
+        ),
+        ("class make:\n    pass\n", "train.py: make is a class; name a function that makes the"),
+    ],
+)
+def test_a_wrong_name_is_told_with_what_there_is(file: Path, text: str, expected: str) -> None:
+    file.write_text(text)
+    assert expected in sentence(run(file))
+
+
+def test_a_long_import_is_told(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_models, "_LONG_IMPORT_S", 0.5)
+    file.write_text(f"import time\ntime.sleep(0.6)\n{TEXT}")
+    ended = run(file, "--method", "direct")
+    assert ended.errors.startswith("importing train.py took 1 s, and every process of the run")
+    assert ended.status == 0
+
+
 LAYERS = "import numpy as np\nROWS = 300\n"
 
 

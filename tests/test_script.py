@@ -9,6 +9,7 @@ from stubs import command
 
 from harness.driver import catalog, script
 from harness.driver.declarations import Listed
+from harness.driver.launch import ROOT
 
 
 def test_a_method_that_several_frameworks_have_is_printed_for_each() -> None:
@@ -66,7 +67,15 @@ def test_the_lines_begin_with_the_names_that_they_take_from_the_script() -> None
     above = text[: text.index("# deepfreeze-memory in ")]
     names = [line[4:].split(":")[0] for line in above.splitlines() if line.startswith("# - ")]
     assert names == ["model", "optimizer", "path", "step", "memory"]
-    assert "Put the folder of its checkout on PYTHONPATH" in above
+    assert f"export PYTHONPATH={ROOT}" in above
+
+
+def test_imports_stand_above_the_lines_each_once() -> None:
+    text = command("list", "methods", "--how", "deepfreeze").output
+    load = text[text.index("# deepfreeze in pytorch: load") : text.index("# deepfreeze in tensorf")]
+    top, body = load.split("# where it is needed")
+    assert top.count("import torch\n") == 1
+    assert "import " not in body
 
 
 def test_lines_that_need_nothing_of_this_project_do_not_ask_for_it() -> None:

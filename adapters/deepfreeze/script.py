@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from adapters.base import DirectIo, Framework, Place
 from adapters.deepfreeze.errors import Unfitting
 from adapters.deepfreeze.method import REQUEST_BYTES, DeepFreezeMethod
+from adapters.deepfreeze.save import Save
 from adapters.deepfreeze.stored import Stored, open_stored
 from adapters.deepfreeze.tensor import Bytes, Source, Spec
 
@@ -51,13 +52,21 @@ class DeepFreeze(DeepFreezeMethod[Arrays]):
     def step(self, state: Arrays) -> int:
         raise ValueError("arrays have no step, so give one to `save`")
 
-    def load(self, state: Arrays, path: Path) -> None:
+    def save(self, state: Arrays, path: Path | str, step: int | None = None) -> Save:
+        """Save the arrays in a new folder, with the number of the steps taken.
+
+        Raise FileExistsError if there is something at `path` already.
+        """
+        return super().save(state, Path(path), step)
+
+    def load(self, state: Arrays, path: Path | str) -> None:
         """Put the arrays of a checkpoint into the dictionary, in new memory.
 
         Raise Damaged if the checkpoint does not hold what was saved, and Unfitting if it holds
         arrays that the dictionary lacks. Otherwise they would be lost without a word, as where the
         optimizer has taken no step yet.
         """
+        path = Path(path)
         folder = self.nearest(path)
         loaded = self.engine.load(folder, self.tensors, targets={})
         self._require_all(open_stored(folder, is_arena=folder != path), folder)

@@ -20,7 +20,15 @@ from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, Measured
 from harness.analysis.judging import Judged, Spares
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
+from harness.cli.app import (
+    RESULTS,
+    ResultsOption,
+    app,
+    out,
+    put,
+    resumable,
+    warn_of_damages,
+)
 from harness.cli.printing import print_table
 from harness.intervals import failures
 from harness.run import store
@@ -191,6 +199,11 @@ def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
 
 def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
     found = advice.measured(run.rows, assumed)
+    if not found and any(row.is_unfinished for row in run.rows):
+        raise UsageError(
+            f"run {run.name} was interrupted before it had costs of checkpoints; go on with: "
+            f"ckptbench run --resume {resumable(run.stored.folder)}"
+        )
     if not found:
         raise UsageError(
             f"run {run.name} has no costs of checkpoints; take a run of the suite train-ranks, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +33,12 @@ app = typer.Typer(
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
+
+
+def resumable(run: Path) -> str:
+    """Return what `--resume` takes for a run: its name where runs are usually, else its folder."""
+    is_usual = run.absolute().parent == RESULTS
+    return shlex.quote(run.name if is_usual else str(run))
 
 
 class ReaderGone(Exception):

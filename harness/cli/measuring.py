@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from rich.markup import escape
 from harness.analysis import precision
 from harness.analysis.row import Row
 from harness.analysis.runs import read_run
-from harness.cli.app import VENVS, err, make_environment
+from harness.cli.app import VENVS, err, make_environment, resumable
 from harness.cli.watching import in_minutes, watching
 from harness.driver import (
     arms,
@@ -252,7 +251,7 @@ def _measure(
             session.measure(_goal(run))
         except KeyboardInterrupt:
             err.print(
-                f"interrupted; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}",
+                f"interrupted; go on with: ckptbench run --resume {escape(resumable(run.folder))}",
                 highlight=False,
                 soft_wrap=True,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from harness.cli.app import (
     environments_of,
     err,
     put,
+    resumable,
     scratch_directory,
 )
 from harness.cli.choices import (
@@ -282,7 +282,7 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
             run.discard()
         raise
     except KeyboardInterrupt:
-        _say(f"cancelled; go on with: ckptbench run --resume {escape(shlex.quote(run.name))}")
+        _say(f"cancelled; go on with: ckptbench run --resume {escape(resumable(run.folder))}")
         raise
     run = store.Run(run.folder)
     if _samples_done(run) < samples_wanted(run.plan):

@@ -19,6 +19,7 @@ from harness.wire.own_text import digest_of
 
 _LOOK_TIMEOUT_S = 1800.0
 _SHOWN_LINES = 3
+_LONG_IMPORT_S = 20.0  # TensorFlow alone takes longer than 5 s
 
 
 NOT_BUILT = OwnModel(file="", function="", digest="", state_bytes=0)
@@ -61,8 +62,9 @@ def looked_at(
     """Build a model once in its framework's interpreter, and return what a plan needs of it.
 
     The model takes one step there. `methods` has the class paths of those that will be measured.
-    `warn` is told what the interpreter lacks for some of them. Raise UsageError with one sentence
-    where the model cannot be built, or where the framework cannot measure it.
+    `warn` is told what the interpreter lacks for some of them, and of a long import. Raise
+    UsageError with one sentence where the model cannot be built, or where the framework cannot
+    measure it.
     """
     with tempfile.TemporaryDirectory(prefix="ckptbench-") as folder:
         request = Path(folder) / "request.json"
@@ -89,6 +91,11 @@ def looked_at(
         )
     if "error" in found:
         raise UsageError(found["error"])
+    if found["import_s"] > _LONG_IMPORT_S:
+        warn(
+            f"importing {model.file.name} took {found['import_s']:.0f} s, and every process of the "
+            'run imports it; if it trains there, put that below `if __name__ == "__main__":`'
+        )
     for module, names in _by_module(found["lacking"]).items():
         verb = "needs" if len(names) == 1 else "need"
         warn(f"{interpreter} lacks the module {module!r}, which {' and '.join(names)} {verb}")

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterator, Mapping
 
 from harness.driver.declarations import FrameworkEntry, MethodEntry
+from harness.driver.launch import ROOT
 from harness.run.errors import UsageError, nearest
 
 ALL = "all"
+_IMPORT = re.compile(r"(import|from) ")
 
 # The names that lines of a training script have from the script, as the declarations explain them.
 _NAMES = {
     "model": "your model; in JAX a pytree",
     "optimizer": "your optimizer; in JAX a pytree",
-    "path": "where the checkpoint, or a store's folder, is to be; the folder above it exists",
+    "path": "where the checkpoint, or a store's folder, is; the folder above it exists",
     "step": "the number of steps taken",
     "rank": "the number of this process among all",
     "memory": "a folder of your own under /dev/shm",
@@ -22,10 +24,13 @@ _NAMES = {
     "inputs": "the inputs that model.fit trains on",
     "targets": "the targets that model.fit trains on",
 }
+_NOT_SAVED = """\
+# Random generators and the position in the data are not among them."""
 _OWN_PACKAGE = "from adapters."
-_OWN_PACKAGE_NOTE = """\
-# `adapters` is ckptbench's. Put the folder of its checkout on PYTHONPATH. The packages numpy and
-# xxhash have to be there too."""
+_OWN_PACKAGE_NOTE = f"""\
+# `adapters` is ckptbench's, and needs the packages numpy and xxhash. Let Python find it:
+#     export PYTHONPATH={ROOT}
+# Save to a new path each time, because a checkpoint is never overwritten."""
 
 
 def how(known: Mapping[str, FrameworkEntry], method: str) -> str:
@@ -51,8 +56,10 @@ def _explained(lines: str) -> str:
     """Return a comment with what a script must have for these lines."""
     words = set(re.findall(r"\w+", lines))
     names = [name for name in _NAMES if name in words]
-    comment = ["# These names are your script's:"]
+    comment = ["# The lines take these names from your script:"]
     comment += [f"# - {name}: {_NAMES[name]}" for name in names]
+    if "model" in names:
+        comment.append(_NOT_SAVED)
     if _OWN_PACKAGE in lines:
         comment.append(_OWN_PACKAGE_NOTE)
     return "\n".join(comment) + "\n"
@@ -72,5 +79,21 @@ def _lines(framework: FrameworkEntry, entry: MethodEntry) -> str:
     title = f"{entry.name} in {framework.name}"
     note = framework.script.note.strip() if framework.script else ""
     above = f"{note}\n" if note else ""
-    save, load = entry.save.strip(), entry.load.strip()
+    save, load = _imports_first(entry.save), _imports_first(entry.load)
     return f"# {title}: save\n{above}{save}\n\n# {title}: load\n{load}\n"
+
+
+def _imports_first(lines: str) -> str:
+    """Return lines with their imports above them, each once.
+
+    An import in the middle of a function would make its name one of the function alone.
+    """
+    kept: list[str] = []
+    imports: list[str] = []
+    for line in lines.strip().splitlines():
+        (imports if _IMPORT.match(line) else kept).append(line)
+    if not imports:
+        return "\n".join(kept)
+    body = re.sub(r"\n{3,}", "\n\n", "\n".join(kept).strip())
+    top = "\n".join(dict.fromkeys(imports))
+    return f"# at the top of the file\n{top}\n\n# where it is needed\n{body}"

@@ -30,6 +30,9 @@ def nearest(kind: str, given: str, valid: Iterable[str], where: str = "") -> Usa
     ratio rates a wrong capital in a short name as worse than any other typo.
     """
     names = sorted(valid)
+    parts = given.split(",")
+    if len(parts) > 1 and set(parts) <= set(names):
+        return UsageError(f"{given!r} is no {kind}; give the option once for each of them")
     by_lower_case = {name.lower(): name for name in names}
     close = difflib.get_close_matches(given.lower(), by_lower_case, n=1)
     hint = f"; did you mean {by_lower_case[close[0]]!r}?" if close else ""

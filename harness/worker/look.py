@@ -6,6 +6,7 @@ The driver needs the size of its state for a plan, and the user an answer before
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +42,8 @@ def main(request_file: str, answer_file: str) -> None:
 def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     """Build the model and take a step.
 
-    Return how many bytes and leaves its state has, which modules beside the text it imported, and
-    which modules the methods need and the interpreter lacks.
+    Return how many bytes and leaves its state has, which modules beside the text it imported, how
+    many seconds the import took, and which modules the methods need and the interpreter lacks.
 
     Raise UnusableModel where the framework takes no models or finds no device, or where a step
     changes nothing.
@@ -57,7 +58,9 @@ def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
     if refused:
         raise UnusableModel(refused)
     # The user's imports come first, so that a mistake in them is not behind a slow start.
+    begin_s = time.monotonic()
     make = own_models.load(file, request["function"])
+    import_s = time.monotonic() - begin_s
     framework.start(_place(request))
     state = own_models.adopted(framework, make, _SEED)
     before = _named_digests(framework, state)
@@ -71,6 +74,7 @@ def look(request: dict[str, Any], file: Path) -> dict[str, Any]:
         "state_bytes": size_bytes,
         "leaves": len(after),
         "modules": modules,
+        "import_s": import_s,
         "lacking": _lacking(request["methods"]),
     }
 

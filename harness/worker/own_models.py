@@ -78,6 +78,11 @@ def load(file: Path, function: str) -> Callable[[], Any]:
     found = getattr(_imported(file), function, None)
     if found is None:
         raise UnusableModel(f"{file.name} has no function {function!r}{_nearest(function)}")
+    if isinstance(found, type):
+        raise UnusableModel(
+            f"{file.name}: {function} is a class; name a function that makes the model and returns "
+            "it with its optimizer"
+        )
     if not callable(found):
         raise UnusableModel(
             f"{file.name}: {function} is no function, but of type {type(found).__name__}"
@@ -200,9 +205,17 @@ def _imported(file: Path) -> ModuleType:
 
 
 def _nearest(function: str) -> str:
-    """Return which function of the text may be meant; empty where none is near."""
-    close = get_close_matches(function, vars(sys.modules[MODULE]), 1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """Return which function of the text may be meant, or which ones it has."""
+    names = vars(sys.modules[MODULE])
+    close = get_close_matches(function, names, 1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    own = [
+        name
+        for name, value in names.items()
+        if inspect.isfunction(value) and value.__module__ == MODULE
+    ]
+    return f"; it has {listed(own)}" if own else ""
 
 
 def _needed_arguments(function: Callable[..., Any]) -> str:

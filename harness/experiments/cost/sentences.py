@@ -207,8 +207,9 @@ def _samples_note(rows: Sequence[CostRow]) -> str:
     used = sum(row.samples for row in rows)
     disturbed = sum(row.disturbed for row in rows)
     processes = max(row.processes for row in rows)
+    processes_in_words = "one process" if processes == 1 else f"up to {processes} processes"
     text = (
-        f"Medians of {used} saves, up to {processes} processes a method, 95 % bootstrap intervals "
+        f"Medians of {used} saves, {processes_in_words} a method, 95 % bootstrap intervals "
         f"clustered by process. {disturbed} samples stood between ceilings that differed by more "
         "than 10 %, or on a disk that was busy with others, and were tagged disturbed."
     )
