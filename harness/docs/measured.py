@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.analysis import summary, tables, text
@@ -35,6 +35,7 @@ from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.drill import DRILLS
 from harness.experiments.faults.records import ON_DISK
+from harness.experiments.faults.rows import FaultsRow
 
 # An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
 # short table one method of each kind. No trait of a method says which these are.
@@ -191,7 +192,19 @@ def struck() -> str:
     runs = full_runs("faults")
     columns = ("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted")
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    return (
+        f"{_tried(chosen)}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    )
+
+
+def _tried(chosen: Mapping[str, Sequence[FaultsRow]]) -> str:
+    """Return how many struck states have a verdict, and how many saves were really killed."""
+    rows = [row for rows in chosen.values() for row in rows]
+    states = sum(len(row.struck) for row in rows)
+    kills = sum(row.real_kills or 0 for row in rows)
+    predicted = sum(row.as_predicted or 0 for row in rows)
+    killed = f" {predicted} of {kills} real kills left what was predicted." if kills else ""
+    return f"{states:,} struck states of {len(rows)} methods and stores have a verdict.{killed}"
 
 
 def _not_struck(runs: Sequence[ReadRun]) -> str:
@@ -219,7 +232,9 @@ def struck_disks() -> str:
         return "No reference run of this suite is stored yet."
     columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    return (
+        f"{_tried(chosen)}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    )
 
 
 def ways_back() -> str:
