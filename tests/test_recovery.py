@@ -226,6 +226,23 @@ def test_the_start_of_a_spawned_process_is_a_part_of_its_own() -> None:
     assert back.back_ns == 550 * MS
 
 
+def test_a_rank_that_leaves_out_the_killed_step_has_not_come_back() -> None:
+    left_out = events(
+        STRUCK,
+        (110, 0, "detected", {}),
+        (600, 9, "ready", {}),
+        (610, 0, "repaired", {"slots": [0, 1], "lost": [1], "taken": [1], "step": 6}),
+        (612, 9, "repaired", {"slots": [0, 1], "lost": [1], "taken": [1], "step": 6}),
+        (620, 0, "restored", {"step": 6}),
+        (630, 9, "restored", {"step": 6}),
+        (650, 0, "done", {"step": 6}),
+        (640, 9, "done", {"step": 7}),
+    )
+    segment = Segment(script("peer-spawn"), left_out, 900 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 900 * MS, before=2)
+    assert (back.back_ns, back.reason) == (None, "not every rank did the killed step")
+
+
 WHOLE = [0, 1]
 REJOINED = events(
     STRUCK,

@@ -130,7 +130,7 @@ def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     back.paused_ns = _paused_ns(later, met, kill) - at_ns
     restored_ns = _last_ns(_first_since(later, "restored", joined))
     _add_parts(back, at_ns, _last_ns(detected), _last_ns(met), _last_ns(ready), restored_ns)
-    _complete(back, later, at_ns, restored_ns, segment.reason)
+    _complete(back, later, at_ns, restored_ns, segment.reason, goes_on=True)
     if back.back_ns is not None and (step := _first_difference(later, joined)):
         back.back_ns = None
         back.reason = f"the values that all ranks share differ after {step} steps"
@@ -238,12 +238,19 @@ def losses(events: Sequence[Event]) -> tuple[float, ...]:
 
 
 def _complete(
-    back: WayBack, events: Sequence[Event], at_ns: int, restored_ns: int, reason: str
+    back: WayBack,
+    events: Sequence[Event],
+    at_ns: int,
+    restored_ns: int,
+    reason: str,
+    goes_on: bool = False,
 ) -> None:
-    """Add when all ranks had done the killed step, and what they did again before."""
+    """Add when all ranks had done the killed step, and what they did again before.
+
+    With `goes_on`, the survivors may be further on, and a later step counts too.
+    """
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
-    # Survivors that did not wait for a new process are further on.
-    killed_step = _first_by_process([e for e in done if e.values["step"] >= back.kill.step], "done")
+    killed_step = _first_by_process([e for e in done if _redoes(e, back, goes_on)], "done")
     if len(killed_step) < back.ranks_after:
         back.reason = reason or "not every rank did the killed step"
         return
@@ -252,6 +259,12 @@ def _complete(
     back.recompute_ns = back_ns - restored_ns
     again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
     back.steps_recomputed = len(again)
+
+
+def _redoes(done: Event, back: WayBack, goes_on: bool) -> bool:
+    """Return whether a step that was done is the killed one, or one that counts for it."""
+    step: int = done.values["step"]
+    return step >= back.kill.step if goes_on else step == back.kill.step
 
 
 def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[int, Event]:
