@@ -16,7 +16,7 @@ _IMPORT = re.compile(r"(import|from) ")
 _NAMES = {
     "model": "your model; in JAX a pytree",
     "optimizer": "your optimizer; in JAX a pytree",
-    "path": "where the checkpoint, or a store's folder, is; the folder above it exists",
+    "path": "a pathlib.Path of the checkpoint, or of a store's folder; the folder above it exists",
     "step": "the number of steps taken",
     "rank": "the number of this process among all",
     "memory": "a folder of your own under /dev/shm",
@@ -29,8 +29,7 @@ _NOT_SAVED = """\
 _OWN_PACKAGE = "from adapters."
 _OWN_PACKAGE_NOTE = f"""\
 # `adapters` is ckptbench's, and needs the packages numpy and xxhash. Let Python find it:
-#     export PYTHONPATH={ROOT}
-# Save to a new path each time, because a checkpoint is never overwritten."""
+#     export PYTHONPATH={ROOT}"""
 
 
 def how(known: Mapping[str, FrameworkEntry], method: str) -> str:
