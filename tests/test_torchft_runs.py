@@ -22,6 +22,7 @@ IMPATIENCE_S = 300  # beside other tests, imports take a minute
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.patient,
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not PYTHON.exists(), reason=f"the environment {NAME} is not made"),
 ]
 
