@@ -275,7 +275,7 @@ def test_the_site_file_of_the_pages_is_one(tmp_path: Path) -> None:
 
 def test_figures_are_small_and_shown() -> None:
     sizes = {file.name: file.stat().st_size for file in figures.FOLDER.iterdir()}
-    assert set(sizes) == {f"{name}.png" for name in figures.FIGURES}
+    assert set(sizes) == {f"{name}.png" for name in figures.names()}
     assert max(sizes.values()) < MOST_BYTES_A_FIGURE
     assert sum(sizes.values()) < MOST_BYTES
     shown = {Path(link).name for page in PAGES for link in IMAGE.findall(page.read_text())}
@@ -297,7 +297,7 @@ def test_the_protocol_names_every_guard_and_every_double() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", figures.FIGURES)
+@pytest.mark.parametrize("name", figures.names())
 def test_a_figure_says_what_it_would_say_if_it_were_drawn_now(name: str) -> None:
     file = figures.FOLDER / f"{name}.png"
     assert figures.described(file) == figures.text_of(figures.drawn(name))

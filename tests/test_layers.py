@@ -122,7 +122,7 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.wire harness.intervals workloads",
         "typer pandas matplotlib PIL",
     ),
-    "notebooks": rule("harness.analysis", "pandas"),
+    "notebooks": rule("harness.analysis harness.intervals", "pandas"),
     "workloads": rule("workloads", "numpy"),
     "adapters/__init__.py": rule(),
     "adapters/base.py": rule("workloads"),

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from harness.analysis import worth_figure
 from harness.analysis.advice import Measured
-from harness.analysis.worth import Setting, effect_of_bursts, mean_with_interval, worths
+from harness.analysis.statistics import Estimate
+from harness.analysis.worth import (
+    ReplayedJob,
+    Replays,
+    Setting,
+    Worth,
+    effect_of_bursts,
+    mean_with_interval,
+    read,
+    replayed,
+    worths,
+)
+from harness.docs import worth as docs_worth
 from harness.intervals.costs import Costs
 
 COSTS = Costs(training_s=0.1, restore_s=0.2)
@@ -56,3 +70,45 @@ def test_the_interval_of_a_mean_grows_with_the_spread(deviation: float) -> None:
     estimate = mean_with_interval(values)
     half_width = 0.5 * (estimate.high - estimate.low)
     assert half_width == pytest.approx(1.96 * deviation / 10, abs=0.03)
+
+
+def test_stored_replays_come_back(tmp_path: Path) -> None:
+    found = [method("one"), method("fast", replace(COSTS, training_s=0.01))]
+    job = replayed(found, Setting("lanl-20", 8, has_spares=True), draws=5)
+    replays = Replays("some-run", 5, [job])
+    replays.write(tmp_path / "worth.json")
+    assert read(tmp_path / "worth.json") == replays
+
+
+def test_the_stored_replays_are_of_the_newest_run_and_of_every_job() -> None:
+    stored = read()
+    run, found = docs_worth.methods()
+    assert stored.run == run
+    assert [job.setting for job in stored.jobs] == docs_worth.settings()
+    assert {len(job.methods) for job in stored.jobs} == {len(found)}
+
+
+def test_the_figure_shows_every_gain_and_hollow_ties() -> None:
+    tie = Worth("same", 0.5, Estimate(0.001, -0.001, 0.003))
+    gain = Worth("fast", 0.5, Estimate(0.02, 0.01, 0.03))
+    first = Worth("first", 0.5, Estimate(0.0, 0.0, 0.0))
+    jobs = [
+        ReplayedJob(Setting("gpu-400", gpus, has_spares), [first, tie, gain], first.gain)
+        for has_spares in (False, True)
+        for gpus in (8, 16_384)
+    ]
+    drawn = worth_figure.draw(Replays("some-run", 5, jobs))
+    above, below = drawn.figure.subfigs[0].axes
+    assert (above.get_title("left"), below.get_title("left")) == (
+        "gpu-400, without spares",
+        "gpu-400, with spares",
+    )
+    names = [label.get_text() for label in above.get_xticklabels()]
+    assert names == ["8\n50.0%", "16,384*\n50.0%"]
+    _, labels = above.get_legend_handles_labels()
+    assert labels == ["same", "fast"]
+    heights = {tuple(line.get_ydata()) for line in above.lines if line.get_marker() == "o"}
+    assert heights == {(0.1, 0.1)}
+    hollow = [line for line in above.lines if line.get_markerfacecolor() == "white"]
+    assert [tuple(line.get_ydata()) for line in hollow if len(line.get_ydata())] == [(0.1, 0.1)]
+    assert "some-run" in drawn.caption

@@ -7,17 +7,22 @@ whose interval holds 0 is a tie.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.runs import REFERENCE
 from harness.analysis.statistics import Estimate
 from harness.intervals import failures, replay
 from harness.intervals.failures import NodeFailures
+
+FILE = REFERENCE / "worth.json"
 
 STATE_BYTES = 112_742_891_520
 """105 GiB: weights, master weights and Adam's slots of 8 billion parameters (MLPerf Storage)."""
@@ -70,6 +75,51 @@ class Worth:
     def is_tie(self) -> bool:
         """Return whether the interval of the difference holds 0."""
         return self.gain.low <= 0.0 <= self.gain.high
+
+
+@dataclass(frozen=True)
+class ReplayedJob:
+    """A job with the worth of every method in it, and what bursts do to the first method's share.
+
+    The first method is the one that all are compared with.
+    """
+
+    setting: Setting
+    methods: Sequence[Worth]
+    bursts: Estimate
+
+
+@dataclass(frozen=True)
+class Replays:
+    """Jobs that were replayed with the costs of one run, each in so many draws."""
+
+    run: str
+    draws: int
+    jobs: Sequence[ReplayedJob]
+
+    def write(self, file: Path = FILE) -> None:
+        """Write all of it as JSON."""
+        file.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+
+def read(file: Path = FILE) -> Replays:
+    """Return the stored replays."""
+    content = json.loads(file.read_text())
+    jobs = []
+    for job in content["jobs"]:
+        setting = Setting(**job["setting"])
+        methods = [
+            Worth(each["method"], each["share"], Estimate(**each["gain"]))
+            for each in job["methods"]
+        ]
+        jobs.append(ReplayedJob(setting, methods, Estimate(**job["bursts"])))
+    return Replays(content["run"], content["draws"], jobs)
+
+
+def replayed(found: Sequence[Measured], setting: Setting, draws: int) -> ReplayedJob:
+    """Replay one job with all methods."""
+    bursts = effect_of_bursts(found[0], setting, draws)
+    return ReplayedJob(setting, worths(found, setting, draws), bursts)
 
 
 def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Worth]:

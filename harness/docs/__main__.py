@@ -13,7 +13,7 @@ def main() -> None:
         after = pages.renewed(before, written)
         if after != before:
             page.write_text(after, encoding="utf-8")
-    for name in figures.FIGURES:
+    for name in figures.names():
         figures.write(name)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import matplotlib as mpl
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from harness.analysis import figures
+from harness.analysis import figures, worth, worth_figure
 from harness.analysis.figures import Drawn
 from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
@@ -46,6 +46,16 @@ FIGURES = {
     "scaling": PageFigure("scaling", "scale-strong-resnet50-full-float32-cpu"),
 }
 
+# Those of stored simulations, which are drawn from no rows.
+SIMULATED: Mapping[str, Callable[[], Drawn]] = {
+    "worth": lambda: worth_figure.draw(worth.read()),
+}
+
+
+def names() -> list[str]:
+    """Return the names of all figures of the pages."""
+    return [*FIGURES, *SIMULATED]
+
 
 def write(name: str) -> Path:
     """Draw a figure of the pages, write it, and return its file."""
@@ -57,7 +67,9 @@ def write(name: str) -> Path:
 
 
 def drawn(name: str) -> Drawn:
-    """Draw a figure of the pages from the newest full runs of its suite."""
+    """Draw a figure of the pages, from the newest full runs of its suite where it is of runs."""
+    if name in SIMULATED:
+        return SIMULATED[name]()
     by_name = {figure.name: figure for figure in figures.draw(runs_of(name))}
     return by_name[FIGURES[name].drawn]
 

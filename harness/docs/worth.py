@@ -5,21 +5,16 @@ The replay takes a minute or two, so the pages show what is stored, as they show
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from harness.analysis import advice, worth
 from harness.analysis.advice import Assumed, Measured
-from harness.analysis.worth import Setting
+from harness.analysis.statistics import Estimate
+from harness.analysis.worth import ReplayedJob, Replays, Setting, Worth
 from harness.docs.markdown import folded, table
 from harness.docs.reference import full_run
-from harness.driver.launch import ROOT
 from harness.intervals import failures
 
-FILE = ROOT / "results" / "reference" / "worth.json"
 _SUITE, _FRAMEWORK = "train-ranks", "pytorch"
 _DRAWS = 100
 
@@ -43,58 +38,51 @@ def methods() -> tuple[str, list[Measured]]:
     return run.name, advice.measured(rows, assumed)
 
 
-def store(file: Path = FILE) -> None:
+def store() -> None:
     """Replay all jobs, and write what came of them."""
     run, found = methods()
-    lines = []
-    for setting in settings():
-        made = [asdict(each) for each in worth.worths(found, setting, _DRAWS)]
-        bursts = asdict(worth.effect_of_bursts(found[0], setting, _DRAWS))
-        lines.append({**asdict(setting), "methods": made, "bursts": bursts})
-    content = {"run": run, "draws": _DRAWS, "settings": lines}
-    file.write_text(json.dumps(content, indent=1) + "\n")
+    jobs = [worth.replayed(found, setting, _DRAWS) for setting in settings()]
+    Replays(run, _DRAWS, jobs).write()
 
 
 def worths() -> str:
     """Return the table of what each method is worth, and of what bursts do."""
-    content = json.loads(FILE.read_text())
-    lines = content["settings"]
-    names = [each["method"] for each in lines[0]["methods"]]
-    shown = table(["trace", "GPUs", "spares", *names], [_line(line) for line in lines])
-    bursts = table(["trace", "GPUs", "without spares", "with spares"], _bursts(lines))
+    stored = worth.read()
+    names = [each.method for each in stored.jobs[0].methods]
+    shown = table(["trace", "GPUs", "spares", *names], [_line(job) for job in stored.jobs])
+    bursts = table(["trace", "GPUs", "without spares", "with spares"], _bursts(stored.jobs))
     return (
         f"{folded('Every trace and number of GPUs', shown)}\n\n"
         f"What bursts do to the share of {names[0]}, in points:\n\n{bursts}\n\n"
-        f"Costs from `{content['run']}`; {content['draws']} draws of a job each."
+        f"Costs from `{stored.run}`; {stored.draws} draws of a job each."
     )
 
 
-def _line(line: dict[str, Any]) -> list[str]:
-    first, *others = line["methods"]
-    cells = [f"{first['share']:.2%}"]
-    for each in others:
-        gain = each["gain"]
-        is_tie = gain["low"] <= 0.0 <= gain["high"]
-        cells.append("tie" if is_tie else _points(gain))
-    return [*_job(line), "yes" if line["has_spares"] else "no", *cells]
+def _line(job: ReplayedJob) -> list[str]:
+    first, *others = job.methods
+    spares = "yes" if job.setting.has_spares else "no"
+    return [*_job(job), spares, f"{first.share:.2%}", *map(_gain, others)]
 
 
-def _bursts(lines: Sequence[dict[str, Any]]) -> list[list[str]]:
+def _gain(found: Worth) -> str:
+    return "tie" if found.is_tie else _points(found.gain)
+
+
+def _bursts(jobs: Sequence[ReplayedJob]) -> list[list[str]]:
     """Return a line for each trace and number of GPUs: the effect without and with spares."""
     cells: dict[tuple[str, ...], list[str]] = {}
-    for line in lines:
-        cells.setdefault(tuple(_job(line)), []).append(_points(line["bursts"]))
+    for job in jobs:
+        cells.setdefault(tuple(_job(job)), []).append(_points(job.bursts))
     return [[*job, *effects] for job, effects in cells.items()]
 
 
-def _job(line: dict[str, Any]) -> list[str]:
-    setting = Setting(line["trace"], line["gpus"], line["has_spares"])
-    mark = " *" if setting.is_extrapolated else ""
-    return [setting.trace, f"{setting.gpus:,}{mark}"]
+def _job(job: ReplayedJob) -> list[str]:
+    mark = " *" if job.setting.is_extrapolated else ""
+    return [job.setting.trace, f"{job.setting.gpus:,}{mark}"]
 
 
-def _points(estimate: dict[str, float]) -> str:
-    value, low, high = (100 * estimate[name] for name in ("value", "low", "high"))
+def _points(estimate: Estimate) -> str:
+    value, low, high = 100 * estimate.value, 100 * estimate.low, 100 * estimate.high
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
 
