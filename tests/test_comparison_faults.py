@@ -13,7 +13,7 @@ from compared_runs import Make, item, maker
 from struck_records import KNOWN, damaged, struck, tried
 from test_comparison_output import ckptbench
 
-from harness.experiments.faults.records import KilledRecord, PreemptedRecord
+from harness.experiments.faults.records import UNHANDLED, KilledRecord, PreemptedRecord
 from harness.experiments.killed_rank.records import (
     Fate,
     RankKillRecord,
@@ -30,6 +30,10 @@ KILL = struck("kill", 1, "safe")
 ERROR = struck("error", None, "safe", succeeded=False)
 DAMAGE = damaged("cut", "refused")
 SIGTERM = struck("preemption", None, "safe")
+LOST = struck("power loss", 1, "lost")
+SAFE = struck("power loss", 2, "safe")
+REFUSED = struck("power loss", 2, "refused")
+SILENT = struck("power loss", 2, "silent")
 ON_EXT4 = struck("power loss on ext4", None, "safe")
 
 
@@ -107,31 +111,32 @@ def make(tmp_path: Path) -> Make:
         pytest.param(
             SOUND,
             with_states({**KILL, "verdict": "refused"}, *without(KILL)),
-            "after a kill, the worst was 'safe' and is 'refused'",
+            "the verdicts on kills were 'safe' and are 'refused 1 of 1'",
             id="a worse verdict",
         ),
         pytest.param(
             SOUND,
             with_states(*without(KILL), not_seen="the file is mapped"),
-            "after a kill, the worst was 'safe' and is not known any more",
+            "the verdicts on kills were 'safe' and are not known any more",
             id="kills are not seen",
         ),
         pytest.param(
             SOUND,
             with_states(*without(DAMAGE)),
-            "after a damage, the worst was 'refused' and is not known any more",
+            "the verdicts on damages were 'refused 1 of 1' and are not known any more",
             id="no damage",
         ),
         pytest.param(
             SOUND,
             with_states(*without(SIGTERM)),
-            "after a SIGTERM, the worst was 'safe' and is not known any more",
+            "the verdicts on SIGTERMs that the script handles were 'safe' and are not known "
+            "any more",
             id="no SIGTERM",
         ),
         pytest.param(
             SOUND,
             with_states(*without(ON_EXT4)),
-            "after a power loss on ext4, the worst was 'safe' and is not known any more",
+            "the verdicts on power losses on ext4 were 'safe' and are not known any more",
             id="no power cut on a disk",
         ),
         pytest.param(
@@ -153,6 +158,25 @@ def make(tmp_path: Path) -> Make:
             id="a save that needs longer than the grace, after a run without a limit",
         ),
         pytest.param(
+            with_states(LOST, SAFE, REFUSED),
+            with_states(LOST, SAFE, SILENT),
+            "the verdicts on power losses were 'lost 1, refused 1 of 3' and are 'lost 1, silent 1 "
+            "of 3'",
+            id="the first silent state beside a lost one",
+        ),
+        pytest.param(
+            with_states(LOST, *[SAFE] * 5),
+            with_states(LOST, *[SAFE] * 4, REFUSED),
+            "the verdicts on power losses were 'lost 1 of 6' and are 'lost 1, refused 1 of 6'",
+            id="more states that are not safe beside a lost one",
+        ),
+        pytest.param(
+            of_ranks("raised"),
+            of_ranks("died"),
+            "kills after which a rank dies by itself were 0 and are 1",
+            id="a rank dies by itself",
+        ),
+        pytest.param(
             of_ranks("raised"),
             of_ranks("hung"),
             "kills after which a rank hangs were 0 and are 1",
@@ -166,6 +190,31 @@ def test_what_gets_worse_or_vanishes_is_a_regression(
     status, row = by_command(make, tmp_path, [base, head])
     assert (status, row["faults"]) == (1, [fault])
     status, row = by_command(make, tmp_path, [head, base])
+    assert (status, row["faults"]) == (0, [])
+
+
+UNHANDLED_SIGTERM = {**SIGTERM, "in_words": UNHANDLED}
+
+
+@pytest.mark.parametrize(
+    ("base", "head"),
+    [
+        pytest.param(
+            with_states(*[REFUSED] * 3, *[SAFE] * 17),
+            with_states(*[REFUSED] * 4, *[SAFE] * 15),
+            id="other places of one kind",
+        ),
+        pytest.param(
+            with_states(SIGTERM, UNHANDLED_SIGTERM),
+            with_states(SIGTERM, {**UNHANDLED_SIGTERM, "verdict": "refused"}),
+            id="a SIGTERM that nobody handles, which is a race",
+        ),
+    ],
+)
+def test_what_chance_decides_is_no_regression(
+    make: Make, tmp_path: Path, base: list[Record], head: list[Record]
+) -> None:
+    status, row = by_command(make, tmp_path, [base, head])
     assert (status, row["faults"]) == (0, [])
 
 

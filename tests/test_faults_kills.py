@@ -19,7 +19,7 @@ from traced_saves import require_strace
 from harness.analysis import summary
 from harness.analysis.columns import cell
 from harness.analysis.row import Naming
-from harness.experiments.faults.kill_order import Counted, Kill, chosen
+from harness.experiments.faults.kill_order import Counted, Kill, chosen, instead
 from harness.experiments.faults.records import ErrorsRecord, KilledRecord, KillsRecord
 from harness.experiments.faults.rows import FaultsRow
 from harness.experiments.faults.sentences import claims, details, meaning
@@ -104,6 +104,27 @@ def test_every_kill_is_reached_where_the_recorded_save_makes_other_calls(measure
     require_gate()
     row = fault_row(measure([struck_fault("calls-vary", instants=1, kills=8)]), "calls-vary")
     # Its first save makes five changes, of which two fail. The recorded one is its second save.
+    assert (row.real_kills, row.as_predicted, row.not_reached) == (8, 8, 0)
+
+
+def test_a_kill_that_came_too_late_is_ordered_before_a_change_that_others_reach() -> None:
+    ordered = [Kill(1), Kill(2), Kill(3), Kill(1, again=1)]
+    kills = instead(ordered, [Kill(1), Kill(2), Kill(1, again=1)], 3)
+    assert sorted(kill.change for kill in kills) in ([1, 1, 2], [1, 2, 2])
+    names = {kill.name for kill in [*ordered, *kills]}
+    assert len(names) == 7
+    assert instead(ordered, [], 3) == []
+
+
+@pytest.mark.slow
+def test_a_save_that_makes_fewer_changes_than_were_counted_has_as_many_kills(
+    measure: Measure,
+) -> None:
+    require_strace()
+    require_gate()
+    row = fault_row(
+        measure([struck_fault("calls-by-folder", instants=1, kills=8)]), "calls-by-folder"
+    )
     assert (row.real_kills, row.as_predicted, row.not_reached) == (8, 8, 0)
 
 

@@ -188,19 +188,16 @@ class Rank(Fact):
 
     A word outside of the order, such as "unknown", compares nothing. Where the base has a word of
     the order and the head has none, the sentence `when_unknown` says so, with the reason that the
-    row's field `reason` holds. With `stays_known`, a word that the head has lost is worse.
+    row's field `reason` holds.
     """
 
     words: str
     worst_first: tuple[str, ...]
     when_unknown: str = ""
     reason: str = ""
-    stays_known: bool = False
 
     def change(self, base: str, head: str) -> Change | None:
         """Return by which words the value fell back or rose."""
-        if self.stays_known and base in self.worst_first and head not in self.worst_first:
-            return Change(f"{self.words} was {base!r} and is not known any more", is_worse=True)
         if base == head or base not in self.worst_first or head not in self.worst_first:
             return None
         is_worse = self.worst_first.index(head) < self.worst_first.index(base)

@@ -342,6 +342,18 @@ class CallsByHash(Fault):
         return super().save(state, path)
 
 
+class CallsByFolder(Fault):
+    """Make a call less in a folder whose name ends in a number, as those of kills do."""
+
+    name = "calls-by-folder"
+
+    def save(self, state: State, path: Path) -> Pending:
+        path.mkdir()
+        if not path.parent.name.rpartition("-")[2].isdecimal():
+            (path / "note").touch()
+        return super().save(state, path)
+
+
 def _checkpoints(path: Path) -> list[Path]:
     """Return the checkpoints beside a path that have no other extension, oldest first."""
     return sorted(other for other in path.parent.glob("step-*") if not other.suffix)

@@ -7,30 +7,28 @@ from typing import Any
 
 from harness.analysis import text
 from harness.analysis.statistics import Estimate
+from harness.experiments.faults import verdicts
 from harness.experiments.faults.records import ON_DISK
 
 _NOT_DONE = "not done"
 
 
 def counted(name: str) -> Callable[[Any], str]:
-    """Return how a table shows the verdicts of one kind of strike: the worst, and how often."""
+    """Return how a table shows the verdicts of one kind of strike, those that are not safe."""
 
     def shown(row: Any) -> str:
         counts: dict[str, int] | None = getattr(row, f"{name}_verdicts")
-        if not counts:
-            return text.NOTHING
-        worst: str = getattr(row, name)
-        return worst if worst == "safe" else f"{worst} {counts[worst]}/{sum(counts.values())}"
+        return verdicts.in_words(counts) if counts else text.NOTHING
 
     return shown
 
 
 def on_disk(file_system: str) -> Callable[[Any], str]:
     """Return how a table shows the verdicts on one file system, or that there are none."""
-    verdicts = counted(field(ON_DISK[file_system]))
+    of_disk = counted(field(ON_DISK[file_system]))
 
     def shown(row: Any) -> str:
-        return _NOT_DONE if file_system in (row.not_on_disks or {}) else verdicts(row)
+        return _NOT_DONE if file_system in (row.not_on_disks or {}) else of_disk(row)
 
     return shown
 

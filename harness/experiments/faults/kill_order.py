@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from harness.wire.case import Case
@@ -81,6 +81,21 @@ def chosen(counted: Counted, wanted: int, seed: str, *, is_seen: bool) -> list[K
     for moment in range(1, wanted - len(kills) + 1):
         after_ns = int(counted.save_ns * chance.random())
         kills.append(Kill(moment=moment, after_ns=after_ns, is_predicted=False))
+    return kills
+
+
+def instead(ordered: Sequence[Kill], reached: Sequence[Kill], count: int) -> list[Kill]:
+    """Return so many kills before changes that others have reached.
+
+    They take the place of kills before changes that a save did not make. `ordered` are all kills so
+    far.
+    """
+    chance = random.Random(len(ordered))
+    kills: list[Kill] = []
+    for kill in _again(sorted({kill.change for kill in reached}), count, chance):
+        before = [*ordered, *kills]
+        times = sum(other.change == kill.change for other in before)
+        kills.append(replace(kill, again=times))
     return kills
 
 

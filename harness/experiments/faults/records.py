@@ -37,6 +37,7 @@ MISSING = "missing"
 SWAPPED = "swapped"
 DANGLING = "dangling link"
 
+UNHANDLED = "SIGTERM after save had returned, without a handler"
 WORST_FIRST: tuple[Verdict, ...] = ("lost", "silent", "refused", "safe")
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from harness.analysis import text
 from harness.analysis.columns import column, column_of_list
-from harness.analysis.compared import Fewest, Rank
+from harness.analysis.compared import Fewest
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
 from harness.experiments.faults import cells
 from harness.experiments.faults.records import (
     ON_DISK,
+    UNHANDLED,
     WORST_FIRST,
     DisksRecord,
     ErrorsRecord,
@@ -28,6 +29,7 @@ from harness.experiments.faults.records import (
     TriedRecord,
     Verdict,
 )
+from harness.experiments.faults.verdicts import VerdictCounts
 
 _ON_DISK: tuple[Strike, ...] = tuple(ON_DISK.values())
 STRIKES: tuple[Strike, ...] = (
@@ -36,21 +38,15 @@ STRIKES: tuple[Strike, ...] = (
 )
 
 
-def _worst_verdict(strike: str) -> Rank:
-    """Return how two runs' worst verdicts compare. One that vanished may hide a worse one."""
-    return Rank(f"after a {strike}, the worst", WORST_FIRST, stays_known=True)
-
-
 def _worst_column(
     strike: str, name: str, heading: str = "", shown: Callable[[Any], str] | None = None
 ) -> Any:
     return column(
-        f"the worst verdict of any {strike}. A table adds how many of the states have it",
+        f"the worst verdict of any {strike}. A table tells how many states have which verdict",
         default="",
         heading=heading or strike,
         text=shown or cells.counted(name),
         left_aligned=True,
-        compared=_worst_verdict(strike),
     )
 
 
@@ -59,13 +55,12 @@ def _disk_column(file_system: str) -> Any:
     text_of = cells.on_disk(file_system)
     return column(
         f"the worst verdict of any {strike}, a real one that is cut block write by block write. A "
-        "table adds how many of the directories have it",
+        "table tells how many of the directories have which verdict",
         default="",
         heading=f"on {file_system}",
         text=text_of,
         shown=lambda rows: any(text_of(row) != text.NOTHING for row in rows),
         left_aligned=True,
-        compared=_worst_verdict(strike),
     )
 
 
@@ -73,7 +68,7 @@ def _disk_column(file_system: str) -> Any:
 class FaultsRow(Row):
     """The struck states of one method. `states` are directories that differ and were loaded."""
 
-    states: int | None = column("how many different directories were tried")
+    states: int | None = column("how many different directories were tried", heading="states")
     steps: int | None = column(
         "how many system calls of the save changed or flushed something", heading="steps"
     )
@@ -87,17 +82,23 @@ class FaultsRow(Row):
     damage: str = _worst_column("damage", "damage")
     preemption: str = _worst_column("SIGTERM", "preemption", "SIGTERM")
     kill_verdicts: dict[str, int] | None = column(
-        "how many kills had each verdict. They are real ones where none could be built"
+        "how many kills had each verdict. They are real ones where none could be built",
+        compared=VerdictCounts("kills"),
     )
-    power_loss_verdicts: dict[str, int] | None = column("how many power losses had each verdict")
+    power_loss_verdicts: dict[str, int] | None = column(
+        "how many power losses had each verdict", compared=VerdictCounts("power losses")
+    )
     power_loss_on_ext4_verdicts: dict[str, int] | None = column(
-        "how many directories that power losses leave on ext4 had each verdict"
+        "how many directories that power losses leave on ext4 had each verdict",
+        compared=VerdictCounts("power losses on ext4"),
     )
     power_loss_on_xfs_verdicts: dict[str, int] | None = column(
-        "how many directories that power losses leave on xfs had each verdict"
+        "how many directories that power losses leave on xfs had each verdict",
+        compared=VerdictCounts("power losses on xfs"),
     )
     power_loss_on_btrfs_verdicts: dict[str, int] | None = column(
-        "how many directories that power losses leave on btrfs had each verdict"
+        "how many directories that power losses leave on btrfs had each verdict",
+        compared=VerdictCounts("power losses on btrfs"),
     )
     singles_left_out: int | None = column(
         "how many power losses that take a single name or file were left out, because at each "
@@ -112,9 +113,18 @@ class FaultsRow(Row):
     not_on_disks: dict[str, str] | None = column(
         "why no power was cut on a real file system, by its name"
     )
-    error_verdicts: dict[str, int] | None = column("how many errors had each verdict")
-    damage_verdicts: dict[str, int] | None = column("how many damages had each verdict")
+    error_verdicts: dict[str, int] | None = column(
+        "how many errors had each verdict", compared=VerdictCounts("errors")
+    )
+    damage_verdicts: dict[str, int] | None = column(
+        "how many damages had each verdict", compared=VerdictCounts("damages")
+    )
     preemption_verdicts: dict[str, int] | None = column("how many SIGTERMs had each verdict")
+    handled_verdicts: dict[str, int] | None = column(
+        "how many SIGTERMs that the script handles had each verdict. Without a handler, chance "
+        "decides how far an asynchronous save comes",
+        compared=VerdictCounts("SIGTERMs that the script handles"),
+    )
     raised: int | None = column("how many of the saves whose calls failed raised an error")
     next_fails: int | None = column(
         "how many times the save after a failed one failed too, in the same process: it raised, "
@@ -236,6 +246,8 @@ def _row(item: Wanted, records: RunRecords) -> FaultsRow:
         if strike == "kill" and row.not_seen:
             of_strike = [record for record in struck if record.strike == "real kill"]
         _add_strike(row, strike, of_strike)
+    handled = [it for it in struck if it.strike == "preemption" and it.in_words != UNHANDLED]
+    row.handled_verdicts = dict(Counter(record.verdict for record in handled)) or None
     _add_real(row, struck, records, item.case.id)
     _add_disks(row, records.last(DisksRecord, item.case.id))
     crashes = [record for record in struck if _is_crash(record, row)]

@@ -18,6 +18,7 @@ from harness.experiments.faults.kill_order import Kill
 from harness.experiments.faults.left import Left
 from harness.experiments.faults.recorded_save import read, report, report_file
 from harness.experiments.faults.records import (
+    UNHANDLED,
     ErrorsRecord,
     KilledRecord,
     KillsRecord,
@@ -27,6 +28,9 @@ from harness.experiments.faults.states import States
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders
+
+_ROUNDS = 3
+"""Kills that come too late are ordered again before other changes, at most twice."""
 
 
 def fail_calls(session: ExperimentSession, no_gate: str) -> None:
@@ -83,23 +87,46 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
     session.announce("real kills")
     reason = no_gate or _count_changes(session, cases)
     cases = missing(session, "kills")
-    kills = {case.id: _order(session, case) for case in cases}
-    tasks = [case for case in cases for _ in kills[case.id]]
-    if tasks:
+    ordered = {case.id: _order(session, case) for case in cases}
+    wanted = {case: len(kills) for case, kills in ordered.items()}
+    turns = ordered
+    for _ in range(_ROUNDS):
+        tasks = [case for case in cases for _ in turns[case.id]]
+        if not tasks:
+            break
         reason = session.run_job("kill", tasks, _gate(session))
+        cases = missing(session, "kills")
+        turns = {case.id: _instead(session, case, ordered[case.id], turns) for case in cases}
+        ordered = {case.id: [*ordered[case.id], *turns[case.id]] for case in cases}
     for case in missing(session, "kills"):
-        for one in kills[case.id]:
-            _compare(session, case, one)
         record = KillsRecord(
             kind="kills",
             case=case.id,
             process=session.slot,
             rank=0,
-            kills=len(kills[case.id]),
-            not_done=reason or _not_counted(case, kills[case.id]),
+            kills=wanted[case.id],
+            not_done=reason or _not_counted(case, ordered[case.id]),
         )
         report(bring(session, case), record)
         unfinished(session, "kills", KillsRecord)
+
+
+def _instead(
+    session: ExperimentSession,
+    case: Case,
+    ordered: Sequence[Kill],
+    turns: Mapping[str, Sequence[Kill]],
+) -> list[Kill]:
+    """Store what the kills of a turn have left, and order others for those that came too late.
+
+    A save may make fewer changes than the one that was counted. `ordered` are all kills so far.
+    """
+    turn = turns[case.id]
+    reached = [kill for kill in turn if _compare(session, case, kill)]
+    late = [kill for kill in turn if kill not in reached and not kill.moment]
+    kills = kill_order.instead(ordered, [kill for kill in reached if kill.change], len(late))
+    kill_order.write_order(bring(session, case), kills)
+    return kills
 
 
 def _wanted(case: Case) -> int:
@@ -107,7 +134,7 @@ def _wanted(case: Case) -> int:
     return int(EXPERIMENT.settings(case)["kills"])
 
 
-def _not_counted(case: Case, kills: list[Kill]) -> str:
+def _not_counted(case: Case, kills: Sequence[Kill]) -> str:
     """Return why there was no kill although some are wanted; empty where there was one."""
     return "no change of its save was counted" if _wanted(case) and not kills else ""
 
@@ -133,12 +160,15 @@ def _order(session: ExperimentSession, case: Case) -> list[Kill]:
     return kills
 
 
-def _compare(session: ExperimentSession, case: Case, kill: Kill) -> None:
-    """Store what a killed save has left, and in what it differs from what its calls predict."""
+def _compare(session: ExperimentSession, case: Case, kill: Kill) -> bool:
+    """Store what a killed save has left, and in what it differs from what its calls predict.
+
+    Return False where no save was killed.
+    """
     recorded = bring(session, case)
     folder = Folders(session.scratch).saves / kill_order.folder_name(case, kill)
     if not folder.exists():
-        return
+        return False
     real = trees.read(folder)
     lefts.store(recorded, Left("real kill", kill.in_words, lefts.of_kill(kill.name)), real)
     calls = recorded / kill_order.log_name(kill)
@@ -159,6 +189,7 @@ def _compare(session: ExperimentSession, case: Case, kill: Kill) -> None:
     )
     calls.unlink(missing_ok=True)
     shutil.rmtree(folder)
+    return True
 
 
 def _difference(file: Path, case_id: str, root: Path, before: Tree, real: Tree) -> str:
@@ -216,9 +247,8 @@ def _add_unhandled(session: ExperimentSession, case: Case, reason: str) -> None:
     """Store what a process left that a SIGTERM has ended, where there was one."""
     folder = Folders(session.scratch).saves / case.id
     if folder.exists():
-        words = "SIGTERM after save had returned, without a handler"
         expected = lefts.of_preemption(lefts.UNHANDLED)
-        left = Left("preemption", words, expected, f"the process ended: {reason}")
+        left = Left("preemption", UNHANDLED, expected, f"the process ended: {reason}")
         lefts.store(bring(session, case), left, trees.read(folder))
         shutil.rmtree(folder)
 

@@ -9,10 +9,11 @@ from typing import Any, get_args
 
 from harness.analysis import text
 from harness.analysis.columns import column, column_of_list
-from harness.analysis.compared import Fewest, Rank
+from harness.analysis.compared import Fewest
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
+from harness.experiments.faults import verdicts
 from harness.experiments.faults.records import WORST_FIRST
 from harness.experiments.killed_rank.records import (
     Fate,
@@ -26,11 +27,8 @@ FATES: tuple[Fate, ...] = get_args(Fate)
 
 
 def _counted(row: KilledRankRow) -> str:
-    if not row.killed_rank_verdicts:
-        return text.NOTHING
-    count = row.killed_rank_verdicts[row.killed_rank]
-    worst = row.killed_rank
-    return worst if worst == "safe" else f"{worst} {count}/{row.kills}"
+    counts = row.killed_rank_verdicts
+    return verdicts.in_words(counts) if counts else text.NOTHING
 
 
 def _fates_text(row: KilledRankRow) -> str:
@@ -48,14 +46,15 @@ class KilledRankRow(Row):
     )
     killed_rank: str = column(
         "the worst verdict on what a killed rank has left, once new ranks have loaded it. A table "
-        "adds how many of the kills have it",
+        "tells how many of the kills have which verdict",
         default="",
         heading="what is left",
         text=_counted,
         left_aligned=True,
-        compared=Rank("after the kill of a rank, the worst", WORST_FIRST, stays_known=True),
     )
-    killed_rank_verdicts: dict[str, int] | None = column("how many kills had each verdict")
+    killed_rank_verdicts: dict[str, int] | None = column(
+        "how many kills had each verdict", compared=verdicts.VerdictCounts("kills of a rank")
+    )
     fates: dict[str, int] | None = column(
         "how many times the other rank's save finished, raised an error, hung until the time limit "
         "came, or its process died by itself",
@@ -66,6 +65,10 @@ class KilledRankRow(Row):
     hangs: int | None = column(
         "after how many kills the other rank hung",
         compared=Fewest("kills after which a rank hangs"),
+    )
+    deaths: int | None = column(
+        "after how many kills the other rank's process died by itself",
+        compared=Fewest("kills after which a rank dies by itself"),
     )
     raised_after: Estimate | None = column(
         "the longest time from a kill to an error of the other rank",
@@ -121,14 +124,15 @@ def _row(item: Wanted, records: RunRecords) -> KilledRankRow:
 
 
 def _add_verdicts(row: KilledRankRow, lefts: Sequence[RankLeftRecord]) -> None:
-    verdicts = [left.verdict for left in lefts]
-    row.killed_rank = min(verdicts, key=WORST_FIRST.index)
-    row.killed_rank_verdicts = dict(Counter(verdicts))
+    found = [left.verdict for left in lefts]
+    row.killed_rank = min(found, key=WORST_FIRST.index)
+    row.killed_rank_verdicts = dict(Counter(found))
 
 
 def _add_fates(row: KilledRankRow, kills: Sequence[RankKillRecord]) -> None:
     row.fates = dict(Counter(kill.fate for kill in kills))
     row.hangs = row.fates.get("hung", 0)
+    row.deaths = row.fates.get("died", 0)
     raised = _times(kills, "raised")
     hung = _times(kills, "hung")
     if raised:
