@@ -33,15 +33,25 @@ from harness.wire.records import IsolatedRecord, to_line
 CKPTBENCH = [sys.executable, "-c", "from harness.cli import main; main()"]
 METHODS = ("direct", "npz", "buffered", "deepfreeze-sync", "deepfreeze")
 STATES_AT_LEAST = 500
-REFUSALS = ("there are no runs in", "has not begun to measure", "has measured nothing yet")
+REFUSALS = (
+    *("there are no runs in", "has not begun to measure", "has measured nothing yet"),
+    *("no results that any figure shows", "before it had costs of checkpoints"),
+    *("no costs of checkpoints", "has no case of experiment"),
+)
 COMMANDS = (
     ("show",),
     ("show", "--format", "json"),
     ("compare", "latest", "latest"),
     ("report", "latest"),
 )
+# They come after those above, and only as real command lines.
+MORE_COMMANDS = (
+    ("figures", "latest"),
+    ("advise", "latest"),
+    ("faults", "latest", "--case", "direct"),
+)
 # Each takes some seconds.
-REAL_COMMANDS = 20
+REAL_COMMANDS = 28
 REPORTS = 20
 RESUMED_OF_EACH_KIND = 5
 SAVE = '"kind":"save"'
@@ -309,9 +319,9 @@ def test_every_later_command_works(recorded: Recording, tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 def test_real_command_lines_work(recorded: Recording, tmp_path: Path) -> None:
     states = thinned(list(distinct_states(recorded.crashes())), REAL_COMMANDS)
-    for words, state in zip(itertools.cycle(COMMANDS), states, strict=False):
+    for words, state in zip(itertools.cycle((*COMMANDS, *MORE_COMMANDS)), states, strict=False):
         results = written_out(state, tmp_path / "state")
-        out = ("--out", str(tmp_path / "report")) if words[0] == "report" else ()
+        out = ("--out", str(tmp_path / "out")) if words[0] in ("report", "figures") else ()
         done = ckptbench(*words, *out, "--results", str(results))
         assert is_answer(done.returncode, done.stdout + done.stderr), (state.in_words, words, done)
 

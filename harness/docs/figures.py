@@ -40,6 +40,7 @@ FIGURES = {
     "training": PageFigure("train", "training-resnet50-full-float32-cpu-every-4"),
     "durability": PageFigure("bench", "durability"),
     "determinism": PageFigure("resume", "determinism-resnet50-small-float32-cpu"),
+    "faults": PageFigure("faults", "faults-pytorch-candle-mlp-small-float32-cpu", ("pytorch",)),
     "recovery": PageFigure(
         "recovery", "recovery-pytorch-resnet50-small-float32-cpu-4-ranks", ("pytorch",)
     ),

@@ -190,7 +190,10 @@ def reshard() -> str:
 def struck() -> str:
     """Return the worst verdict of each kind of strike, of every method and store."""
     runs = full_runs("faults")
-    columns = ("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted")
+    columns = (
+        *("method", "steps", "kill", "power loss", "error", "damage", "SIGTERM", "predicted"),
+        *("next save fails", "left behind"),
+    )
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
     return (
         f"{_tried(chosen)}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
@@ -201,10 +204,14 @@ def _tried(chosen: Mapping[str, Sequence[FaultsRow]]) -> str:
     """Return how many struck states have a verdict, and how many saves were really killed."""
     rows = [row for rows in chosen.values() for row in rows]
     states = sum(len(row.struck) for row in rows)
+    directories = sum(row.states or 0 for row in rows)
     kills = sum(row.real_kills or 0 for row in rows)
     predicted = sum(row.as_predicted or 0 for row in rows)
-    killed = f" {predicted} of {kills} real kills left what was predicted." if kills else ""
-    return f"{states:,} struck states of {len(rows)} methods and stores have a verdict.{killed}"
+    return (
+        f"{states:,} struck states of {len(rows)} methods and stores have a verdict. Many leave "
+        f"equal files: {directories:,} directories were loaded. {predicted} of {kills} real kills "
+        "left what was predicted."
+    )
 
 
 def _not_struck(runs: Sequence[ReadRun]) -> str:
@@ -220,7 +227,10 @@ def struck_ranks() -> str:
     runs = full_runs("faults-ranks")
     if not runs:
         return "No reference run of this suite is stored yet."
-    columns = ("method", "kills", "what is left", "the other rank", "raised after")
+    columns = (
+        *("method", "kills", "changes", "what is left", "the other rank", "raised after"),
+        "hung for at least",
+    )
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
     return f"{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
 
@@ -232,9 +242,14 @@ def struck_disks() -> str:
         return "No reference run of this suite is stored yet."
     columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
-    return (
-        f"{_tried(chosen)}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    rows = [row for rows in chosen.values() for row in rows]
+    losses = sum(sum((row.losses_on_disks or {}).values()) for row in rows)
+    left = sum(strike["strike"] in ON_DISK.values() for row in rows for strike in row.struck)
+    tried = (
+        f"{losses:,} power losses were built of the block writes of {len(rows)} methods. Many "
+        f"leave equal files: {left:,} directories have a verdict."
     )
+    return f"{tried}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
 
 
 def ways_back() -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.analysis import tables
+from harness.analysis import tables, text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import table
@@ -60,7 +60,8 @@ def by_framework(chosen: dict[str, list[Any]], columns: Sequence[str] = ()) -> s
         shown = text_table(rows)
         shown.insert(0, "framework", framework)
         parts.append(shown)
-    together = pd.concat(parts)
+    # A framework whose rows say nothing in a column has none of that name.
+    together = pd.concat(parts).fillna(text.NOTHING)
     headings = ["framework", *columns] if columns else list(together.columns)
     return table(headings, together[headings].to_numpy().tolist())
 

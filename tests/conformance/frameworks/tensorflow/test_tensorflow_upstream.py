@@ -7,6 +7,7 @@ from upstream import printed, shown
 
 SCRIPTS = (
     "h5py_drops_a_write_error.py",
+    "keras_backup_goes_on_without_weights.py",
     "keras_backup_lost_when_killed.py",
     "keras_sharded_weights_lose_the_optimizer.py",
 )
