@@ -378,6 +378,9 @@ def killed_rank_in_a_save() -> list[Record]:
     ]
 
 
+_TWELVE_NS = tuple(second * 1_000_000_000 for second in range(20, 80, 5))
+
+
 def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
     """A prediction that a tenth of the time is lost, with an interval of 5 % on each side."""
     lost = tuple(Predicted(variant, 0.1, 0.095, 0.105) for variant in VARIANTS)
@@ -386,17 +389,20 @@ def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
         case,
         0,
         0,
-        detect_ns=(200_000_000,),
-        restart_ns=(5_000_000_000,),
-        restore_ns=(300_000_000,),
+        detect_ns=(200_000_000,) * 12,
+        restart_ns=(5_000_000_000,) * 12,
+        restore_ns=(300_000_000,) * 12,
         step_ns=(400_000_000, 410_000_000),
+        first_stall_ns=(95_000_000,),
+        first_lag_ns=(400_000_000,),
+        first_slowdown_s=(0.02,),
         stall_ns=(90_000_000,),
         lag_ns=(200_000_000,),
         slowdown_s=(0.01,),
         mtbf_ns=30_000_000_000,
         advised_steps=5,
         interval_steps=5,
-        kills_ns=(20_000_000_000, 70_000_000_000),
+        kills_ns=_TWELVE_NS,
         length_ns=100_000_000_000,
         lost=lost,
     )
@@ -404,7 +410,7 @@ def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
 
 
 def goodput(case: str = CASE, **changes: Any) -> GoodputRecord:
-    """A job of 100 s that lost a tenth of them to two kills."""
+    """A job of 100 s that lost a tenth of them to twelve kills."""
     made = GoodputRecord(
         "goodput",
         case,
@@ -414,8 +420,8 @@ def goodput(case: str = CASE, **changes: Any) -> GoodputRecord:
         steps_done=230,
         step_ns=400_000_000,
         wall_ns=100_000_000_000,
-        kills_ns=(20_000_000_000, 70_000_000_000),
-        struck=("a rank", "a rank"),
+        kills_ns=_TWELVE_NS,
+        struck=("a rank",) * 12,
         training_ns=93_000_000_000,
         checkpoints_ns=1_000_000_000,
         detect_ns=400_000_000,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,8 +16,9 @@ from records import failure, goodput, prediction
 from reported import store_run
 
 from harness.analysis.row import Naming
-from harness.experiments.goodput import KILLS, sentences
+from harness.experiments.goodput import KILLS, driver, sentences
 from harness.experiments.goodput import prediction as model
+from harness.experiments.goodput.driver import Cell
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
@@ -29,6 +30,8 @@ from harness.experiments.recovery.events import Event
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.run import store
+from harness.wire.case import Case
+from harness.wire.driving import ExperimentSession
 from harness.wire.records import Record
 
 S = 1_000_000_000
@@ -94,19 +97,40 @@ def test_the_wait_for_the_checkpoint_before_is_no_stall() -> None:
     assert second.complete_ns is None
 
 
+def saving_life() -> Life:
+    """Four checkpoints, a step after each of them: the first and the last ones take longest."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (1, "ready", {}),
+        (1, "restored", {"step": 0}),
+        (2, "done", {"step": 0}),
+    ]
+    at_s = 2.0
+    for number, stall_s in enumerate((3.0, 1.0, 2.0, 9.0), start=1):
+        events += [(at_s, "saving", {"step": number}), (at_s + stall_s, "saved", {"step": number})]
+        events += [(at_s + stall_s + 0.5, "complete", {"step": number})]
+        events += [(at_s + stall_s + 1, "done", {"step": number})]
+        at_s += stall_s + 1
+    return life(segment(*events, ended_s=at_s + 1), 0, round(at_s * S))
+
+
 def test_a_profile_has_the_costs_of_steps_checkpoints_and_ways_back() -> None:
-    found = profile([first_life(), second_life()])
-    assert found.start_s == 5.0
-    assert found.ways_back == (WayBack(0.5, 4.0, 1.0),)
+    found = profile([saving_life(), first_life(), second_life()])
+    assert found.start_s == 4.0
+    assert WayBack(0.5, 4.0, 1.0) in found.ways_back
     assert found.step_s == 1.0
-    assert found.saves == (SaveCost(2.0, 3.0, 1.0),)
+    assert len(found.steps_s) == 3
 
 
-def test_a_profile_without_a_complete_checkpoint_is_too_little() -> None:
-    made = first_life()
-    made.saves = [replace(made.saves[0], complete_ns=None)]
-    with pytest.raises(TooLittle, match="no checkpoint was complete"):
-        profile([made, second_life()])
+def test_the_first_checkpoint_of_a_life_is_apart_and_the_last_one_left_out() -> None:
+    found = profile([saving_life(), second_life()])
+    assert [save.stall_s for save in found.first_saves] == [3.0]
+    assert [save.stall_s for save in found.saves] == [1.0, 2.0]
+    assert {save.lag_s for save in found.saves} == {0.5}
+
+
+def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:
+    with pytest.raises(TooLittle, match="no life had three checkpoints"):
+        profile([first_life(), second_life()])
 
 
 # What kills cost
@@ -153,7 +177,8 @@ def steady(step_s: float = 1.0, lag_s: float = 0.0, slowdown_s: float = 0.0) -> 
     return Profile(
         start_s=5.0,
         ways_back=(WayBack(1.0, 7.0, 2.0),),
-        steps_s=(step_s,) * 5,
+        steps_s=((step_s,) * 5,),
+        first_saves=(SaveCost(2.0, lag_s, slowdown_s),),
         saves=(SaveCost(2.0, lag_s, slowdown_s),),
     )
 
@@ -195,10 +220,29 @@ def test_a_kill_while_the_job_comes_back_begins_that_again() -> None:
 
 
 def test_steps_that_vary_are_worth_their_median() -> None:
-    varying = replace(steady(), steps_s=(1.0, 1.0, 1.0, 1.0, 6.0))
+    varying = replace(steady(), steps_s=((1.0, 1.0, 1.0, 1.0, 6.0),))
     found = model.predict(varying, 8, Kills((), 1000.0), np.random.default_rng(0))
     # On average a step takes 2 s, and 16 of 18 s are training.
-    assert found[0].median == pytest.approx(1 - 16 / 18 / 2, abs=0.15)
+    assert found[0].median == pytest.approx(1 - 16 / 18 / 2, abs=0.01)
+
+
+def test_lives_whose_steps_differ_widen_the_interval_of_a_prediction() -> None:
+    alike = replace(steady(), steps_s=((1.0, 1.0), (1.0, 1.0)))
+    differing = replace(steady(), steps_s=((1.0, 1.0), (2.0, 2.0)))
+    kills = Kills((40.0,), 100.0)
+    narrow, wide = (
+        model.predict(costs, 8, kills, np.random.default_rng(0))[0] for costs in (alike, differing)
+    )
+    assert narrow.low == narrow.high
+    assert wide.low < wide.high
+
+
+def test_a_first_checkpoint_that_costs_more_is_paid_once_in_each_life_that_comes_to_it() -> None:
+    """The end of the second life comes before its first checkpoint."""
+    costs = replace(steady(), first_saves=(SaveCost(7.0, 0.0, 0.0),))
+    found = lost(costs, 8, Kills((95.0,), 110.0))
+    # Start 5 s, 5 s more for the first checkpoint, 8 segments of 10 s, and the kill 5 s later.
+    assert found["whole"] == pytest.approx(1 - (8 * 8 + 5) / 110)
 
 
 def test_the_kills_are_drawn_from_a_seed() -> None:
@@ -246,6 +290,33 @@ def test_a_killer_that_is_told_to_stop_kills_nobody(child: subprocess.Popen[byte
     assert child.poll() is None
 
 
+def test_a_job_that_breaks_without_a_kill_fails_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    item = planned()
+    case = replace(item.case, experiment="goodput", settings={"mtbf": 6, "interval": "advised"})
+    session = SessionOfOne(case, tmp_path)
+    broken = replace(segment(ended_s=time.monotonic() + 1), reason="killed by SIGBUS")
+    monkeypatch.setattr(driver, "run_script", lambda *_: broken)
+    Cell(cast(ExperimentSession, session), case).judge(prediction(), steady())
+    assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+
+
+class SessionOfOne:
+    """What a cell needs of a session whose jobs are not started."""
+
+    def __init__(self, case: Case, scratch: Path) -> None:
+        self.cases = [case]
+        self.scratch = scratch
+        self.slot = 0
+        self.failures: list[str] = []
+
+    def fail(self, case: Case, phase: str, reason: str) -> None:
+        """Note why a case failed, and take it away."""
+        self.failures.append(reason)
+        self.cases.remove(case)
+
+
 # Rows
 
 
@@ -262,7 +333,7 @@ def row_of(tmp_path: Path, *found: Record) -> GoodputRow:
 
 def test_a_row_compares_the_prediction_with_what_was_lost(tmp_path: Path) -> None:
     row = row_of(tmp_path, prediction(), goodput())
-    assert (row.status, row.verdict, row.kills, row.interval_steps) == ("ok", "holds", 2, 5)
+    assert (row.status, row.verdict, row.kills, row.interval_steps) == ("ok", "holds", KILLS, 5)
     assert row.lost == pytest.approx(0.1)
     assert row.ratio is not None
     assert (row.ratio.low, row.ratio.high) == (pytest.approx(0.95), pytest.approx(1.05))
@@ -273,6 +344,12 @@ def test_a_row_compares_the_prediction_with_what_was_lost(tmp_path: Path) -> Non
 def test_a_prediction_does_not_hold_where_its_interval_leaves_the_bounds(tmp_path: Path) -> None:
     # Twice as much was lost.
     assert row_of(tmp_path, prediction(), goodput(steps=200)).verdict == "does not hold"
+
+
+def test_a_prediction_is_not_judged_by_fewer_kills(tmp_path: Path) -> None:
+    row = row_of(tmp_path, prediction(), goodput(kills_ns=(S, 2 * S)))
+    assert row.holds is None
+    assert row.marks == ["2 of 12 kills were made, so its prediction is not judged"]
 
 
 def test_a_case_that_was_predicted_and_not_judged_is_interrupted(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from harness.docs.row_tables import cell, has_result, rows_where, sources
 from harness.experiments.goodput.rows import GoodputRow, is_within
 
 _SUITE = "goodput"
+_CELLS, _MUST_HOLD = 18, 16
 _HEADINGS = (
     "MTBF",
     "interval",
@@ -53,7 +54,15 @@ def _summary(rows: Sequence[GoodputRow]) -> str:
         "slowdown": [row.without_slowdown for row in rows],
     }
     parts = [f"without {term} {_holding(ratios)}" for term, ratios in without.items()]
-    return f"Of {len(rows)} predictions {whole} hold, {', '.join(parts)}."
+    said = f"Of {len(rows)} predictions {whole} hold, {', '.join(parts)}."
+    if len(rows) < _CELLS:
+        return f"{said} The check needs {_CELLS} cells."
+    is_passed = whole >= _MUST_HOLD > _holding(without["recomputation"])
+    verdict = "is passed" if is_passed else "is not passed"
+    return (
+        f"{said} The check {verdict}: {_MUST_HOLD} of {_CELLS} must hold, and fewer without "
+        "recomputation."
+    )
 
 
 def _holding(ratios: Sequence[Estimate | None]) -> int:

@@ -22,7 +22,8 @@ from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
 _PROFILED_STEPS = 8  # from one checkpoint to the next, before the prediction
-_STEPS_TO_KILL = 6  # after a checkpoint
+_PROFILED_SAVES = 4  # of each life, of which the first and the last are not like the others
+_STEPS_TO_KILL = 6  # after the last of these
 _MOST_LIVES = 4 * KILLS
 
 
@@ -72,11 +73,11 @@ class Cell:
         self.judge(stored, costs)
 
     def lives_that_tell(self) -> list[Life]:
-        """Train from start to start, with a kill soon after each checkpoint."""
+        """Train from start to start, with a kill after some checkpoints."""
         self.remove_checkpoints()
         kills = []
         for number in range(KILLS):
-            step = (number + 1) * _PROFILED_STEPS + _STEPS_TO_KILL
+            step = (number + 1) * _PROFILED_SAVES * _PROFILED_STEPS + _STEPS_TO_KILL
             kills.append(Kill(step, "before", number % self.case.world))
         script = self.script(_PROFILED_STEPS, steps=kills[-1].step + _STEPS_TO_KILL)
         lives: list[Life] = []
@@ -105,7 +106,10 @@ class Cell:
             detect_ns=_ns([each.detect_s for each in costs.ways_back]),
             restart_ns=_ns([each.restart_s for each in costs.ways_back]),
             restore_ns=_ns([each.restore_s for each in costs.ways_back]),
-            step_ns=_ns(costs.steps_s),
+            step_ns=_ns(costs.all_steps_s),
+            first_stall_ns=_ns([save.stall_s for save in costs.first_saves]),
+            first_lag_ns=_ns([save.lag_s for save in costs.first_saves]),
+            first_slowdown_s=tuple(save.slowdown_s for save in costs.first_saves),
             stall_ns=_ns([save.stall_s for save in costs.saves]),
             lag_ns=_ns([save.lag_s for save in costs.saves]),
             slowdown_s=tuple(save.slowdown_s for save in costs.saves),
@@ -135,6 +139,10 @@ class Cell:
                 lives.append(life(segment, launched_ns, _last_ns(struck)))
                 if not segment.reason:
                     break
+                if not struck:
+                    broken = f"the job broke, and nobody had killed a rank: {segment.reason}"
+                    self.session.fail(self.case, "train", broken)
+                    return
         if segment.reason:
             self.session.fail(self.case, "train", f"the job never came back: {segment.reason}")
             return

@@ -1,13 +1,14 @@
 """The predicted share of lost time, for kills at given instants.
 
-Each of many draws takes a way back for each kill from those that were seen, and resamples steps and
-checkpoints. The percentiles over the draws are the interval of the prediction.
+Each of many draws takes a way back for each kill from those that were seen, and resamples
+checkpoints, and lives with their steps, because steps of one life are alike. The percentiles over
+the draws are the interval of the prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ def advised_steps(profile: Profile, mtbf_s: float) -> int:
     """Return the number of steps between two checkpoints that `ckptbench advise` would choose."""
     cost = _mean_cost(profile.saves)
     costs = Costs(cost.stall_s + max(0.0, cost.slowdown_s), cost.lag_s)
-    return max(1, round(policies.bounded_s(costs, mtbf_s) / float(np.mean(profile.steps_s))))
+    return max(1, round(policies.bounded_s(costs, mtbf_s) / float(np.mean(profile.all_steps_s))))
 
 
 def drawn_kills(count: int, mtbf_s: float, rng: np.random.Generator) -> Kills:
@@ -65,27 +66,49 @@ def _losses(
     profile: Profile, interval_steps: int, kills: Kills, rng: np.random.Generator
 ) -> list[float]:
     """Return the lost share by each of the `VARIANTS` in one draw."""
-    steps_s = rng.choice(profile.steps_s, len(profile.steps_s))
+    lives = rng.integers(len(profile.steps_s), size=len(profile.steps_s))
+    steps_s = np.concatenate([profile.steps_s[index] for index in lives])
     # Steps are skewed. They take their mean, and an undisturbed one is their median.
     mean_s = float(np.mean(steps_s))
     jitter = float(np.median(steps_s)) / mean_s
-    picked = rng.integers(len(profile.saves), size=len(profile.saves))
-    cost = _mean_cost([profile.saves[index] for index in picked])
+    first = _resampled(profile.first_saves, rng)
+    cost = _resampled(profile.saves, rng)
     interval_s = interval_steps * mean_s
     found = _interruptions(profile, kills, rng)
 
-    def kept(lag_s: float, slowdown_s: float) -> float:
-        costs = _costs(SaveCost(cost.stall_s, lag_s, slowdown_s), interval_s)
-        return float(replay.effective_shares(found, [costs], np.array([[interval_s]]))[0, 0])
+    def kept(without: Mapping[str, float], undoes: bool = True) -> float:
+        costs = _costs(replace(cost, **without), interval_s)
+        of_first = _costs(replace(first, **without), interval_s)
+        more_s = max(0.0, of_first.training_s - costs.training_s)
+        delayed = _with_first_saves(found, interval_s, more_s)
+        if not undoes:
+            return _alive_share(delayed) * interval_s / (interval_s + costs.training_s)
+        shares = replay.effective_shares(delayed, [costs], np.array([[interval_s]]))
+        return float(shares[0, 0])
 
-    segment_s = interval_s + _costs(cost, interval_s).training_s
     shares = [
-        kept(cost.lag_s, cost.slowdown_s),
-        _alive_share(found) * interval_s / segment_s,
-        kept(0.0, cost.slowdown_s),
-        kept(cost.lag_s, 0.0),
+        kept({}),
+        kept({}, undoes=False),
+        kept({"lag_s": 0.0}),
+        kept({"slowdown_s": 0.0}),
     ]
     return [1.0 - jitter * share for share in shares]
+
+
+def _resampled(saves: Sequence[SaveCost], rng: np.random.Generator) -> SaveCost:
+    """Return the mean cost of checkpoints that are drawn from those that were seen."""
+    picked = rng.integers(len(saves), size=len(saves))
+    return _mean_cost([saves[index] for index in picked])
+
+
+def _with_first_saves(found: Interruptions, interval_s: float, more_s: float) -> Interruptions:
+    """Return the kills where each life that comes to a checkpoint pays more for its first one.
+
+    The replay knows one cost of all checkpoints. So the rest is added to the way back.
+    """
+    ends_s = np.append(found.at_s[1:], found.length_s)
+    saves = ends_s - found.at_s - found.wait_s > interval_s
+    return Interruptions(found.at_s, found.wait_s + more_s * saves, found.length_s)
 
 
 def _costs(cost: SaveCost, interval_s: float) -> Costs:

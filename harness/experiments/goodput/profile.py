@@ -39,18 +39,26 @@ class SaveCost:
 class Profile:
     """The costs of one case, before the kills that judge the prediction.
 
-    `start_s` is the time of the first start, which has no state to restore.
+    `start_s` is the time of a start without a state to restore. `steps_s` are the undisturbed steps
+    of each life. The first checkpoint of a process may cost more than the others, because it makes
+    its buffers, or starts its helpers.
     """
 
     start_s: float
     ways_back: tuple[WayBack, ...]
-    steps_s: tuple[float, ...]  # the undisturbed ones
-    saves: tuple[SaveCost, ...]
+    steps_s: tuple[tuple[float, ...], ...]
+    first_saves: tuple[SaveCost, ...]
+    saves: tuple[SaveCost, ...]  # those between the first and the last one of a life
+
+    @property
+    def all_steps_s(self) -> list[float]:
+        """The undisturbed steps of all lives."""
+        return [seconds for life_s in self.steps_s for seconds in life_s]
 
     @property
     def step_s(self) -> float:
         """The median undisturbed step."""
-        return statistics.median(self.steps_s)
+        return statistics.median(self.all_steps_s)
 
     @property
     def recovery_s(self) -> float:
@@ -63,21 +71,33 @@ class TooLittle(Exception):
 
 
 def profile(lives: Sequence[Life]) -> Profile:
-    """Return the costs that some lives tell. Raises TooLittle where they tell none of some kind."""
-    first = lives[0]
-    undisturbed = undisturbed_s(lives)
+    """Return the costs that some lives tell. Raises TooLittle where they tell none of some kind.
+
+    The last checkpoint of a life is left out. The kill after it would leave out those that take
+    long.
+    """
+    steps_s = [tuple(undisturbed_s([each])) for each in lives]
+    undisturbed = [seconds for life_s in steps_s for seconds in life_s]
     if not undisturbed:
         raise TooLittle("no step was undisturbed, because a checkpoint takes longer than 8 steps")
     mean_s = statistics.mean(undisturbed)
-    saves = [_cost(save, each, mean_s) for each in lives for save in each.saves if _is_whole(save)]
+    costs = [[_cost(save, each, mean_s) for save in each.saves[:-1]] for each in lives]
+    first_saves = [of_life[0] for of_life in costs if of_life]
+    saves = [cost for of_life in costs for cost in of_life[1:]]
     if not saves:
-        raise TooLittle("no checkpoint was complete before the kill after it")
+        raise TooLittle("no life had three checkpoints before its kill")
     pairs = zip(lives, lives[1:], strict=False)
     ways_back = [back for before, after in pairs if (back := way_back(before, after))]
-    if first.restored_ns is None or not ways_back:
+    if not ways_back:
         raise TooLittle("the job never came back after a kill")
-    start_s = (first.restored_ns - first.launched_ns) / 1e9
-    return Profile(start_s, tuple(ways_back), tuple(undisturbed), tuple(saves))
+    starts_s = [(each.ready_ns - each.launched_ns) / 1e9 for each in lives if each.ready_ns]
+    return Profile(
+        statistics.median(starts_s),
+        tuple(ways_back),
+        tuple(filter(None, steps_s)),
+        tuple(first_saves),
+        tuple(saves),
+    )
 
 
 def undisturbed_s(lives: Sequence[Life]) -> list[float]:
@@ -94,10 +114,6 @@ def way_back(before: Life, after: Life) -> WayBack | None:
         (after.ready_ns - before.ended_ns) / 1e9,
         (after.restored_ns - after.ready_ns) / 1e9,
     )
-
-
-def _is_whole(save: Save) -> bool:
-    return save.complete_ns is not None
 
 
 def _cost(save: Save, of_life: Life, mean_s: float) -> SaveCost:

@@ -28,7 +28,8 @@ class Predicted:
 class PredictionRecord(Record):
     """The prediction of a case, which is stored before the kills that judge it.
 
-    There is one cost for each kill, step or checkpoint that was seen. A slowdown is in seconds, and
+    There is one cost for each kill, step or checkpoint that was seen. The first checkpoint of each
+    process is apart, because it may cost more than the others. A slowdown is in seconds, and
     below 0 where the steps beside a checkpoint happened to be shorter than others. `kills_ns`
     are the instants at which ranks are to be killed, and `length_ns` the end, from the first start.
     `advised_steps` is the advised interval, and `interval_steps` the one of the case.
@@ -42,6 +43,9 @@ class PredictionRecord(Record):
     restart_ns: tuple[int, ...]
     restore_ns: tuple[int, ...]
     step_ns: tuple[int, ...]  # of undisturbed steps
+    first_stall_ns: tuple[int, ...]
+    first_lag_ns: tuple[int, ...]
+    first_slowdown_s: tuple[float, ...]
     stall_ns: tuple[int, ...]
     lag_ns: tuple[int, ...]
     slowdown_s: tuple[float, ...]

@@ -10,7 +10,7 @@ from harness.analysis.columns import column, identity_column
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity
 from harness.analysis.statistics import Estimate
-from harness.experiments.goodput import LARGEST_RATIO, LEAST_RATIO
+from harness.experiments.goodput import KILLS, LARGEST_RATIO, LEAST_RATIO
 from harness.experiments.goodput.records import (
     PARTS,
     GoodputRecord,
@@ -84,7 +84,7 @@ class GoodputRow(Row):
         "the share until the processes were there again", heading="restart", text=_share("restart")
     )
     restore: float | None = column(
-        "the share until every rank had its values back", heading="restore", text=_share("restore")
+        "the share until rank 0 had its values back", heading="restore", text=_share("restore")
     )
     predicted: Estimate | None = column("the predicted share of lost time, before the kills")
     ratio: Estimate | None = column(
@@ -158,7 +158,11 @@ def _row(item: Wanted, records: RunRecords) -> GoodputRow:
         if variant.variant == "whole":
             row.predicted = lost
         setattr(row, _RATIOS[variant.variant], _over(lost, measured.lost))
-    row.holds = row.ratio is not None and is_within(row.ratio)
+    fewest = min(len(measured.kills_ns), len(predicted.detect_ns))
+    if fewest < KILLS:
+        row.marks.append(f"{fewest} of {KILLS} kills were made, so its prediction is not judged")
+    else:
+        row.holds = row.ratio is not None and is_within(row.ratio)
     return row
 
 
