@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +50,74 @@ def test_no_interval_is_better_than_the_oracle(ratio: float) -> None:
     best = expected.effective_share(costs, best_s, HOUR)
     for factor in (0.5, 0.9, 0.99, 1.01, 1.1, 2.0):
         assert expected.effective_share(costs, factor * best_s, HOUR) < best
+
+
+@pytest.mark.parametrize("ratio", [1e-30, 1e-9, 0.99e-6, 1.01e-6, 0.1, 3.0])
+def test_the_oracle_solves_its_equation(ratio: float) -> None:
+    """With x = tau / MTBF it is x + log(1 - x) = -ratio, or the sum of its powers in x."""
+    share = policies.oracle_s(ratio, 1.0)
+    powers = sum(share**power / power for power in range(2, 4000))
+    assert powers == pytest.approx(ratio, rel=1e-9)
+
+
+def test_the_oracle_is_youngs_interval_where_a_checkpoint_costs_next_to_nothing() -> None:
+    for cost_s in (0.0, 1e-25, 1e-20, 1e-12):
+        assert policies.oracle_s(cost_s, HOUR) == pytest.approx(policies.young_s(cost_s, HOUR))
+
+
+def test_the_oracle_is_the_mtbf_where_a_checkpoint_takes_for_ever() -> None:
+    assert policies.oracle_s(1e9, 1.0) == 1.0
+
+
+COST = "training_s is .*; a cost is a number of seconds from 0"
+MTBF = "an MTBF of .* s is not a finite time above 0"
+BUDGET = "a budget of .* is not a share between 0 and 1"
+
+
+@pytest.mark.parametrize("formula", policies.FORMULAS.values(), ids=policies.FORMULAS)
+@pytest.mark.parametrize(
+    ("cost_s", "mtbf_s", "message"),
+    [
+        (-1.0, 100.0, COST),
+        (math.nan, 100.0, COST),
+        (1.0, -5.0, MTBF),
+        (1.0, 0.0, MTBF),
+        (1.0, math.inf, MTBF),
+    ],
+)
+def test_a_formula_refuses_wrong_values(
+    formula: Callable[[float, float], float], cost_s: float, mtbf_s: float, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        formula(cost_s, mtbf_s)
+
+
+@pytest.mark.parametrize("budget", [0.0, -0.1, 1.0, math.nan])
+def test_a_budget_is_a_share(budget: float) -> None:
+    with pytest.raises(ValueError, match=BUDGET):
+        policies.bounded_s(COSTS, HOUR, budget=budget)
+    with pytest.raises(ValueError, match=BUDGET):
+        policies.CheckFreq(COSTS, budget)
+
+
+def test_an_unknown_policy_is_told_the_known_ones() -> None:
+    with pytest.raises(
+        ValueError, match="unknown policy 'yung'; choose one of oracle, young, daly"
+    ):
+        policies.bounded_s(COSTS, HOUR, formula="yung")
+
+
+def test_levels_need_a_cost_and_a_rate_each() -> None:
+    with pytest.raises(ValueError, match="2 costs and 1 rates"):
+        policies.levels_s([1.0, 2.0], [0.1])
+    with pytest.raises(ValueError, match="a rate of 0.0 is not a finite number above 0"):
+        policies.levels_s([1.0], [0.0])
+
+
+@pytest.mark.parametrize("interval_s", [0.0, -1.0, math.inf, math.nan])
+def test_an_interval_is_a_finite_time(interval_s: float) -> None:
+    with pytest.raises(ValueError, match="an interval of .* s is not a finite time above 0"):
+        policies.Every(interval_s)
 
 
 @pytest.mark.parametrize(("ratio", "points"), [(0.05, 0.5), (0.15, 0.5), (0.5, 1.5)])
@@ -309,9 +382,34 @@ def test_steps_that_vary_by_themselves_do_not_lengthen_the_interval_without_end(
     assert np.median(intervals_s) < 4 * policies.oracle_s(1.0, 10 * HOUR)
 
 
+def test_two_saves_without_a_step_between_are_paid_for() -> None:
+    loop = Loop(budget=0.1)
+    loop.train(5, stall_s=1.0)
+    with loop.pacer.saving():
+        loop.now_s += 1.0
+    with loop.pacer.saving():
+        loop.now_s += 1.0
+    assert loop.pacer.interval_s >= 20.0
+    loop.train(3, stall_s=1.0)
+
+
+def test_a_save_that_costs_nothing_leaves_an_interval() -> None:
+    loop = Loop(budget=0.1)
+    loop.train(3, stall_s=1e-18)
+    assert math.isfinite(loop.pacer.interval_s)
+
+
+def test_a_training_script_needs_the_standard_library_alone() -> None:
+    """An environment of a framework may lack scipy and numpy. `-S` leaves out all packages."""
+    root = str(Path(__file__).resolve().parents[1])
+    script = "from harness.intervals.adaptive import Adaptive; Adaptive(mtbf_s=60)"
+    command = [sys.executable, "-S", "-c", script]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": root}, cwd="/", check=True)
+
+
 @pytest.mark.parametrize(
     ("mtbf_s", "budget", "message"),
-    [(0.0, 0.1, "an MTBF of 0.0 s is not above 0"), (1.0, 1.5, "not a share between 0 and 1")],
+    [(0.0, 0.1, MTBF), (math.inf, 0.1, MTBF), (math.nan, 0.1, MTBF), (1.0, 1.5, BUDGET)],
 )
 def test_wrong_values_are_refused(mtbf_s: float, budget: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):

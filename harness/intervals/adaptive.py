@@ -8,6 +8,8 @@ Three lines in a training loop:
         if pacer.checkpoint_now():
             with pacer.saving():
                 save(state)
+
+It needs the standard library alone, because environments of frameworks may lack scipy and numpy.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness.intervals.policies import oracle_s
+from harness.intervals.values import require_budget, require_positive
 
 _INTERVALS = 20  # over any so many intervals, the cost keeps to the budget
 
@@ -39,12 +42,10 @@ class Adaptive:
     ) -> None:
         """Take the mean seconds between failures of the job, and the share that saves may cost.
 
-        Raises ValueError unless the time is above 0, and the budget a share between 0 and 1.
+        Raises ValueError unless the time is finite and above 0, and the budget between 0 and 1.
         """
-        if not mtbf_s > 0:
-            raise ValueError(f"an MTBF of {mtbf_s} s is not above 0")
-        if not 0 < budget < 1:
-            raise ValueError(f"a budget of {budget} is not a share between 0 and 1")
+        require_positive("an MTBF", mtbf_s)
+        require_budget(budget)
         self._mtbf_s = mtbf_s
         self._budget = budget
         self._clock = clock
@@ -87,6 +88,9 @@ class Adaptive:
     def _slowdown_s(self) -> float:
         """Return by how much the first half of the steps was slower than the second."""
         half = len(self._steps_s) // 2
+        if half == 0:
+            # A script may save twice in a row, without a step between.
+            return 0.0
         first, second = self._steps_s[:half], self._steps_s[half:]
         return max(0.0, sum(first) - half * sum(second) / len(second))
 

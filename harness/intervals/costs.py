@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from harness.intervals.values import require_cost
+
 
 @dataclass(frozen=True)
 class Costs:
@@ -23,9 +25,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"{field.name} is {value}; a cost is a number of seconds from 0")
+            require_cost(field.name, getattr(self, field.name))
 
     @property
     def recovery_s(self) -> float:
