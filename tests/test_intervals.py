@@ -288,6 +288,68 @@ def test_more_nodes_than_a_trace_has_are_copies_at_other_instants() -> None:
     assert found.node.max() >= 512
 
 
+def broken_at_the_start(nodes: int, **repaired_s: float) -> NodeFailures:
+    """Nodes that never fail, some of which are broken at the start: node1=50.0."""
+    empty = np.array([])
+    under_repair = {int(name.removeprefix("node")): at_s for name, at_s in repaired_s.items()}
+    none = empty.astype(int)
+    return NodeFailures(nodes, 1000.0, empty, none, empty, empty.astype(bool), under_repair)
+
+
+def test_a_repair_that_goes_on_at_the_start_of_a_choice_is_part_of_it() -> None:
+    """One node fails once, and its repair takes half of the ring."""
+    trace = at(300, length_s=1000.0, repair_s=500.0)
+    rng = np.random.default_rng(4)
+    found = [failures.chosen(trace, 1, rng) for _ in range(400)]
+    broken = [each for each in found if each.under_repair]
+    assert len(broken) == pytest.approx(200, abs=40)
+    for each in broken:
+        # The ring begins while the repair goes on, so the failure itself comes at its end.
+        assert each.under_repair[0] == pytest.approx(each.at_s[0] + 500.0 - 1000.0)
+
+
+def test_a_share_of_the_nodes_of_a_trace_is_under_repair_at_the_start() -> None:
+    trace = failures.trace("gpu-400")
+    rng = np.random.default_rng(3)
+    counts = [len(failures.chosen(trace, 400, rng).under_repair) for _ in range(200)]
+    repairs_s = trace.repair_s[trace.interrupts].sum()
+    # Repairs of one node overlap now and then, and count once.
+    assert 0.7 < np.mean(counts) / (repairs_s / trace.length_s) <= 1.05
+
+
+def test_a_stress_test_at_the_start_keeps_no_job_from_it() -> None:
+    trace = at(300, repair_s=1e9)
+    trace.interrupts[:] = False
+    assert not failures.chosen(trace, 1, np.random.default_rng(0)).under_repair
+
+
+def test_a_job_that_lacks_nodes_at_the_start_waits_for_the_first_repairs() -> None:
+    nodes = broken_at_the_start(4, node0=50.0, node2=20.0, node3=400.0)
+    assert [replay.interruptions(nodes, needed).begin_s for needed in (1, 2, 3, 4)] == [
+        0.0,
+        20.0,
+        50.0,
+        400.0,
+    ]
+    costs = Costs(training_s=10, restart_s=50)
+    # Its first start is no recovery.
+    assert replayed(nodes, costs, 90.0, needed=4) == pytest.approx(6 * 90 / 1000)
+
+
+def test_a_node_that_is_broken_at_the_start_becomes_a_spare_when_it_is_repaired() -> None:
+    nodes = NodeFailures(
+        2,
+        1000.0,
+        np.array([100.0, 300.0]),
+        np.array([0, 1]),
+        np.array([1e9, 1e9]),
+        np.ones(2, dtype=bool),
+        {1: 150.0},
+    )
+    found = replay.interruptions(nodes, needed=1)
+    assert (found.at_s.tolist(), found.wait_s[0]) == ([100, 300], 50)
+
+
 def test_the_halves_of_a_trace_have_all_of_it() -> None:
     trace = failures.trace("lanl-18")
     first, second = failures.halves(trace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -128,6 +130,15 @@ def test_a_repaired_node_comes_back_by_a_planned_start() -> None:
     with_one_s = 2 * 90
     with_both_s = 4 * 90 + 50
     assert shrunk(found, 2) == pytest.approx((2 * 90 + with_one_s / 2 + with_both_s) / 1000)
+
+
+def test_a_job_begins_with_fewer_nodes_where_one_is_broken_at_the_start() -> None:
+    """It is back at 500 s, as in the test above."""
+    none = nodes_of((0.0, 0, 0.0), nodes=2, length_s=1000.0)
+    none.interrupts[:] = False
+    found = replace(none, under_repair={1: 500.0})
+    # Saving and starting take 10 + 40 s, and then four segments fit, and a half.
+    assert shrunk(found, 2) == pytest.approx((5 * 90 / 2 + 4 * 90 + 50) / 1000)
 
 
 def test_a_spare_keeps_the_job_from_shrinking() -> None:

@@ -35,9 +35,9 @@ def changes(failures: NodeFailures, needed: int) -> Iterator[Change]:
     The nodes beyond the needed ones are spares, and take the places of broken ones. So the job
     shrinks only where no spare is left.
     """
-    working = set(range(needed))
-    idle = set(range(needed, failures.nodes))
-    broken: list[tuple[float, int]] = []
+    working = set(failures.healthy[:needed])
+    idle = set(failures.healthy[needed:])
+    broken = failures.repairs()
     events = zip(
         failures.at_s.tolist(),
         failures.node.tolist(),
@@ -73,7 +73,7 @@ def effective_shares(
     segment_s = intervals_s + training_s
     kept_s = np.zeros(segment_s.shape)
     begin_s = np.zeros(segment_s.shape)
-    speed = 1.0
+    speed = min(needed, len(failures.healthy)) / needed
     for change in changes(failures, needed):
         alive_s = np.maximum(change.at_s - begin_s, 0.0)
         if change.is_failure:

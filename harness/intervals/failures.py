@@ -8,7 +8,9 @@ nodes at random from the whole system, and begins at a random instant.
 from __future__ import annotations
 
 import csv
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,8 @@ class NodeFailures:
     """Failures of `nodes` nodes over `length_s` seconds, in the order of time.
 
     The arrays have one element for each failure: its instant, its node, the seconds of its repair,
-    and whether it interrupts a job that runs there.
+    and whether it interrupts a job that runs there. `under_repair` has the nodes that are broken at
+    the start, with the instants at which they come back.
     """
 
     nodes: int
@@ -39,6 +42,16 @@ class NodeFailures:
     node: NDArray[np.int64]
     repair_s: NDArray[np.float64]
     interrupts: NDArray[np.bool_]
+    under_repair: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def healthy(self) -> list[int]:
+        """The nodes that are not under repair at the start."""
+        return [node for node in range(self.nodes) if node not in self.under_repair]
+
+    def repairs(self) -> list[tuple[float, int]]:
+        """Return when which node comes back that is broken at the start, the first one first."""
+        return sorted((at_s, node) for node, at_s in self.under_repair.items())
 
     @property
     def rate_per_node_s(self) -> float:
@@ -122,37 +135,48 @@ def chosen(
 ) -> NodeFailures:
     """Return the failures of a random choice of nodes, from a random instant on.
 
-    The trace is a ring, so that every instant has as much after it. Nodes beyond those of the trace
-    are superposed copies of it at other instants, which lose its bursts. Such a result is
-    extrapolated.
+    The trace is a ring, so that every instant has as much after it. A node whose repair goes on at
+    that instant is under repair at the start, unless its failure interrupts nothing. Nodes beyond
+    those of the trace are superposed copies of it at other instants, which lose its bursts. Such a
+    result is extrapolated.
     """
     copies = -(-nodes // failures.nodes)
     parts = []
     for copy in range(copies):
-        wanted = min(failures.nodes, nodes - copy * failures.nodes)
-        parts.append(_one_copy(failures, wanted, copy * failures.nodes, rng))
-    at_s, node, repair_s, interrupts = (
-        np.concatenate(arrays) for arrays in zip(*parts, strict=True)
-    )
+        first_node = copy * failures.nodes
+        wanted = min(failures.nodes, nodes - first_node)
+        parts.append(_one_copy(failures, wanted, first_node, rng))
+    at_s = np.concatenate([part.at_s for part in parts])
+    node = np.concatenate([part.node for part in parts])
+    repair_s = np.concatenate([part.repair_s for part in parts])
+    interrupts = np.concatenate([part.interrupts for part in parts])
+    under_repair = dict(ChainMap(*(dict(part.under_repair) for part in parts)))
     order = np.argsort(at_s, kind="stable")
     end_s = failures.length_s if length_s is None else min(length_s, failures.length_s)
     order = order[at_s[order] < end_s]
-    return NodeFailures(nodes, end_s, at_s[order], node[order], repair_s[order], interrupts[order])
+    return NodeFailures(
+        nodes, end_s, at_s[order], node[order], repair_s[order], interrupts[order], under_repair
+    )
 
 
 def _one_copy(
     failures: NodeFailures, wanted: int, first_node: int, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+) -> NodeFailures:
+    """Return the failures of so many random nodes of a trace, numbered from the first one on."""
     renamed = rng.permutation(failures.nodes)[failures.node]
     inside = renamed < wanted
     start_s = rng.uniform(0.0, failures.length_s)
     at_s = (failures.at_s[inside] - start_s) % failures.length_s
-    return (
-        at_s,
-        renamed[inside] + first_node,
-        failures.repair_s[inside],
-        failures.interrupts[inside],
-    )
+    node = renamed[inside] + first_node
+    repair_s = failures.repair_s[inside]
+    interrupts = failures.interrupts[inside]
+    # The trace is a ring, so its last failures are also those shortly before the start.
+    left_s = at_s + repair_s - failures.length_s
+    under_repair: dict[int, float] = {}
+    for each in np.flatnonzero(interrupts & (left_s > 0.0)):
+        number = int(node[each])
+        under_repair[number] = max(float(left_s[each]), under_repair.get(number, 0.0))
+    return NodeFailures(wanted, failures.length_s, at_s, node, repair_s, interrupts, under_repair)
 
 
 def _renewals(

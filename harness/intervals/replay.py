@@ -25,22 +25,30 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Interruptions:
-    """The interruptions of a job: their instants, and the seconds that it waits for a node."""
+    """The interruptions of a job: their instants, and the seconds that it waits for a node.
+
+    It begins at `begin_s`, once it has all its nodes.
+    """
 
     at_s: Floats
     wait_s: Floats
     length_s: float
+    begin_s: float = 0.0
 
 
 def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
     """Return when a job that needs so many of the nodes is interrupted, and how long it waits.
 
     The nodes beyond the needed ones are spares. A spare that fails interrupts nothing. Failures of
-    one instant are one interruption. A repaired node becomes a spare.
+    one instant are one interruption. A repaired node becomes a spare. A job that lacks nodes at the
+    start waits for the first repairs.
     """
-    used = set(range(needed))
-    spares = set(range(needed, failures.nodes))
-    broken: list[tuple[float, int]] = []
+    broken = failures.repairs()
+    missing = max(0, needed - len(failures.healthy))
+    first = [*failures.healthy, *(node for _, node in broken[:missing])]
+    used, spares = set(first[:needed]), set(first[needed:])
+    begin_s = broken[missing - 1][0] if missing else 0.0
+    broken = broken[missing:]  # sorted, so a heap
     at_s: list[float] = []
     wait_s: list[float] = []
     events = zip(
@@ -50,7 +58,7 @@ def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
         failures.interrupts.tolist(),
         strict=True,
     )
-    ready_s = 0.0
+    ready_s = begin_s
     for now_s, node, repair_s, interrupts in events:
         while broken and broken[0][0] <= now_s:
             spares.add(heapq.heappop(broken)[1])
@@ -75,7 +83,7 @@ def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
         else:
             at_s.append(now_s)
             wait_s.append(max(0.0, ready_s - now_s))
-    return Interruptions(np.array(at_s), np.array(wait_s), failures.length_s)
+    return Interruptions(np.array(at_s), np.array(wait_s), failures.length_s, begin_s)
 
 
 def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: Floats) -> Floats:
@@ -89,7 +97,7 @@ def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: 
     segment_s = intervals_s + training_s
     kept_s = np.zeros(segment_s.shape)
     # The instant at which the present life of the job begins: it has recovered until then.
-    begin_s = np.zeros(segment_s.shape)
+    begin_s = np.full(segment_s.shape, found.begin_s)
     for now_s, wait_s in zip(found.at_s.tolist(), found.wait_s.tolist(), strict=True):
         alive_s = now_s - begin_s
         durable = np.floor((alive_s - lag_s) / segment_s)
