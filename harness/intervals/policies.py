@@ -159,14 +159,15 @@ def levels_s(training_s: Sequence[float], rates_per_s: Sequence[float]) -> list[
 
 
 CHECKFREQ_BUDGET = 0.035
+"""The budget of CheckFreq's paper. Its code has 0.05 as default."""
 
 
 class CheckFreq(Policy):
-    """An interval from measured costs alone: the shortest one that keeps to a budget.
+    """CheckFreq's interval where the costs are known and stay: the shortest within a budget.
 
-    It profiles steps and saves, and knows no failure rate. Source: Mohan, Phanishayee, Chidambaram,
-    "CheckFreq: frequent, fine-grained DNN checkpointing", FAST 2021. The paper reports 3.5 %, and
-    its code has 5 % as default.
+    It knows no failure rate. `checkfreq` has the policy that measures the costs itself. Source:
+    Mohan, Phanishayee, Chidambaram, "CheckFreq: frequent, fine-grained DNN checkpointing", FAST
+    2021.
     """
 
     def __init__(self, costs: Costs, budget: float = CHECKFREQ_BUDGET) -> None:
