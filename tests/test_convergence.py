@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from harness.intervals import policies, stopped
-from harness.intervals.convergence import Coci, EndedByFailure, LossCurve, fitted
+from harness.intervals.convergence import Coci, EndedByFailure, FittedCoci, LossCurve, fitted
 from harness.intervals.costs import Costs
 from harness.intervals.policies import Every, Policy
 from harness.intervals.stopped import Job
@@ -67,6 +68,73 @@ def test_the_drop_of_coci_has_the_unit_of_a_time() -> None:
     in_hours = Coci(CURVE, COST_S, 6 * HOUR, unit_s=HOUR)
     assert in_minutes.drop == pytest.approx(60 * in_hours.drop)
     assert len(saves(in_minutes)) <= 1 < len(saves(in_hours))
+
+
+def noisy(curve: LossCurve, seed: int = 1) -> Callable[[float], float]:
+    rng = np.random.default_rng(seed)
+    return lambda trained_s: curve.at(trained_s) * rng.uniform(0.995, 1.005)
+
+
+def test_coci_that_fits_while_it_trains_comes_near_the_one_that_knows_the_curve() -> None:
+    policy = FittedCoci(noisy(CURVE), COST_S, 6 * HOUR, unit_s=HOUR, first=100, later=500)
+    fitted_s = saves(policy)
+    known_s = saves(Coci(CURVE, COST_S, 6 * HOUR, unit_s=HOUR))
+    assert len(fitted_s) == pytest.approx(len(known_s), rel=0.15)
+    # Nothing is known of the loss until the first fit, after 100 steps of 10 s.
+    assert fitted_s[0] > 1000.0 > known_s[0]
+
+
+def test_a_fit_follows_a_loss_that_begins_to_fall_faster() -> None:
+    """The losses until then are no part of the new fit."""
+    faster = LossCurve(4 * CURVE.slope, CURVE.offset - 3 * CURVE.slope * HOUR)
+
+    def loss_at(trained_s: float) -> float:
+        return (CURVE if trained_s < HOUR else faster).at(trained_s)
+
+    policy = FittedCoci(loss_at, COST_S, 6 * HOUR, unit_s=HOUR, first=100, later=260)
+    stopped.schedule(policy, 0.9 * HOUR, step_s=10.0)
+    assert policy.coci is not None
+    assert policy.coci.curve.slope == pytest.approx(CURVE.slope)
+    policy = FittedCoci(loss_at, COST_S, 6 * HOUR, unit_s=HOUR, first=100, later=260)
+    stopped.schedule(policy, 4 * HOUR, step_s=10.0)
+    assert policy.coci is not None
+    assert policy.coci.curve.slope == pytest.approx(faster.slope, rel=0.1)
+
+
+def test_the_threshold_of_a_new_curve_has_the_unit_of_a_rate() -> None:
+    """A slope of 0.5 an hour is 0.008 a minute, and a change of 0.1 a minute is twelve times it."""
+
+    def loss_at(trained_s: float) -> float:
+        return 2.0 * CURVE.at(trained_s) if trained_s < 1000.0 else 1.9 * CURVE.at(trained_s)
+
+    curves = []
+    for unit_s in (60.0, HOUR):
+        policy = FittedCoci(loss_at, COST_S, 6 * HOUR, unit_s=unit_s, first=50, later=100)
+        stopped.schedule(policy, 1600.0, step_s=10.0)
+        assert policy.coci is not None
+        curves.append(policy.coci.curve.slope)
+    in_minutes, in_hours = curves
+    assert in_minutes == pytest.approx(CURVE.slope)
+    assert in_hours != pytest.approx(CURVE.slope, rel=0.1)
+
+
+def test_a_loss_that_does_not_fall_gets_no_checkpoint_from_coci() -> None:
+    for loss_at in (lambda trained_s: 1.0 + trained_s, lambda _: -1.0):
+        policy = FittedCoci(loss_at, COST_S, 6 * HOUR)
+        assert len(stopped.schedule(policy, HOUR, step_s=10.0)) == 0
+
+
+@pytest.mark.parametrize("losses", [[2.0, 1.0, 0.0], [2.0, 1.0, -1.0], [2.0, math.inf, 1.0]])
+def test_a_curve_needs_losses_above_0(losses: list[float]) -> None:
+    with pytest.raises(ValueError, match="a loss is not a finite number above 0"):
+        fitted([0, 1, 2], losses)
+
+
+def test_a_policy_that_looks_at_the_loss_refuses_wrong_values() -> None:
+    with pytest.raises(ValueError, match="an MTBF of inf s is not a finite time above 0"):
+        Coci(CURVE, COST_S, math.inf)
+    with pytest.raises(ValueError, match="training_s is -1; a cost is a number of seconds"):
+        EndedByFailure(CURVE, -1, HOUR, LENGTH_S)
 
 
 @pytest.mark.parametrize("mtbf_h", [2, 24, 200])

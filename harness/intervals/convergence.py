@@ -4,22 +4,33 @@ The loss of a training is fitted by exp(slope t + offset), where t is the time t
 checkpoints and failures. The slope is below 0.
 
 Source of COCI: Li et al., "COCI: convergence-aware optimal checkpointing for exploratory deep
-learning training jobs", FGCS 2025, as its code has it (fajdfhakjshdflka/wangzc on GitHub).
+learning training jobs", FGCS 2025, as its code has it (fajdfhakjshdflka/wangzc on GitHub). The code
+has one formula for serial and for data parallel jobs. `mtbf_s` is that of the whole job.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import curve_fit
 
 from harness.intervals.policies import Policy
+from harness.intervals.values import require_cost, require_positive
 
 MINUTE_S = 60.0
 """The unit of time of COCI's code, in seconds."""
+
+FIRST_LOSSES = 50
+"""The code fits for the first time after so many steps."""
+
+LOSSES_OF_A_FIT = 10_000
+"""The code fits anew after so many steps."""
+
+CHANGE = 0.1
+"""The code takes a new curve if its slope in that unit, or its offset, differs by more."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +52,13 @@ class LossCurve:
 def fitted(trained_s: Sequence[float], losses: Sequence[float]) -> LossCurve:
     """Return the curve with the least squared distance from measured losses, which are above 0.
 
-    COCI's code fits by the same method. Raises ValueError for fewer than three losses, and where
-    the loss does not fall.
+    COCI's code fits by the same method. Raises ValueError for fewer than three losses, for a loss
+    that is not above 0, and where the loss does not fall.
     """
     if len(losses) < 3:
         raise ValueError(f"{len(losses)} losses are too few for a curve; give at least 3")
+    if not all(0 < loss < math.inf for loss in losses):
+        raise ValueError("a loss is not a finite number above 0, so its curve has no logarithm")
     times_s, values = np.asarray(trained_s, dtype=float), np.asarray(losses, dtype=float)
     # A straight line through the logarithms is a good start, with which the fit always ends.
     start = np.polyfit(times_s, np.log(values), 1)
@@ -64,6 +77,9 @@ class Coci(Policy):
     def __init__(
         self, curve: LossCurve, training_s: float, mtbf_s: float, unit_s: float = MINUTE_S
     ) -> None:
+        require_cost("training_s", training_s)
+        require_positive("an MTBF", mtbf_s)
+        require_positive("a unit of time", unit_s)
         self.curve = curve
         slope = curve.slope * unit_s
         part = -math.expm1(slope * training_s / unit_s)
@@ -71,6 +87,65 @@ class Coci(Policy):
 
     def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
         return self.curve.at(trained_s - work_s) - self.curve.at(trained_s) >= self.drop
+
+
+class FittedCoci(Policy):
+    """COCI in a training, which fits the curve to the losses so far, as in COCI's code.
+
+    `loss_at` returns the loss after some seconds of training. The policy asks for it after each
+    step. It fits first to a few losses, and later to those since the last change of the curve. It
+    changes the curve only where the new one is clearly different. Where the loss does not fall, the
+    curve stays as it is. Without a curve there is no checkpoint. The drop counts from the last
+    checkpoint, or from the last change if that is later.
+    """
+
+    def __init__(
+        self,
+        loss_at: Callable[[float], float],
+        training_s: float,
+        mtbf_s: float,
+        unit_s: float = MINUTE_S,
+        first: int = FIRST_LOSSES,
+        later: int = LOSSES_OF_A_FIT,
+    ) -> None:
+        self.coci: Coci | None = None  # with the present curve
+        self._loss_at = loss_at
+        self._training_s = training_s
+        self._mtbf_s = mtbf_s
+        self._unit_s = unit_s
+        self._wanted = first  # losses until the next fit
+        self._later = later
+        self._times_s: list[float] = []
+        self._losses: list[float] = []
+        self._changed_s = 0.0
+
+    def checkpoint_now(self, work_s: float, trained_s: float) -> bool:
+        self._times_s.append(trained_s)
+        self._losses.append(self._loss_at(trained_s))
+        if len(self._losses) == self._wanted:
+            self._fit(trained_s)
+        if self.coci is None:
+            return False
+        return self.coci.checkpoint_now(min(work_s, trained_s - self._changed_s), trained_s)
+
+    def _fit(self, trained_s: float) -> None:
+        """Fit the losses since the last change, and change the curve if it differs."""
+        self._wanted += self._later
+        try:
+            curve = fitted(self._times_s, self._losses)
+        except ValueError:
+            return
+        if self.coci is not None and not self._differs(self.coci.curve, curve):
+            return
+        self.coci = Coci(curve, self._training_s, self._mtbf_s, self._unit_s)
+        self._changed_s = trained_s
+        self._times_s.clear()
+        self._losses.clear()
+        self._wanted = self._later
+
+    def _differs(self, old: LossCurve, new: LossCurve) -> bool:
+        slopes_differ = abs(new.slope - old.slope) * self._unit_s > CHANGE
+        return slopes_differ or abs(new.offset - old.offset) > CHANGE
 
 
 class EndedByFailure(Policy):
@@ -83,6 +158,9 @@ class EndedByFailure(Policy):
     """
 
     def __init__(self, curve: LossCurve, training_s: float, mtbf_s: float, length_s: float) -> None:
+        require_cost("training_s", training_s)
+        require_positive("an MTBF", mtbf_s)
+        require_positive("a length", length_s)
         self._rate = 1.0 / mtbf_s
         self._sum = self._rate - curve.slope
         self._training_s = training_s
