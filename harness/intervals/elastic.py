@@ -35,8 +35,8 @@ def changes(failures: NodeFailures, needed: int) -> Iterator[Change]:
     The nodes beyond the needed ones are spares, and take the places of broken ones. So the job
     shrinks only where no spare is left.
     """
-    working = set(failures.healthy[:needed])
-    idle = set(failures.healthy[needed:])
+    healthy = failures.healthy
+    working, idle = set(healthy[:needed]), set(healthy[needed:])
     broken = failures.repairs()
     events = zip(
         failures.at_s.tolist(),

@@ -44,8 +44,9 @@ def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
     start waits for the first repairs.
     """
     broken = failures.repairs()
-    missing = max(0, needed - len(failures.healthy))
-    first = [*failures.healthy, *(node for _, node in broken[:missing])]
+    healthy = failures.healthy
+    missing = max(0, needed - len(healthy))
+    first = [*healthy, *(node for _, node in broken[:missing])]
     used, spares = set(first[:needed]), set(first[needed:])
     begin_s = broken[missing - 1][0] if missing else 0.0
     broken = broken[missing:]  # sorted, so a heap
