@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.intervals import elastic, levels, replay
+from harness.intervals import elastic, failures, levels, replay
 from harness.intervals.costs import Costs
 from harness.intervals.failures import NodeFailures
 from harness.intervals.levels import Failure, Level
@@ -107,6 +107,67 @@ def test_a_second_level_is_worth_more_than_it_costs_where_processes_die_often() 
 def test_a_level_keeps_at_least_every_checkpoint() -> None:
     with pytest.raises(ValueError, match="level files keeps every 0-th checkpoint"):
         Level("files", FILES.costs, FILES.survives, every=0)
+
+
+def two_nodes() -> NodeFailures:
+    """A process dies on a node at 95 s, and at 600 s that node fails, with a spare beside it."""
+    found = nodes_of((95.0, 0, 1e9), (600.0, 0, 1e9), nodes=2, length_s=1000.0)
+    return replace(found, of_process=np.array([True, False]))
+
+
+def test_the_death_of_a_process_leaves_the_job_its_node() -> None:
+    found = replay.interruptions(two_nodes(), needed=1)
+    assert levels.of_job(found) == [Failure(95.0, "process"), Failure(600.0, "node")]
+    assert [change.nodes for change in elastic.changes(two_nodes(), 2)] == [2, 1]
+
+
+def test_a_node_and_a_process_of_one_instant_are_a_failure_of_the_node() -> None:
+    pair = nodes_of((95.0, 0, 50.0), (95.0, 1, 50.0), nodes=2, length_s=1000.0)
+    for of_process in ([True, False], [False, True]):
+        found = replay.interruptions(replace(pair, of_process=np.array(of_process)), needed=2)
+        assert levels.of_job(found) == [Failure(95.0, "node", wait_s=50.0)]
+
+
+def test_a_job_of_several_levels_begins_when_it_has_its_nodes() -> None:
+    assert levels.effective_share([], 200.0, [FILES], 10.0, begin_s=100.0) == pytest.approx(
+        levels.effective_share([], 100.0, [FILES], 10.0) / 2
+    )
+
+
+@pytest.mark.parametrize(("name", "rows"), [("gpu-400", 24), ("lanl-18", 687), ("lanl-20", 646)])
+def test_a_trace_knows_its_failures_of_software(name: str, rows: int) -> None:
+    assert not failures.trace(name).kills_process.any()
+    trace = failures.trace(name, software_kills_process=True)
+    assert trace.kills_process.sum() == rows
+    first, second = failures.halves(trace)
+    assert first.kills_process.sum() + second.kills_process.sum() == rows
+    every = failures.chosen(trace, 2 * trace.nodes, np.random.default_rng(1))
+    assert every.kills_process.sum() == 2 * rows
+
+
+def gain_of_memory(name: str, draws: int = 30) -> float:
+    """Return the points that memory is worth beside files, where it outlives all software."""
+    trace = failures.trace(name, software_kills_process=True)
+    part = trace.kills_process.sum() / trace.interrupts.sum()
+    rate = 64 * trace.rate_per_node_s
+    interval_s, both = levels.best_levels([MEMORY, FILES], [rate * part, rate * (1 - part)])
+    alone_s, files = levels.best_levels([FILES], [rate])
+    gains = []
+    rng = np.random.default_rng(8)
+    for _ in range(draws):
+        job = replay.interruptions(failures.chosen(trace, 68, rng), needed=64)
+        found = levels.of_job(job)
+        shares = [
+            levels.effective_share(found, job.length_s, kept, each_s, job.begin_s)
+            for kept, each_s in ((both, interval_s), (files, alone_s))
+        ]
+        gains.append(100 * (shares[0] - shares[1]))
+    return float(np.mean(gains))
+
+
+@pytest.mark.parametrize("name", failures.TRACES)
+def test_memory_is_worth_nothing_where_most_failures_are_of_nodes(name: str) -> None:
+    assert abs(gain_of_memory(name)) < 0.1
 
 
 # Shrinking

@@ -38,23 +38,17 @@ def changes(failures: NodeFailures, needed: int) -> Iterator[Change]:
     healthy = failures.healthy
     working, idle = set(healthy[:needed]), set(healthy[needed:])
     broken = failures.repairs()
-    events = zip(
-        failures.at_s.tolist(),
-        failures.node.tolist(),
-        failures.repair_s.tolist(),
-        failures.interrupts.tolist(),
-        strict=True,
-    )
-    for now_s, node, repair_s, interrupts in events:
+    for now_s, node, repair_s, interrupts, kills_process in failures.events():
         yield from _repaired(broken, working, idle, needed, now_s)
-        if node in idle:
+        if node in idle and not kills_process:
             idle.remove(node)
             heapq.heappush(broken, (now_s + repair_s, node))
         elif node in working and interrupts:
-            working.remove(node)
-            heapq.heappush(broken, (now_s + repair_s, node))
-            if idle:
-                working.add(idle.pop())
+            if not kills_process:
+                working.remove(node)
+                heapq.heappush(broken, (now_s + repair_s, node))
+                if idle:
+                    working.add(idle.pop())
             yield Change(now_s, True, len(working))
     yield from _repaired(broken, working, idle, needed, failures.length_s)
 

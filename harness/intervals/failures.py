@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +33,8 @@ class NodeFailures:
 
     The arrays have one element for each failure: its instant, its node, the seconds of its repair,
     and whether it interrupts a job that runs there. `under_repair` has the nodes that are broken at
-    the start, with the instants at which they come back.
+    the start, with the instants at which they come back. `of_process` tells which failures are the
+    death of a process, whose node stays with the job. None stands for none of them.
     """
 
     nodes: int
@@ -43,11 +44,28 @@ class NodeFailures:
     repair_s: NDArray[np.float64]
     interrupts: NDArray[np.bool_]
     under_repair: Mapping[int, float] = field(default_factory=dict)
+    of_process: NDArray[np.bool_] | None = None
+
+    @property
+    def kills_process(self) -> NDArray[np.bool_]:
+        """Whether each failure is the death of a process alone."""
+        return np.zeros(len(self.at_s), dtype=bool) if self.of_process is None else self.of_process
 
     @property
     def healthy(self) -> list[int]:
         """The nodes that are not under repair at the start."""
         return [node for node in range(self.nodes) if node not in self.under_repair]
+
+    def events(self) -> Iterator[tuple[float, int, float, bool, bool]]:
+        """Yield instant, node, repair, and whether it interrupts, and kills a process alone."""
+        yield from zip(
+            self.at_s.tolist(),
+            self.node.tolist(),
+            self.repair_s.tolist(),
+            self.interrupts.tolist(),
+            self.kills_process.tolist(),
+            strict=True,
+        )
 
     def repairs(self) -> list[tuple[float, int]]:
         """Return when which node comes back that is broken at the start, the first one first."""
@@ -67,11 +85,19 @@ TRACES = {
 """The file of each trace, the nodes of its system, and the hours that it lasts."""
 
 
-def trace(name: str) -> NodeFailures:
-    """Return a real trace by its name in `TRACES`. Raises KeyError for an unknown name."""
+def trace(name: str, software_kills_process: bool = False) -> NodeFailures:
+    """Return a real trace by its name in `TRACES`. Raises KeyError for an unknown name.
+
+    Every row has a repair, so it takes its node away. The traces do not say whether the memory of
+    the node outlived a failure of software. With `software_kills_process` it did, and the processes
+    start again on the node at once. That is the best case for checkpoints in memory.
+    """
     file, nodes, hours = TRACES[name]
     with (_FOLDER / file).open(newline="") as lines:
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
+    # LANL's traces have a cause, and the other one has a class and a level above it.
+    kinds = [row.get("level") or row.get("cause") or "" for row in rows]
+    is_software = np.array([kind.startswith("Software") for kind in kinds])
     classes = [(row.get("class") or row.get("cause") or "").lower() for row in rows]
     return NodeFailures(
         nodes=nodes,
@@ -80,6 +106,7 @@ def trace(name: str) -> NodeFailures:
         node=np.array([int(row["node"]) for row in rows]),
         repair_s=np.array([float(row["repair_h"]) for row in rows]) * S_AN_HOUR,
         interrupts=np.array([words not in _QUIET_CLASSES for words in classes]),
+        of_process=is_software if software_kills_process else None,
     )
 
 
@@ -100,6 +127,7 @@ def _part(
         failures.node[inside],
         failures.repair_s[inside],
         failures.interrupts[inside],
+        of_process=failures.kills_process[inside],
     )
 
 
@@ -150,12 +178,20 @@ def chosen(
     node = np.concatenate([part.node for part in parts])
     repair_s = np.concatenate([part.repair_s for part in parts])
     interrupts = np.concatenate([part.interrupts for part in parts])
+    of_process = np.concatenate([part.kills_process for part in parts])
     under_repair = dict(ChainMap(*(dict(part.under_repair) for part in parts)))
     order = np.argsort(at_s, kind="stable")
     end_s = failures.length_s if length_s is None else min(length_s, failures.length_s)
     order = order[at_s[order] < end_s]
     return NodeFailures(
-        nodes, end_s, at_s[order], node[order], repair_s[order], interrupts[order], under_repair
+        nodes,
+        end_s,
+        at_s[order],
+        node[order],
+        repair_s[order],
+        interrupts[order],
+        under_repair,
+        of_process[order],
     )
 
 
@@ -170,13 +206,16 @@ def _one_copy(
     node = renamed[inside] + first_node
     repair_s = failures.repair_s[inside]
     interrupts = failures.interrupts[inside]
+    of_process = failures.kills_process[inside]
     # The trace is a ring, so its last failures are also those shortly before the start.
     left_s = at_s + repair_s - failures.length_s
     under_repair: dict[int, float] = {}
-    for each in np.flatnonzero(interrupts & (left_s > 0.0)):
+    for each in np.flatnonzero(interrupts & ~of_process & (left_s > 0.0)):
         number = int(node[each])
         under_repair[number] = max(float(left_s[each]), under_repair.get(number, 0.0))
-    return NodeFailures(wanted, failures.length_s, at_s, node, repair_s, interrupts, under_repair)
+    return NodeFailures(
+        wanted, failures.length_s, at_s, node, repair_s, interrupts, under_repair, of_process
+    )
 
 
 def _renewals(

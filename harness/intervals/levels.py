@@ -14,6 +14,7 @@ import numpy as np
 
 from harness.intervals.costs import Costs
 from harness.intervals.policies import levels_s
+from harness.intervals.replay import Interruptions
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,18 @@ class _Job:
 
 
 def effective_share(
-    found: Sequence[Failure], length_s: float, levels: Sequence[Level], interval_s: float
+    found: Sequence[Failure],
+    length_s: float,
+    levels: Sequence[Level],
+    interval_s: float,
+    begin_s: float = 0.0,
 ) -> float:
     """Return the share of the time that trains, with a checkpoint after each interval of work.
 
     A failure that no level survives costs all that was trained. The failures are in the order of
-    time.
+    time. The job begins at `begin_s`.
     """
-    job = _Job([0] * len(levels))
+    job = _Job([0] * len(levels), begin_s=begin_s)
     for failure in found:
         _advance(job, failure.at_s - job.begin_s, levels, interval_s)
         for number, level in enumerate(levels):
@@ -107,6 +112,15 @@ def drawn(
         count = rng.poisson(rate_per_s * length_s)
         made += [Failure(float(at_s), kind) for at_s in rng.uniform(0.0, length_s, count)]
     return sorted(made, key=lambda failure: failure.at_s)
+
+
+def of_job(found: Interruptions) -> list[Failure]:
+    """Return the interruptions of a job as failures of the classes "process" and "node"."""
+    triples = zip(found.at_s.tolist(), found.of_process, found.wait_s.tolist(), strict=True)
+    return [
+        Failure(at_s, "process" if of_process else "node", wait_s)
+        for at_s, of_process, wait_s in triples
+    ]
 
 
 def _advance(job: _Job, alive_s: float, levels: Sequence[Level], interval_s: float) -> None:

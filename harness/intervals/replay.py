@@ -27,13 +27,15 @@ Floats = NDArray[np.float64]
 class Interruptions:
     """The interruptions of a job: their instants, and the seconds that it waits for a node.
 
-    It begins at `begin_s`, once it has all its nodes.
+    It begins at `begin_s`, once it has all its nodes. `of_process` tells which interruptions cost
+    it no node. Where it is empty, that is not known.
     """
 
     at_s: Floats
     wait_s: Floats
     length_s: float
     begin_s: float = 0.0
+    of_process: tuple[bool, ...] = ()
 
 
 def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
@@ -52,39 +54,33 @@ def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
     broken = broken[missing:]  # sorted, so a heap
     at_s: list[float] = []
     wait_s: list[float] = []
-    events = zip(
-        failures.at_s.tolist(),
-        failures.node.tolist(),
-        failures.repair_s.tolist(),
-        failures.interrupts.tolist(),
-        strict=True,
-    )
+    of_process: list[bool] = []
     ready_s = begin_s
-    for now_s, node, repair_s, interrupts in events:
+    for now_s, node, repair_s, interrupts, kills_process in failures.events():
         while broken and broken[0][0] <= now_s:
             spares.add(heapq.heappop(broken)[1])
-        if node in spares:
+        if node in spares and not kills_process:
             spares.remove(node)
             heapq.heappush(broken, (now_s + repair_s, node))
-            continue
         if node not in used or not interrupts:
             continue
-        used.remove(node)
-        heapq.heappush(broken, (now_s + repair_s, node))
-        if spares:
-            used.add(spares.pop())
-            missing_until_s = now_s
-        else:
-            # The job stands still until the first broken node has come back.
-            missing_until_s, repaired = heapq.heappop(broken)
-            used.add(repaired)
-        ready_s = max(ready_s, missing_until_s)
+        if not kills_process:
+            used.remove(node)
+            heapq.heappush(broken, (now_s + repair_s, node))
+            # Without a spare, the job stands still until the first broken node has come back.
+            missing_until_s, other = (now_s, spares.pop()) if spares else heapq.heappop(broken)
+            used.add(other)
+            ready_s = max(ready_s, missing_until_s)
         if at_s and now_s == at_s[-1]:
-            wait_s[-1] = ready_s - now_s
+            wait_s[-1] = max(0.0, ready_s - now_s)
+            of_process[-1] = of_process[-1] and kills_process
         else:
             at_s.append(now_s)
             wait_s.append(max(0.0, ready_s - now_s))
-    return Interruptions(np.array(at_s), np.array(wait_s), failures.length_s, begin_s)
+            of_process.append(kills_process)
+    return Interruptions(
+        np.array(at_s), np.array(wait_s), failures.length_s, begin_s, tuple(of_process)
+    )
 
 
 def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: Floats) -> Floats:
