@@ -92,6 +92,23 @@ def test_a_formula_refuses_wrong_values(
         formula(cost_s, mtbf_s)
 
 
+@pytest.mark.parametrize(("interval_s", "mtbf_s"), [(0.0, HOUR), (60.0, 0.0), (60.0, -1.0)])
+def test_a_share_refuses_wrong_times(interval_s: float, mtbf_s: float) -> None:
+    for share in (expected.effective_share, expected.shares):
+        with pytest.raises(ValueError, match="is not a finite time above 0"):
+            share(COSTS, interval_s, mtbf_s)
+
+
+def test_a_job_that_needs_more_nodes_than_there_are_is_refused() -> None:
+    for needed in (0, 2):
+        with pytest.raises(ValueError, match=f"a job on {needed} nodes has 1; give 1 to 1"):
+            replay.interruptions(at(), needed)
+    with pytest.raises(ValueError, match="a choice of 0 nodes is empty"):
+        failures.chosen(at(), 0, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="unknown trace 'lanl'; choose one of gpu-400"):
+        failures.trace("lanl")
+
+
 @pytest.mark.parametrize("budget", [0.0, -0.1, 1.0, math.nan])
 def test_a_budget_is_a_share(budget: float) -> None:
     with pytest.raises(ValueError, match=BUDGET):

@@ -10,7 +10,7 @@ import math
 from statistics import fmean
 
 from harness.intervals.policies import CHECKFREQ_BUDGET, Policy
-from harness.intervals.values import require_budget, require_cost
+from harness.intervals.values import require_budget, require_cost, require_positive
 
 WARM_UP_STEPS = 5
 """The code does not measure the first steps, which are slower."""
@@ -59,6 +59,7 @@ class ProfilingCheckFreq(Policy):
         require_cost("lag_s", lag_s)
         if self.every is None:
             self._step_s = fmean(self._steps_s[WARM_UP_STEPS:])
+            require_positive("a profiled step", self._step_s)
             least_s = max(lag_s, stall_s / self._budget)
             self.every = max(1, math.ceil(least_s / self._step_s - _ROUNDING))
         elif self._overhead() > self._budget + _ROUNDING:

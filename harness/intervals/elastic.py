@@ -35,6 +35,7 @@ def changes(failures: NodeFailures, needed: int) -> Iterator[Change]:
     The nodes beyond the needed ones are spares, and take the places of broken ones. So the job
     shrinks only where no spare is left.
     """
+    failures.require_room(needed)
     healthy = failures.healthy
     working, idle = set(healthy[:needed]), set(healthy[needed:])
     broken = failures.repairs()
@@ -67,6 +68,7 @@ def effective_shares(
     segment_s = intervals_s + training_s
     kept_s = np.zeros(segment_s.shape)
     begin_s = np.zeros(segment_s.shape)
+    failures.require_room(needed)
     speed = min(needed, len(failures.healthy)) / needed
     for change in changes(failures, needed):
         alive_s = np.maximum(change.at_s - begin_s, 0.0)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from harness.intervals.costs import Costs
+from harness.intervals.values import require_positive
 
 _ENDLESS = 700.0  # exp of more does not fit into a float
 _HALVINGS = 60
@@ -45,6 +46,8 @@ class Shares:
 
 def effective_share(costs: Costs, interval_s: float, mtbf_s: float) -> float:
     """Return the share of the time that trains, with a checkpoint after each interval of work."""
+    require_positive("an interval", interval_s)
+    require_positive("an MTBF", mtbf_s)
     rate = 1.0 / mtbf_s
     exponent = rate * (interval_s + costs.training_s)
     if exponent > _ENDLESS:
@@ -55,8 +58,8 @@ def effective_share(costs: Costs, interval_s: float, mtbf_s: float) -> float:
 
 def shares(costs: Costs, interval_s: float, mtbf_s: float) -> Shares:
     """Return how the time divides into training that is kept, and each part of the loss."""
-    rate = 1.0 / mtbf_s
     effective = effective_share(costs, interval_s, mtbf_s)
+    rate = 1.0 / mtbf_s
     # Everything is a share of a life and the recovery after it: exp(rate R) / rate seconds.
     alive = math.exp(-rate * costs.recovery_s)
     recovering = 1.0 - alive

@@ -48,7 +48,7 @@ class NodeFailures:
 
     @property
     def kills_process(self) -> NDArray[np.bool_]:
-        """Whether each failure is the death of a process alone."""
+        """A mask of the failures that are the death of a process alone."""
         return np.zeros(len(self.at_s), dtype=bool) if self.of_process is None else self.of_process
 
     @property
@@ -66,6 +66,11 @@ class NodeFailures:
             self.kills_process.tolist(),
             strict=True,
         )
+
+    def require_room(self, needed: int) -> None:
+        """Raise ValueError unless there are as many nodes as a job needs."""
+        if not 1 <= needed <= self.nodes:
+            raise ValueError(f"a job on {needed} nodes has {self.nodes}; give 1 to {self.nodes}")
 
     def repairs(self) -> list[tuple[float, int]]:
         """Return when which node comes back that is broken at the start, the first one first."""
@@ -86,12 +91,14 @@ TRACES = {
 
 
 def trace(name: str, software_kills_process: bool = False) -> NodeFailures:
-    """Return a real trace by its name in `TRACES`. Raises KeyError for an unknown name.
+    """Return a real trace by its name in `TRACES`. Raises ValueError for an unknown name.
 
     Every row has a repair, so it takes its node away. The traces do not say whether the memory of
     the node outlived a failure of software. With `software_kills_process` it did, and the processes
     start again on the node at once. That is the best case for checkpoints in memory.
     """
+    if name not in TRACES:
+        raise ValueError(f"unknown trace '{name}'; choose one of {', '.join(TRACES)}")
     file, nodes, hours = TRACES[name]
     with (_FOLDER / file).open(newline="") as lines:
         rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
@@ -168,6 +175,8 @@ def chosen(
     those of the trace are superposed copies of it at other instants, which lose its bursts. Such a
     result is extrapolated.
     """
+    if nodes < 1:
+        raise ValueError(f"a choice of {nodes} nodes is empty; give 1 or more")
     copies = -(-nodes // failures.nodes)
     parts = []
     for copy in range(copies):

@@ -45,6 +45,7 @@ def interruptions(failures: NodeFailures, needed: int) -> Interruptions:
     one instant are one interruption. A repaired node becomes a spare. A job that lacks nodes at the
     start waits for the first repairs.
     """
+    failures.require_room(needed)
     broken = failures.repairs()
     healthy = failures.healthy
     missing = max(0, needed - len(healthy))
