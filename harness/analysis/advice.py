@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.analysis.row import Row
 from harness.analysis.statistics import Estimate
-from harness.analysis.text import ranks_in_words
+from harness.analysis.text import ranks_in_words, size
 from harness.intervals import expected, policies
 from harness.intervals.costs import Costs
 from harness.intervals.expected import Shares
@@ -37,6 +37,14 @@ class Measured:
     step_s: float | None
     state_bytes: int | None
     notes: tuple[str, ...]
+    world: int = 1
+    sharded: bool = False  # every rank writes a part of the state
+    asynchronous: bool = False
+
+    @property
+    def rank_bytes(self) -> float:
+        """The bytes that one rank wrote: a part of the state, or all of it."""
+        return (self.state_bytes or 0) / (self.world if self.sharded else 1)
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,35 @@ class Assumed:
     detect_s: float
     budget: float | None = None
     policy: str = POLICIES[0]
+
+
+@dataclass(frozen=True)
+class LargerState:
+    """A state that is divided evenly over all ranks of a job, each of which saves its part.
+
+    A bandwidth of 0 is unknown.
+    """
+
+    state_bytes: float
+    ranks: int
+    nodes: int
+    node_bytes_per_s: float = 0.0
+    storage_bytes_per_s: float = 0.0
+
+    @property
+    def rank_bytes(self) -> float:
+        """The bytes of each rank's part."""
+        return self.state_bytes / self.ranks
+
+    @property
+    def node_bytes(self) -> float:
+        """The bytes that all ranks of a node write together."""
+        return self.state_bytes / self.nodes
+
+    @property
+    def has_bandwidth(self) -> bool:
+        """Return whether a bandwidth is known."""
+        return bool(self.node_bytes_per_s or self.storage_bytes_per_s)
 
 
 @dataclass(frozen=True)
@@ -110,31 +147,40 @@ def measured(rows: Iterable[Row], assumed: Assumed) -> list[Measured]:
     return found
 
 
-def scaled(
-    one: Measured, factor: float, node_bytes_per_s: float, storage_bytes_per_s: float, nodes: int
-) -> Measured:
-    """Return the costs for a state that is `factor` times as large, divided over nodes.
+def scaled(one: Measured, larger: LargerState) -> Measured:
+    """Return the costs of a method for a state that is divided over all ranks of a job.
 
-    The stall grows with the bytes of a rank. The lag is that of the slower of the node's and the
-    whole storage's bandwidth, where they are given (0 where not), and the restore likewise.
+    The cost to training grows with the bytes of a rank. The lag and the restore are those of the
+    slower of a node and of the whole storage. A synchronous method writes in its stall, so there
+    storage is a lower bound of the cost to training.
     """
+    rank_factor = larger.rank_bytes / one.rank_bytes
+    node_factor = larger.node_bytes / (one.state_bytes or 1)
+
+    def through_storage_s(measured_s: float) -> float:
+        # A node without a given bandwidth is as fast as the measured machine.
+        node_s = node_factor * measured_s
+        if larger.node_bytes_per_s:
+            node_s = larger.node_bytes / larger.node_bytes_per_s
+        storage_s = 0.0
+        if larger.storage_bytes_per_s:
+            storage_s = larger.state_bytes / larger.storage_bytes_per_s
+        return max(node_s, storage_s)
 
     def of(costs: Costs) -> Costs:
-        stored_bytes = factor * (one.state_bytes or 0)
-        lags_s = [factor * costs.lag_s]
-        if node_bytes_per_s:
-            lags_s = [stored_bytes / nodes / node_bytes_per_s]
-        if storage_bytes_per_s:
-            lags_s.append(stored_bytes / storage_bytes_per_s)
-        by_bandwidth = bool(node_bytes_per_s or storage_bytes_per_s)
-        return replace(
-            costs,
-            training_s=factor * costs.training_s,
-            lag_s=max(lags_s),
-            restore_s=max(lags_s) if by_bandwidth else factor * costs.restore_s,
-        )
+        training_s = rank_factor * costs.training_s
+        lag_s = through_storage_s(costs.lag_s)
+        if not one.asynchronous:
+            training_s = max(training_s, through_storage_s(costs.training_s))
+            # A given bandwidth is in the stall already, so it may not count again in the lag.
+            lag_s = 0.0 if larger.has_bandwidth else node_factor * costs.lag_s
+        restore_s = through_storage_s(costs.restore_s)
+        return replace(costs, training_s=training_s, lag_s=lag_s, restore_s=restore_s)
 
-    note = f"extrapolated from the measured state to {factor:.3g} times its bytes"
+    note = (
+        f"extrapolated from {size(one.state_bytes or 0)} of state to {size(larger.state_bytes)}, "
+        f"divided evenly over {larger.ranks} ranks on {larger.nodes} nodes"
+    )
     return replace(
         one,
         costs=of(one.costs),
@@ -216,15 +262,18 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         )
 
     step = _estimate(train, "step_s")
-    size = getattr(train or cost, "state_bytes", None)
+    row = train or cost
     return Measured(
         name,
         costs("value"),
         costs("low"),
         costs("high"),
         step.value if step else None,
-        size,
+        getattr(row, "state_bytes", None),
         tuple(notes),
+        row.world if row else 1,
+        row.sharded if row else False,
+        row.asynchronous if row else False,
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.analysis import advice
-from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.advice import Advice, Assumed, LargerState, Measured
 from harness.analysis.runs import REFERENCE
 from harness.analysis.statistics import Estimate
 from harness.intervals import failures, replay
@@ -163,15 +163,11 @@ def mean_with_interval(values: NDArray[np.float64]) -> Estimate:
 
 
 def _advised(found: Sequence[Measured], setting: Setting, rate_per_node_s: float) -> list[Advice]:
-    """Return the advice for a state that is divided over the job's nodes."""
+    """Return the advice for a state that is divided over the job's ranks."""
     mtbf_s = advice.job_mtbf_s(setting.nodes, rate_per_node_s)
     assumed = Assumed(mtbf_s, RESTART_S, DETECT_S)
-    advised = []
-    for one in found:
-        factor = STATE_BYTES / (one.state_bytes or 1) / setting.nodes
-        share_of_node = advice.scaled(one, factor, 0.0, 0.0, setting.nodes)
-        advised.append(advice.advise(share_of_node, assumed))
-    return advised
+    larger = LargerState(STATE_BYTES, setting.gpus, setting.nodes)
+    return [advice.advise(advice.scaled(one, larger), assumed) for one in found]
 
 
 def _shares(

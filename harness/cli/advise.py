@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.analysis import advice, judging
-from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.advice import Advice, Assumed, LargerState, Measured
 from harness.analysis.judging import Judged, Spares
 from harness.analysis.runs import ReadRun, read_run
 from harness.cli.app import (
@@ -140,7 +140,8 @@ def advise_command(
     )
     found = _costs_of(run, assumed)
     if state_bytes:
-        found = _scaled(found, state_bytes, node_bandwidth, storage_bandwidth, nodes)
+        bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
+        found = _scaled(found, LargerState(state_bytes, ranks, nodes, *bandwidths))
     _require_sensible(found, assumed)
     if learnt is not None and policy == judging.REPLAYED:
         advised = judging.replayed(found, assumed, learnt, nodes)
@@ -229,18 +230,11 @@ def _share(option: str, text: str) -> float:
     return float(match[1]) / 100
 
 
-def _scaled(
-    found: Sequence[Measured], state_bytes: float, node: float, storage: float, nodes: int
-) -> list[Measured]:
+def _scaled(found: Sequence[Measured], larger: LargerState) -> list[Measured]:
     unknown = [one.name for one in found if not one.state_bytes]
     if unknown:
         raise UsageError(f"--state-bytes needs the measured size, which {unknown[0]} lacks")
-    return [
-        advice.scaled(
-            one, state_bytes / (one.state_bytes or 1), node * _GIGA, storage * _GIGA, nodes
-        )
-        for one in found
-    ]
+    return [advice.scaled(one, larger) for one in found]
 
 
 def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
