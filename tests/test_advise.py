@@ -166,6 +166,18 @@ def test_a_trace_judges_by_its_second_half() -> None:
     assert lines[0]["in_trace"] < lines[0]["effective"]
 
 
+def test_the_wait_for_a_node_is_a_part_of_the_loss_in_a_trace() -> None:
+    options = ("--trace", "gpu-400", "--ranks", "1024")
+    for line in json.loads(advised("--format", "json", *options).output):
+        lost = sum(value for name, value in line.items() if name.startswith("in_trace_lost_"))
+        assert line["in_trace"] + lost == pytest.approx(1.0)
+        assert line["in_trace_lost_wait"] > 0.5
+        assert line["in_trace_largest_loss"] == "wait"
+        assert line["lost_wait"] == 0.0
+    output = advised(*options).output
+    assert "in gpu-400, the largest part of the lost time is waiting for a node" in output
+
+
 def test_spares_are_tried_and_the_best_count_is_named() -> None:
     output = advised("--trace", "lanl-20", "--ranks", "512", "--spares", "2").output
     assert "spare nodes are best with deepfreeze" in output

@@ -382,6 +382,34 @@ def test_drawn_failures_have_their_rate(shape: float) -> None:
     assert found.rate_per_node_s == pytest.approx(failures.NODE_FAILURES_PER_S, rel=0.1)
 
 
+def test_the_parts_of_a_replay_add_up_and_have_its_effective_share() -> None:
+    trace = failures.chosen(failures.trace("gpu-400"), 64, np.random.default_rng(3))
+    found = replay.interruptions(trace, 60)
+    costs = [Costs(5.0, 20.0, 30.0, 600.0, 10.0), Costs(0.0)]
+    intervals_s = np.array([[900.0], [60.0]])
+    parts = replay.shares(found, costs, intervals_s)
+    assert sum(parts.values()) == pytest.approx(1.0)
+    shares = replay.effective_shares(found, costs, intervals_s)[:, 0]
+    assert parts["effective"] == pytest.approx(shares)
+
+
+def test_every_second_of_a_replay_is_in_its_part() -> None:
+    """A failure at 250 s undoes 50 s. The next one comes in the restore and begins all again."""
+    found = replay.Interruptions(np.array([250.0, 300.0]), np.array([5.0, 7.0]), 1000.0)
+    costs = Costs(training_s=20.0, restore_s=30.0, restart_s=20.0, detect_s=2.0)
+    parts = replay.shares(found, [costs], np.array([[80.0]]))
+    seconds = {name: round(1000 * float(value[0])) for name, value in parts.items()}
+    assert seconds == {
+        "detect": 4,
+        "wait": 12,
+        "restart": 40,
+        "restore": 53,
+        "effective": 681,
+        "checkpoints": 160,
+        "recompute": 50,
+    }
+
+
 # The adaptive policy, on a clock that is turned by hand
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, Measured
-from harness.intervals import elastic, failures, replay
+from harness.intervals import elastic, expected, failures, replay
 from harness.intervals.costs import Costs
+from harness.intervals.expected import Shares
 from harness.intervals.failures import NodeFailures
 from harness.intervals.replay import Floats
 
@@ -27,11 +29,25 @@ _TRIED = np.geomspace(1 / 8, 8.0, 20)  # intervals, in parts of the one that the
 
 @dataclass(frozen=True)
 class Judged:
-    """The effective share of a method over random draws of a job from a trace."""
+    """The effective share of a method over random draws of a job from a trace.
 
-    mean: float
-    low: float  # the 5th and 95th percentile of the draws
+    `shares` are the means of all parts of the time.
+    """
+
+    shares: Shares
+    low: float  # the 5th and 95th percentile of the effective share over the draws
     high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as flat JSON values."""
+        parts = {f"in_trace_lost_{part}": getattr(self.shares, part) for part in expected.PARTS}
+        return {
+            "in_trace": self.shares.effective,
+            "in_trace_p5": self.low,
+            "in_trace_p95": self.high,
+            **parts,
+            "in_trace_largest_loss": self.shares.largest_loss,
+        }
 
 
 @dataclass(frozen=True)
@@ -47,12 +63,20 @@ class Spares:
 
 
 def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[Judged]:
-    """Return the share of the time that each method trains, without spares."""
-    by_method = np.array(list(_waiting(advised, trace, needed, 0))).T
-    low, high = np.percentile(by_method, (5, 95), axis=1)
-    means = by_method.mean(axis=1)
-    triples = zip(means.tolist(), low.tolist(), high.tolist(), strict=True)
-    return [Judged(mean, least, most) for mean, least, most in triples]
+    """Return how the time of each method divides, without spares."""
+    costs, intervals_s = _of(advised)
+    draws = [
+        replay.shares(replay.interruptions(nodes, needed), costs, intervals_s)
+        for nodes in _draws(trace, needed, 0)
+    ]
+    by_part = {name: np.array([draw[name] for draw in draws]) for name in draws[0]}
+    means = {name: by_draw.mean(axis=0).tolist() for name, by_draw in by_part.items()}
+    low, high = np.percentile(by_part["effective"], (5, 95), axis=0).tolist()
+    made = []
+    for number in range(len(advised)):
+        shares = Shares(**{name: values[number] for name, values in means.items()})
+        made.append(Judged(shares, low[number], high[number]))
+    return made
 
 
 def with_spares(one: Advice, trace: NodeFailures, needed: int, most: int) -> list[Spares]:

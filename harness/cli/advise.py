@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
-from harness.analysis.judging import Judged, Spares
 from harness.analysis.runs import ReadRun, read_run
+from harness.cli import advice_output
+from harness.cli.advice_output import duration
 from harness.cli.app import (
     RESULTS,
     ResultsOption,
@@ -39,7 +35,6 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _NODES = 128  # of the job where nobody says how large it is
 _GIGA = 1e9
-_MOSTLY = 0.6  # a part of the loss beside which no other matters much
 _POLICIES = (*advice.POLICIES, judging.REPLAYED)
 
 
@@ -153,12 +148,12 @@ def advise_command(
     if folder is not None:
         _draw(advised, assumed, folder, run.name)
     if format_ is Format.JSON:
-        put(_as_json(advised, judged, assumed, tried))
+        put(advice_output.as_json(advised, judged, assumed, tried))
         return
-    print_table(out, _table(f"run {run.name}", advised, judged))
-    _explain(advised, assumed, nodes, trace)
+    print_table(out, advice_output.table(f"run {run.name}", advised, judged))
+    advice_output.explain(advised, judged, assumed, nodes, trace)
     if tried:
-        _print_spares(tried, advised[0].measured.name)
+        advice_output.print_spares(tried, advised[0].measured.name)
 
 
 def _job_mtbf_s(
@@ -242,110 +237,10 @@ def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
     slowest = max(found, key=lambda one: one.costs.recovery_s)
     if assumed.mtbf_s <= slowest.costs.recovery_s:
         raise UsageError(
-            f"the job fails every {_time(assumed.mtbf_s)}, and takes "
-            f"{_time(slowest.costs.recovery_s)} to come back, so it would hardly ever train; "
+            f"the job fails every {duration(assumed.mtbf_s)}, and takes "
+            f"{duration(slowest.costs.recovery_s)} to come back, so it would hardly ever train; "
             "give a larger MTBF, fewer ranks or a shorter --restart"
         )
-
-
-def _table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None) -> Table:
-    table = Table(
-        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for heading in ("method", "every", "steps", "trains", "checkpoints", "recompute"):
-        table.add_column(heading, justify="left" if heading == "method" else "right")
-    for heading in ("detect", "restart", "restore", "as good from", "to"):
-        table.add_column(heading, justify="right")
-    if judged is not None:
-        table.add_column("in the trace", justify="right")
-    for number, each in enumerate(advised):
-        shares = each.shares
-        cells = [
-            escape(each.measured.name),
-            _time(each.interval_s),
-            str(each.steps or "–"),
-            f"{shares.effective:.2%} [{each.low:.2%}–{each.high:.2%}]",
-            *(f"{getattr(shares, part):.2%}" for part in ("checkpoints", "recompute")),
-            *(f"{getattr(shares, part):.2%}" for part in ("detect", "restart", "restore")),
-            _time(each.flat_from_s),
-            _time(each.flat_to_s),
-        ]
-        if judged is not None:
-            one = judged[number]
-            cells.append(f"{one.mean:.2%} [{one.low:.2%}–{one.high:.2%}]")
-        table.add_row(*cells)
-    return table
-
-
-def _explain(advised: Sequence[Advice], assumed: Assumed, nodes: int, trace: str) -> None:
-    """Say in words what the best method's loss is, and what was assumed."""
-    best = advised[0]
-    lost = best.shares.lost
-    part = best.shares.largest_loss
-    share = getattr(best.shares, part) / lost if lost else 0.0
-    words = f"With {best.measured.name}, the largest part of the lost time is {part}: {share:.0%}."
-    if share > _MOSTLY and part in ("detect", "restart"):
-        words += " A better checkpoint cannot help with that."
-    _say(words)
-    _say(
-        f"The interval is flat: between {_time(best.flat_from_s)} and {_time(best.flat_to_s)} the "
-        "share stays within half a point."
-    )
-    _say(
-        f"Assumed: a failure every {_time(assumed.mtbf_s)} ({nodes} nodes), "
-        f"{_time(assumed.restart_s)} to restart, {_time(assumed.detect_s)} to detect it. Measured: "
-        "what a checkpoint costs. In brackets is what follows from the intervals of the costs."
-    )
-    if trace:
-        known = failures.TRACES[trace][1]
-        _say(
-            f"In the trace: the mean and the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
-            f"from the second half of {trace}, whose first half gave the failure rate."
-        )
-        if nodes > known:
-            _say(
-                f"Extrapolated: {trace} has {known} nodes, so {nodes} are copies of it at other "
-                "instants, which lose its bursts."
-            )
-    for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
-        names = [each.measured.name for each in advised if note in each.measured.notes]
-        whose = "all methods" if len(names) == len(advised) else ", ".join(names)
-        _say(f"{whose}: {note}.")
-
-
-def _print_spares(tried: Sequence[Spares], method: str) -> None:
-    """Print what spare nodes are worth, against waiting for a repair and against shrinking."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("spares", "per node, if it waits", "per node, if it shrinks"):
-        table.add_column(heading, justify="right")
-    for each in tried:
-        table.add_row(str(each.count), f"{each.waiting:.2%}", f"{each.shrinking:.2%}")
-    print_table(out, table)
-    waiting = max(tried, key=lambda each: each.waiting)
-    shrinking = max(tried, key=lambda each: each.shrinking)
-    _say(
-        f"Per node, spares included, {waiting.count} spare nodes are best with {method} if the job "
-        f"waits for repairs where no spare is left ({waiting.waiting:.2%}), and "
-        f"{shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
-    )
-
-
-def _as_json(
-    advised: Sequence[Advice],
-    judged: Sequence[Judged] | None,
-    assumed: Assumed,
-    tried: Sequence[Spares],
-) -> str:
-    lines = []
-    for number, each in enumerate(advised):
-        line = each.to_json() | {"job_mtbf_s": assumed.mtbf_s}
-        if judged is not None:
-            one = judged[number]
-            line |= {"in_trace": one.mean, "in_trace_p5": one.low, "in_trace_p95": one.high}
-        if tried and number == 0:
-            line["spares"] = [asdict(spares) for spares in tried]
-        lines.append(line)
-    return json.dumps(lines, indent=1) + "\n"
 
 
 def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> None:
@@ -355,18 +250,4 @@ def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -
     from harness.analysis.figures import drawn
 
     saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
-    _say(f"{saved.svg}, {saved.png.name}: {saved.title}")
-
-
-def _time(seconds: float) -> str:
-    """Return a duration in the largest unit that it has one of."""
-    if math.isinf(seconds):
-        return "never"
-    for unit in ("d", "h", "m"):
-        if seconds >= _UNITS_S[unit]:
-            return f"{seconds / _UNITS_S[unit]:.3g} {'min' if unit == 'm' else unit}"
-    return f"{seconds:.3g} s"
-
-
-def _say(text: str) -> None:
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    advice_output.say(f"{saved.svg}, {saved.png.name}: {saved.title}")

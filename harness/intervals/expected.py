@@ -19,7 +19,7 @@ from harness.intervals.values import require_positive
 _ENDLESS = 700.0  # exp of more does not fit into a float
 _HALVINGS = 60
 
-PARTS = ("checkpoints", "recompute", "detect", "restart", "restore")
+PARTS = ("checkpoints", "recompute", "detect", "wait", "restart", "restore")
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Shares:
     detect: float
     restart: float
     restore: float
+    wait: float = 0.0  # for a node; only a replay knows how long repairs take
 
     @property
     def lost(self) -> float:

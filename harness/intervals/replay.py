@@ -110,6 +110,47 @@ def effective_shares(found: Interruptions, costs: Sequence[Costs], intervals_s: 
     return result
 
 
+def shares(found: Interruptions, costs: Sequence[Costs], intervals_s: Floats) -> dict[str, Floats]:
+    """Return how the time of each method divides, with one interval each in a column.
+
+    The parts are those of `expected.PARTS`, beside the `effective` share. They add up to 1. After a
+    failure come its detection, the wait for a node, the restart and the restore.
+    """
+    training_s = column(costs, "training_s")
+    lag_s = column(costs, "lag_s")
+    segment_s = intervals_s + training_s
+    # Time runs from one interruption to the next. The first life has nothing to recover from.
+    left_s = np.diff(found.at_s, prepend=0.0, append=found.length_s)
+    left_s = np.broadcast_to(left_s, (len(costs), len(left_s)))
+    wait_s = np.concatenate(([0.0], found.wait_s))
+    is_after_failure = np.arange(len(wait_s)) > 0
+    phases = {
+        "detect": column(costs, "detect_s") * is_after_failure,
+        "wait": wait_s[np.newaxis],
+        "restart": column(costs, "restart_s") * is_after_failure,
+        "restore": column(costs, "restore_s") * is_after_failure,
+    }
+    seconds: dict[str, Floats] = {}
+    for name, phase_s in phases.items():
+        # The next failure may come in any phase, and ends it.
+        spent_s = np.minimum(left_s, phase_s)
+        seconds[name] = spent_s.sum(axis=1)
+        left_s = left_s - spent_s
+    durable = np.maximum(np.floor((left_s - lag_s) / segment_s), 0.0)
+    whole = np.floor(left_s / segment_s)
+    rest_s = left_s - whole * segment_s
+    kept_s = durable * intervals_s
+    # Nothing that was trained until the end is lost.
+    at_end_s = whole[:, -1:] * intervals_s + np.minimum(rest_s[:, -1:], intervals_s)
+    kept_s[:, -1:] = at_end_s
+    checkpoints_s = whole * training_s + np.maximum(rest_s - intervals_s, 0.0)
+    seconds["effective"] = kept_s.sum(axis=1)
+    seconds["checkpoints"] = checkpoints_s.sum(axis=1)
+    recompute_s = np.maximum(left_s - kept_s - checkpoints_s, 0.0)
+    seconds["recompute"] = recompute_s.sum(axis=1)
+    return {name: value / found.length_s for name, value in seconds.items()}
+
+
 def column(costs: Sequence[Costs], name: str) -> Floats:
     """Return one cost of every method, one below the other."""
     return np.array([[getattr(each, name)] for each in costs])

@@ -1,0 +1,160 @@
+"""The output of `advise`: a table, sentences, and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from harness.analysis import judging
+from harness.analysis.advice import Advice, Assumed
+from harness.analysis.judging import Judged, Spares
+from harness.cli.app import out
+from harness.cli.printing import print_table
+from harness.intervals import expected, failures
+from harness.intervals.expected import Shares
+
+_MOSTLY = 0.6  # a part of the loss beside which no other matters much
+_IN_WORDS = {"wait": "waiting for a node"}
+_OUTSIDE_CHECKPOINTS = ("detect", "wait", "restart")
+_UNITS_S = {"d": 86_400.0, "h": 3600.0, "min": 60.0}
+
+
+def table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None) -> Table:
+    """Return a line for each method. With a trace, the split of the loss is that of its replay."""
+    made = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for heading in ("method", "every", "steps", "trains"):
+        made.add_column(heading, justify="left" if heading == "method" else "right")
+    if judged is not None:
+        made.add_column("in the trace", justify="right")
+    parts = [part for part in expected.PARTS if part != "wait" or judged is not None]
+    for heading in (*parts, "as good from", "to"):
+        made.add_column(heading, justify="right")
+    for number, each in enumerate(advised):
+        one = judged[number] if judged is not None else None
+        split = one.shares if one else each.shares
+        made.add_row(
+            escape(each.measured.name),
+            duration(each.interval_s),
+            str(each.steps or "–"),
+            _share(each.shares, each.low, each.high),
+            *([_share(one.shares, one.low, one.high)] if one else []),
+            *(f"{getattr(split, part):.2%}" for part in parts),
+            duration(each.flat_from_s),
+            duration(each.flat_to_s),
+        )
+    return made
+
+
+def explain(
+    advised: Sequence[Advice],
+    judged: Sequence[Judged] | None,
+    assumed: Assumed,
+    nodes: int,
+    trace: str,
+) -> None:
+    """Say in words what the best method's loss is, and what was assumed."""
+    best = advised[0]
+    words = _largest_loss(best, judged[0].shares if judged else best.shares, trace)
+    say(words)
+    say(
+        f"The interval is flat: between {duration(best.flat_from_s)} and {duration(best.flat_to_s)} the "
+        "share stays within half a point."
+    )
+    say(
+        f"Assumed: a failure every {duration(assumed.mtbf_s)} ({nodes} nodes), "
+        f"{duration(assumed.restart_s)} to restart, {duration(assumed.detect_s)} to detect it. "
+        "Measured: what a checkpoint costs. In brackets is what follows from the intervals of the "
+        "costs."
+    )
+    if trace:
+        known = failures.TRACES[trace][1]
+        say(
+            f"In the trace: the mean and the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
+            f"from the second half of {trace}, whose first half gave the failure rate."
+        )
+        if nodes > known:
+            say(
+                f"Extrapolated: {trace} has {known} nodes, so {nodes} are copies of it at other "
+                "instants, which lose its bursts."
+            )
+    for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
+        names = [each.measured.name for each in advised if note in each.measured.notes]
+        whose = "all methods" if len(names) == len(advised) else ", ".join(names)
+        say(f"{whose}: {note}.")
+
+
+def _largest_loss(best: Advice, shares: Shares, trace: str) -> str:
+    part = shares.largest_loss
+    share = getattr(shares, part) / shares.lost if shares.lost else 0.0
+    where = f" in {trace}" if trace else ""
+    words = (
+        f"With {best.measured.name}{where}, the largest part of the lost time is "
+        f"{_IN_WORDS.get(part, part)}: {share:.0%}."
+    )
+    if share > _MOSTLY and part in _OUTSIDE_CHECKPOINTS:
+        words += " A better checkpoint cannot help with that."
+    if part == "wait":
+        words += " Spare nodes may: try --spares."
+    return words
+
+
+def _share(shares: Shares, low: float, high: float) -> str:
+    return f"{shares.effective:.2%} [{low:.2%}–{high:.2%}]"
+
+
+def print_spares(tried: Sequence[Spares], method: str) -> None:
+    """Print what spare nodes are worth, against waiting for a repair and against shrinking."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("spares", "per node, if it waits", "per node, if it shrinks"):
+        made.add_column(heading, justify="right")
+    for each in tried:
+        made.add_row(str(each.count), f"{each.waiting:.2%}", f"{each.shrinking:.2%}")
+    print_table(out, made)
+    waiting = max(tried, key=lambda each: each.waiting)
+    shrinking = max(tried, key=lambda each: each.shrinking)
+    say(
+        f"Per node, spares included, {waiting.count} spare nodes are best with {method} if the job "
+        f"waits for repairs where no spare is left ({waiting.waiting:.2%}), and "
+        f"{shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
+    )
+
+
+def as_json(
+    advised: Sequence[Advice],
+    judged: Sequence[Judged] | None,
+    assumed: Assumed,
+    tried: Sequence[Spares],
+) -> str:
+    """Return a list with an object for each method."""
+    lines = []
+    for number, each in enumerate(advised):
+        line = each.to_json() | {"job_mtbf_s": assumed.mtbf_s}
+        if judged is not None:
+            line |= judged[number].to_json()
+        if tried and number == 0:
+            line["spares"] = [asdict(spares) for spares in tried]
+        lines.append(line)
+    return json.dumps(lines, indent=1) + "\n"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in the largest unit that it has one of."""
+    if math.isinf(seconds):
+        return "never"
+    for unit, unit_s in _UNITS_S.items():
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.3g} {unit}"
+    return f"{seconds:.3g} s"
+
+
+def say(text: str) -> None:
+    """Print a sentence, which a terminal may wrap."""
+    out.print(escape(text), highlight=False, soft_wrap=True)
