@@ -151,6 +151,14 @@ def test_a_budget_lengthens_the_interval() -> None:
     assert bound["cost_training_s"] / bound["interval_s"] <= 1e-5
 
 
+@pytest.mark.parametrize("policy", ["oracle", "checkfreq", "replayed"])
+def test_every_interval_that_is_called_as_good_keeps_to_the_budget(policy: str) -> None:
+    trace = ("--trace", "lanl-20", "--ranks", "512")
+    for line in by_method("--budget", "0.01%", "--policy", policy, *trace).values():
+        assert line["interval_s"] >= line["flat_from_s"] * 0.999999
+        assert line["cost_training_s"] / line["flat_from_s"] <= 1e-4 * 1.000001
+
+
 def test_the_words_name_the_largest_loss_and_what_was_assumed() -> None:
     output = advised("--restart", "1h", "--job-mtbf", "1d").output
     assert "the largest part of the lost time is restart" in output

@@ -196,8 +196,9 @@ def advise(one: Measured, assumed: Assumed) -> Advice:
 
 
 def at_interval(one: Measured, assumed: Assumed, interval_s: float) -> Advice:
-    """Return what becomes of the time with an interval. Nobody saves within a step."""
-    best_s = max(interval_s, one.step_s or 0.0, _LEAST_S)
+    """Return what becomes of the time with an interval, or with the shortest that is allowed."""
+    least_s = shortest_s(one, assumed)
+    best_s = max(interval_s, least_s)
     low_s, high_s = expected.flat_from_to(one.costs, best_s, assumed.mtbf_s)
     return Advice(
         measured=one,
@@ -205,9 +206,22 @@ def at_interval(one: Measured, assumed: Assumed, interval_s: float) -> Advice:
         shares=expected.shares(one.costs, best_s, assumed.mtbf_s),
         low=expected.effective_share(one.dearest, best_s, assumed.mtbf_s),
         high=expected.effective_share(one.cheapest, best_s, assumed.mtbf_s),
-        flat_from_s=max(low_s, one.step_s or 0.0),
+        flat_from_s=max(low_s, least_s),
         flat_to_s=high_s,
     )
+
+
+def shortest_s(one: Measured, assumed: Assumed) -> float:
+    """Return the shortest interval that is allowed.
+
+    A checkpoint is durable before the next one begins, and nobody saves within a step. With a
+    budget, checkpoints may cost no more than it without failures.
+    """
+    budget = assumed.budget
+    if assumed.policy == "checkfreq":
+        budget = budget or policies.CHECKFREQ_BUDGET
+    least_s = one.costs.training_s / budget if budget else 0.0
+    return max(least_s, one.costs.lag_s, one.step_s or 0.0, _LEAST_S)
 
 
 def job_mtbf_s(nodes: int, rate_per_node_s: float, rate_of_job_s: float = 0.0) -> float:

@@ -96,7 +96,7 @@ def replayed(
     """Return for each method the interval that is best in draws from what is learnt."""
     advised = [advice.advise(one, assumed) for one in found]
     costs = [one.costs for one in found]
-    least_s = np.array([[max(one.costs.lag_s, one.step_s or 0.0)] for one in found])
+    least_s = np.array([[advice.shortest_s(one, assumed)] for one in found])
     formula_s = np.array([[each.interval_s] for each in advised])
     intervals_s = np.maximum(formula_s * _TRIED, least_s)
     total = np.zeros(intervals_s.shape)

@@ -65,7 +65,8 @@ def explain(
     words = _largest_loss(best, judged[0].shares if judged else best.shares, trace)
     say(words)
     say(
-        f"The interval is flat: between {duration(best.flat_from_s)} and {duration(best.flat_to_s)} the "
+        f"The interval is flat: between {duration(best.flat_from_s)} and "
+        f"{duration(best.flat_to_s)} the "
         "share stays within half a point."
     )
     say(
