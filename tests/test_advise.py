@@ -15,7 +15,9 @@ from stubs import Ended, command
 
 from harness.analysis.advice import Assumed, LargerState, Measured, advise, measured, scaled
 from harness.analysis.runs import reference_runs
+from harness.cli import amounts
 from harness.intervals.costs import Costs
+from harness.wire.records import LoadRecord
 
 RUN = next(
     run.stored.folder for run in reference_runs() if run.name.endswith("train-ranks-pytorch")
@@ -244,19 +246,29 @@ def test_a_figure_is_written(tmp_path: Path) -> None:
     [
         (("--job-mtbf", "8"), "--job-mtbf is '8', and must be a time above 0 with its unit"),
         (("--job-mtbf", "-8h"), "must be a time above 0 with its unit"),
-        (("--restart", "0s"), "must be a time above 0 with its unit"),
+        (("--job-mtbf", "0s"), "must be a time above 0 with its unit"),
+        (("--job-mtbf", f"{'9' * 39}h"), "--job-mtbf is longer than 100000 days; give a shorter"),
+        (("--restart", "-1s"), "--restart is '-1s', and must be a time with its unit"),
         (("--budget", "3.5"), "--budget is '3.5', and must be a percentage such as 3.5%"),
         (("--budget", "120%"), "must be a percentage such as 3.5%"),
         (("--trace", "gpu-40"), "gpu-400"),
         (("--spares", "2"), "--spares needs --trace"),
         (("--policy", "yung"), "young"),
         (("--policy", "replayed"), "--policy replayed needs --trace"),
-        (("--state-bytes", "-1"), "should be greater than or equal to"),
-        (("--state-bytes", "inf"), "must be numbers from 0"),
+        (("--policy", "coci"), "--policy coci needs the curve of a training's loss"),
+        (("--state-bytes", "-1"), "must be a size such as 1e12, 1TB or 105GiB"),
+        (("--state-bytes", "inf"), "must be a size such as 1e12, 1TB or 105GiB"),
+        (("--state-bytes", "1MB"), "--state-bytes is 1 MB, and torch-save"),
+        (("--state-bytes", "1e300"), "--state-bytes is more than 1000 PB; give fewer bytes"),
+        (("--state-bytes", "900PB"), "a smaller --state-bytes or faster storage"),
+        (("--state-bytes", "1TB", "--node-bandwidth", "1e-9"), "must be numbers from 0.001"),
+        (("--trace", "gpu-400", "--job-mtbf", "8h"), "--job-mtbf and --trace exclude each other"),
+        (("--trace", "gpu-400", "--node-mtbf", "9d"), "--node-mtbf and --trace exclude each other"),
+        (("--out", "/dev/null/figures"), "--out /dev/null/figures: Not a directory"),
         (("--node-bandwidth", "2"), "--node-bandwidth and --storage-bandwidth need --state-bytes"),
         (("--trace", "gpu-400", "--spares", "100"), "should be less than or equal to 64"),
-        (("--detect", "1e9"), "must be a time above 0 with its unit"),
-        (("--job-mtbf", "1m"), "the job fails every 1 min, and takes 2.17 min to come back"),
+        (("--detect", "1e9"), "must be a time with its unit"),
+        (("--job-mtbf", "1m"), "the job fails every 1 min, and takes at least 2.17 min to come"),
         (("--ranks", "0"), "should be greater than or equal to 1"),
     ],
 )
@@ -264,6 +276,47 @@ def test_wrong_input_gets_one_sentence(options: tuple[str, ...], message: str) -
     ended = advised(*options)
     assert (ended.status, ended.escaped) == (2, "")
     assert message in " ".join((ended.errors + ended.output).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [(".5h", 1800), ("90min", 5400), ("90m", 5400), ("1.5 d", 129_600), ("30s", 30)],
+)
+def test_a_time_may_be_written_in_several_ways(text: str, expected: float) -> None:
+    assert amounts.seconds("--job-mtbf", text) == expected
+
+
+def test_a_restart_may_take_no_time_at_all() -> None:
+    assert amounts.seconds("--restart", "0s", from_zero=True) == 0
+    lines = by_method("--restart", "0s", "--detect", "0s")
+    assert {line["lost_restart"] + line["lost_detect"] for line in lines.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1TB", 1e12), ("1.5e12", 1.5e12), ("105GiB", 105 * 2**30), (".5 kB", 500), ("7", 7)],
+)
+def test_a_size_may_have_a_unit(text: str, expected: float) -> None:
+    assert amounts.size_bytes("--state-bytes", text) == expected
+
+
+def test_the_longest_time_between_failures_has_an_interval() -> None:
+    rare = by_method("--job-mtbf", "100000d")
+    assert all(0.99 < line["effective"] <= 1 for line in rare.values())
+
+
+def test_a_method_that_comes_back_too_slowly_is_left_out_by_name(tmp_path: Path) -> None:
+    slow, quick = item("direct"), item("buffered")
+    found = [*costs_of(quick.case.id, 0.01)]
+    for record in costs_of(slow.case.id, 0.01):
+        is_load = isinstance(record, LoadRecord)
+        found.append(replace(record, load_ns=100 * 10**9) if is_load else record)
+    folder = store_run(tmp_path, [slow, quick], found)
+    options = ("--format", "json", "--job-mtbf", "1m", "--restart", "0s")
+    ended = command("advise", str(folder), *options)
+    assert [line["method"] for line in json.loads(ended.output)] == ["buffered"]
+    words = " ".join(ended.errors.split())
+    assert "left out direct: the job fails every 1 min, and takes 1.83 min to come back" in words
 
 
 def test_a_run_without_costs_is_refused() -> None:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli import advice_output
+from harness.analysis.text import size
+from harness.cli import advice_output, amounts
 from harness.cli.advice_output import duration
 from harness.cli.app import (
     RESULTS,
     ResultsOption,
     app,
+    err,
     out,
     put,
     resumable,
@@ -30,12 +32,11 @@ from harness.intervals import failures
 from harness.run import store
 from harness.run.errors import UsageError, nearest
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _NODES = 128  # of the job where nobody says how large it is
 _GIGA = 1e9
+_LEAST_BANDWIDTH = 1e-3  # GB/s
 _POLICIES = (*advice.POLICIES, judging.REPLAYED)
+_WITH_A_LOSS_CURVE = "coci"
 
 
 class Format(StrEnum):
@@ -80,7 +81,7 @@ CostBudgetOption = Annotated[
 
 # A larger state than the measured one.
 StateBytesOption = Annotated[
-    float, typer.Option(help="Bytes of a larger state than the measured one.", min=0)
+    str, typer.Option(help="A larger state than the measured one, such as 1e12, 1TB or 105GiB.")
 ]
 NodeBandwidthOption = Annotated[
     float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
@@ -108,7 +109,7 @@ def advise_command(
     restart: RestartOption = "2m",
     detect: DetectOption = "10s",
     budget: CostBudgetOption = "",
-    state_bytes: StateBytesOption = 0,
+    state_bytes: StateBytesOption = "",
     node_bandwidth: NodeBandwidthOption = 0,
     storage_bandwidth: StorageBandwidthOption = 0,
     folder: FigureFolderOption = None,
@@ -121,23 +122,25 @@ def advise_command(
     rate of the job or of its nodes, or they are those of a real trace.
     """
     _require_known(trace, spares, policy)
-    _require_sizes(state_bytes, node_bandwidth, storage_bandwidth)
+    _require_one_source(trace, job_mtbf, node_mtbf)
+    _require_bandwidths(state_bytes, node_bandwidth, storage_bandwidth)
     learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
     nodes = -(-ranks // ranks_per_node)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
     assumed = Assumed(
         _job_mtbf_s(job_mtbf, node_mtbf, nodes, learnt),
-        _seconds("--restart", restart),
-        _seconds("--detect", detect),
-        _share("--budget", budget) if budget else None,
+        amounts.seconds("--restart", restart, from_zero=True),
+        amounts.seconds("--detect", detect, from_zero=True),
+        amounts.share("--budget", budget) if budget else None,
         policy if policy in advice.POLICIES else advice.POLICIES[0],
     )
     found = _costs_of(run, assumed)
     if state_bytes:
+        count = amounts.size_bytes("--state-bytes", state_bytes)
         bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
-        found = _scaled(found, LargerState(state_bytes, ranks, nodes, *bandwidths))
-    _require_sensible(found, assumed)
+        found = _scaled(found, LargerState(count, ranks, nodes, *bandwidths))
+    found = _that_come_back(found, assumed, bool(state_bytes))
     if learnt is not None and policy == judging.REPLAYED:
         advised = judging.replayed(found, assumed, learnt, nodes)
     else:
@@ -160,9 +163,9 @@ def _job_mtbf_s(
     job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
 ) -> float:
     """Return the mean seconds between failures of the job, from the rates of job and nodes."""
-    of_job_s = 1.0 / _seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
+    of_job_s = 1.0 / amounts.seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
     if node_mtbf:
-        of_node_s = 1.0 / _seconds("--node-mtbf", node_mtbf)
+        of_node_s = 1.0 / amounts.seconds("--node-mtbf", node_mtbf)
     elif learnt is not None:
         of_node_s = learnt.rate_per_node_s
     else:
@@ -174,6 +177,11 @@ def _require_known(trace: str, spares: int, policy: str) -> None:
     """Refuse an unknown trace or policy, and what needs a trace where there is none."""
     if trace and trace not in failures.TRACES:
         raise nearest("trace", trace, failures.TRACES)
+    if policy.lower() == _WITH_A_LOSS_CURVE:
+        raise UsageError(
+            "--policy coci needs the curve of a training's loss, which no run has; "
+            "docs/intervals.md describes it under 'When the loss counts'"
+        )
     if policy not in _POLICIES:
         raise nearest("policy", policy, _POLICIES)
     if spares and not trace:
@@ -182,11 +190,22 @@ def _require_known(trace: str, spares: int, policy: str) -> None:
         raise UsageError("--policy replayed needs --trace, whose first half it is chosen in")
 
 
-def _require_sizes(state_bytes: float, node: float, storage: float) -> None:
-    """Refuse bandwidths without a state, and sizes that are no numbers."""
-    if not all(map(math.isfinite, (state_bytes, node, storage))):
-        raise UsageError("--state-bytes and the bandwidths must be numbers from 0")
-    if (node or storage) and not state_bytes:
+def _require_one_source(trace: str, job_mtbf: str, node_mtbf: str) -> None:
+    """Refuse a mean time between failures beside a trace, whose failures are known."""
+    if trace and (job_mtbf or node_mtbf):
+        option = "--job-mtbf" if job_mtbf else "--node-mtbf"
+        raise UsageError(f"{option} and --trace exclude each other: a trace has its own failures")
+
+
+def _require_bandwidths(state_bytes: str, node: float, storage: float) -> None:
+    """Refuse bandwidths without a state, and those that no storage has."""
+    given = [bandwidth for bandwidth in (node, storage) if bandwidth]
+    if not all(math.isfinite(bandwidth) and bandwidth >= _LEAST_BANDWIDTH for bandwidth in given):
+        raise UsageError(
+            "--node-bandwidth and --storage-bandwidth are GB/s, and must be numbers from "
+            f"{_LEAST_BANDWIDTH}"
+        )
+    if given and not state_bytes:
         raise UsageError(
             "--node-bandwidth and --storage-bandwidth need --state-bytes, the bytes of the state "
             "that they are for"
@@ -208,39 +227,40 @@ def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
     return found
 
 
-def _seconds(option: str, text: str) -> float:
-    """Return a duration such as 8h in seconds."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None or float(match[1]) <= 0:
-        raise UsageError(
-            f"{option} is {text!r}, and must be a time above 0 with its unit: 30s, 10m, 8h or 250d"
-        )
-    return float(match[1]) * _UNITS_S[match[2]]
-
-
-def _share(option: str, text: str) -> float:
-    match = _SHARE.fullmatch(text.strip())
-    if match is None or not 0 < float(match[1]) < 100:
-        raise UsageError(f"{option} is {text!r}, and must be a percentage such as 3.5%")
-    return float(match[1]) / 100
-
-
 def _scaled(found: Sequence[Measured], larger: LargerState) -> list[Measured]:
-    unknown = [one.name for one in found if not one.state_bytes]
-    if unknown:
-        raise UsageError(f"--state-bytes needs the measured size, which {unknown[0]} lacks")
+    for one in found:
+        if not one.state_bytes:
+            raise UsageError(f"--state-bytes needs the measured size, which {one.name} lacks")
+        if larger.state_bytes < one.state_bytes:
+            raise UsageError(
+                f"--state-bytes is {size(larger.state_bytes)}, and {one.name} was measured with "
+                f"{size(one.state_bytes)}; give a larger state"
+            )
     return [advice.scaled(one, larger) for one in found]
 
 
-def _require_sensible(found: Sequence[Measured], assumed: Assumed) -> None:
-    """Raise UsageError where the job fails more often than it can come back."""
-    slowest = max(found, key=lambda one: one.costs.recovery_s)
-    if assumed.mtbf_s <= slowest.costs.recovery_s:
+def _that_come_back(
+    found: Sequence[Measured], assumed: Assumed, is_larger: bool
+) -> Sequence[Measured]:
+    """Return the methods that come back before the next failure, and name the others.
+
+    Raises UsageError where there is none.
+    """
+    quick = [one for one in found if one.costs.recovery_s < assumed.mtbf_s]
+    failing = f"the job fails every {duration(assumed.mtbf_s)}, and takes"
+    if not quick:
+        quickest_s = min(one.costs.recovery_s for one in found)
+        less = ", a smaller --state-bytes or faster storage" if is_larger else ""
         raise UsageError(
-            f"the job fails every {duration(assumed.mtbf_s)}, and takes "
-            f"{duration(slowest.costs.recovery_s)} to come back, so it would hardly ever train; "
-            "give a larger MTBF, fewer ranks or a shorter --restart"
+            f"{failing} at least {duration(quickest_s)} to come back, so it would hardly ever "
+            f"train; give a larger MTBF, fewer ranks or a shorter --restart{less}"
         )
+    for one in found:
+        if one not in quick:
+            back = duration(one.costs.recovery_s)
+            text = escape(f"{one.name}: {failing} {back} to come back with it")
+            err.print(f"[yellow]left out[/] {text}", highlight=False, soft_wrap=True)
+    return quick
 
 
 def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> None:
@@ -249,5 +269,8 @@ def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -
     from harness.analysis import advice_figure
     from harness.analysis.figures import drawn
 
-    saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
+    try:
+        saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
+    except OSError as error:
+        raise UsageError(f"--out {folder}: {error.strerror}") from error
     advice_output.say(f"{saved.svg}, {saved.png.name}: {saved.title}")
