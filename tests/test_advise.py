@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,16 @@ from reported import item, store_run
 from reported import measured as costs_of
 from stubs import Ended, command
 
+from harness.analysis import advice_figure
 from harness.analysis.advice import Assumed, LargerState, Measured, advise, measured, scaled
 from harness.analysis.runs import reference_runs
 from harness.cli import amounts
 from harness.intervals.costs import Costs
 from harness.wire.records import LoadRecord
 
-RUN = next(
-    run.stored.folder for run in reference_runs() if run.name.endswith("train-ranks-pytorch")
-)
+TRAINED = next(run for run in reference_runs() if run.name.endswith("train-ranks-pytorch"))
+RUN = TRAINED.stored.folder
+ASSUMED = Assumed(mtbf_s=36_000, restart_s=60, detect_s=10)
 FAULTS = next(run.stored.folder for run in reference_runs() if "-faults-" in run.name)
 
 
@@ -31,24 +33,23 @@ def advised(*options: str) -> Ended:
 
 def test_every_method_gets_an_interval_and_the_split_of_its_loss() -> None:
     lines = json.loads(advised("--format", "json").output)
-    assert len(lines) == 12
+    assert len(lines) == 6
     for line in lines:
         lost = sum(value for name, value in line.items() if name.startswith("lost_"))
         assert line["effective"] + lost == pytest.approx(1.0)
         assert line["effective_low"] <= line["effective"] <= line["effective_high"]
         assert line["flat_from_s"] <= line["interval_s"] <= line["flat_to_s"]
         assert line["interval_steps"] >= 1
-        assert line["notes"] == []
+        assert line["notes"] == ["measured on 2 ranks, the largest world of the run"]
     shares = [line["effective"] for line in lines]
     assert shares == sorted(shares, reverse=True)
 
 
 def test_a_run_without_training_says_that_the_slowdown_is_missing() -> None:
     bench = next(run for run in reference_runs() if run.name.endswith("-bench-jax"))
-    assumed = Assumed(mtbf_s=36_000, restart_s=60, detect_s=10)
-    for one in measured(bench.rows, assumed):
+    for one in measured(bench.rows, ASSUMED):
         assert any("slowdown of training was not measured" in note for note in one.notes)
-        assert advise(one, assumed).steps is None
+        assert advise(one, ASSUMED).steps is None
 
 
 def test_numbers_in_doubt_are_noted(tmp_path: Path) -> None:
@@ -65,6 +66,54 @@ def test_numbers_in_doubt_are_noted(tmp_path: Path) -> None:
     assert (doubt in notes_of["direct"], doubt in notes_of["buffered"]) == (True, False)
     output = command("advise", str(folder)).output
     assert f"direct: {doubt}." in " ".join(output.split())
+
+
+def test_a_method_that_the_largest_world_lacks_keeps_the_other_worlds() -> None:
+    rows = [row for row in TRAINED.rows if (row.method, row.world) != ("torch-save", 2)]
+    names = [one.name for one in measured(rows, ASSUMED)]
+    assert len(names) == 11
+    assert "torch-save, resnet50 full float32, 1 rank" in names
+    assert "dcp, resnet50 full float32, 2 ranks with ddp" in names
+
+
+def test_the_table_names_every_method_and_its_largest_loss() -> None:
+    output = advised("--restart", "1h", "--job-mtbf", "1d").output
+    assert "largest" in output
+    lines = re.findall(r"^ ([a-z-]+) .*%.* restart ", output, flags=re.MULTILINE)
+    assert lines == list(by_method())
+
+
+def test_no_word_of_the_table_is_cut_off() -> None:
+    output = advised("--trace", "gpu-400").output
+    assert "…" not in output
+
+
+def test_the_output_says_what_was_asked_and_where_its_figures_are_from() -> None:
+    options = ("--trace", "gpu-400", "--ranks", "8000", "--budget", "5%", "--policy", "young")
+    (line, *_) = by_method(*options).values()
+    asked = {name: line[name] for name in ("trace", "ranks", "nodes", "policy", "budget")}
+    assert asked == {
+        "trace": "gpu-400",
+        "ranks": 8000,
+        "nodes": 1000,
+        "policy": "young",
+        "budget": 0.05,
+    }
+    assert line["extrapolated"] is True
+    assert (line["source_training_s"], line["source_restart_s"]) == ("measured", "assumed")
+    (line, *_) = by_method("--state-bytes", "1TB").values()
+    assert (line["trace"], line["extrapolated"]) == (None, False)
+    assert (line["source_lag_s"], line["source_detect_s"]) == ("extrapolated", "assumed")
+    output = " ".join(advised("--state-bytes", "1TB").output.split())
+    assert "costs extrapolated to a larger state" in output
+    assert "Extrapolated from what was measured: what a checkpoint costs" in output
+
+
+def test_a_curve_begins_where_saves_do_not_overlap() -> None:
+    costs = Costs(training_s=0.1, lag_s=20.0)
+    one = advise(Measured("any", costs, costs, costs, None, None, ()), ASSUMED)
+    (axes,) = advice_figure.draw([one], ASSUMED, "some-run").figure.subfigs[0].axes
+    assert axes.lines[0].get_xdata()[0] == pytest.approx(20.0)
 
 
 def test_more_ranks_fail_more_often() -> None:

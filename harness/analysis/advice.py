@@ -22,6 +22,8 @@ from harness.intervals.policies import CheckFreq
 POLICIES = (*policies.FORMULAS, "checkfreq")
 """The policies that choose an interval from costs alone, the default first."""
 
+_ASSUMED = ("restart_s", "detect_s")
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -40,6 +42,20 @@ class Measured:
     world: int = 1
     sharded: bool = False  # every rank writes a part of the state
     asynchronous: bool = False
+    unmeasured: tuple[str, ...] = ()  # names of costs
+    is_extrapolated: bool = False
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The origin of each cost: measured, extrapolated, assumed or unknown."""
+        origins = {}
+        for name in asdict(self.costs):
+            origins[name] = "extrapolated" if self.is_extrapolated else "measured"
+            if name in self.unmeasured:
+                origins[name] = "unknown"
+            elif name in _ASSUMED:
+                origins[name] = "assumed"
+        return origins
 
     @property
     def rank_bytes(self) -> float:
@@ -119,32 +135,61 @@ class Advice:
             "flat_from_s": self.flat_from_s,
             "flat_to_s": self.flat_to_s,
             **{f"cost_{name}": value for name, value in asdict(self.measured.costs).items()},
+            **{f"source_{name}": origin for name, origin in self.measured.sources.items()},
             "notes": list(self.measured.notes),
         }
 
 
 def measured(rows: Iterable[Row], assumed: Assumed) -> list[Measured]:
-    """Return the costs of every method whose rows of one state and world are complete."""
+    """Return the costs of every method whose rows of one state and world are complete.
+
+    A job has one world. So those of the run's largest world count, if it has every method.
+    """
+    usable = [
+        row
+        for row in rows
+        if row.status == "ok" and row.method and row.experiment in ("cost", "train")
+    ]
+    chosen, remark = _of_largest_world(usable)
     by_case: dict[tuple[str, str, str, str, str, int, str], dict[str, Row]] = {}
-    for row in rows:
-        if row.status != "ok" or not row.method:
-            continue
-        if row.experiment in ("cost", "train"):
-            state = (row.workload, row.preset, row.precision, row.world, row.strategy)
-            key = (row.framework, row.method, *state)
-            by_case.setdefault(key, {}).setdefault(row.experiment, row)
+    for row in chosen:
+        state = (row.workload, row.preset, row.precision, row.world, row.strategy)
+        key = (row.framework, row.method, *state)
+        by_case.setdefault(key, {}).setdefault(row.experiment, row)
     several = len({key[0] for key in by_case}) > 1
     states = {key[2:] for key in by_case}
     found = []
     for key, experiments in by_case.items():
-        framework, method, workload, preset, precision, world, _ = key
+        framework, method, workload, preset, precision, world, strategy = key
         name = f"{framework} {method}" if several else method
         if len(states) > 1:
             name += f", {workload} {preset} {precision}, {ranks_in_words([world])}"
+            name += f" with {strategy}" if strategy else ""
         one = _measured(name, experiments.get("cost"), experiments.get("train"), assumed)
         if one is not None:
-            found.append(one)
+            found.append(replace(one, notes=(*one.notes, *remark)))
     return found
+
+
+def _of_largest_world(rows: Sequence[Row]) -> tuple[Sequence[Row], tuple[str, ...]]:
+    """Return the rows of the largest world, and a note that says so where there are others.
+
+    All rows are returned where a method was not measured in the largest world.
+    """
+    worlds = {row.world for row in rows}
+    if len(worlds) < 2:
+        return rows, ()
+    largest = [row for row in rows if row.world == max(worlds)]
+    if _subjects(largest) != _subjects(rows):
+        return rows, ()
+    return largest, (f"measured on {max(worlds)} ranks, the largest world of the run",)
+
+
+def _subjects(rows: Sequence[Row]) -> set[tuple[str, ...]]:
+    return {
+        (row.framework, row.method, row.workload, row.preset, row.precision, row.experiment)
+        for row in rows
+    }
 
 
 def scaled(one: Measured, larger: LargerState) -> Measured:
@@ -187,6 +232,7 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
         cheapest=of(one.cheapest),
         dearest=of(one.dearest),
         notes=(*one.notes, note),
+        is_extrapolated=True,
     )
 
 
@@ -250,6 +296,7 @@ _LEAST_S = 1e-3  # a checkpoint that costs nothing is taken as often as anything
 def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) -> Measured | None:
     """Return a method's costs from its rows; None where neither says what a checkpoint costs."""
     notes = []
+    unmeasured = []
     overhead = _estimate(train, "overhead_s")
     stall = _estimate(cost, "stall_s")
     training = overhead or stall
@@ -260,8 +307,10 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
     durable = _estimate(cost, "durable_s")
     load = _estimate(cost, "load_s")
     if durable is None or stall is None:
+        unmeasured.append("lag_s")
         notes.append("the lag until durable was not measured, and counts as 0")
     if load is None:
+        unmeasured.append("restore_s")
         notes.append("the restore was not measured, and counts as 0")
     notes += _doubts(cost) + _doubts(train)
 
@@ -288,6 +337,7 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         row.world if row else 1,
         row.sharded if row else False,
         row.asynchronous if row else False,
+        tuple(unmeasured),
     )
 
 

@@ -41,9 +41,11 @@ def _figure(advised: Sequence[Advice], assumed: Assumed, words: str) -> Figure:
     axes = body.subplots()
     best_s = [each.interval_s for each in advised]
     low_s, high_s = min(best_s) / _AROUND, max(best_s) * _AROUND
-    intervals_s = np.geomspace(low_s, high_s, _POINTS).tolist()
     for number, each in enumerate(advised):
         look = series(number)
+        # Below the lag, a checkpoint would begin before the one before is durable.
+        from_s = max(low_s, each.measured.costs.lag_s)
+        intervals_s = np.geomspace(from_s, high_s, _POINTS).tolist()
         shares = advice.curve(each.measured, assumed, intervals_s)
         axes.plot(intervals_s, shares, color=look.colour, ls=look.line, label=each.measured.name)
         axes.plot(each.interval_s, each.shares.effective, color=look.colour, marker=look.marker)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 from rich import box
 from rich.markup import escape
@@ -25,18 +25,27 @@ _OUTSIDE_CHECKPOINTS = ("detect", "wait", "restart")
 _UNITS_S = {"d": 86_400.0, "h": 3600.0, "min": 60.0}
 
 
-def table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None) -> Table:
+@dataclass(frozen=True)
+class Job:
+    """The job that was asked about, as the output repeats it."""
+
+    ranks: int
+    nodes: int
+    trace: str
+    policy: str
+
+    @property
+    def is_extrapolated(self) -> bool:
+        """Return whether the job needs more nodes than the trace's system has."""
+        return bool(self.trace) and self.nodes > failures.TRACES[self.trace][1]
+
+
+def table(
+    title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None, job: Job
+) -> Table:
     """Return a line for each method. With a trace, the split of the loss is that of its replay."""
-    made = Table(
-        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for heading in ("method", "every", "steps", "trains"):
-        made.add_column(heading, justify="left" if heading == "method" else "right")
-    if judged is not None:
-        made.add_column("in the trace", justify="right")
     parts = [part for part in expected.PARTS if part != "wait" or judged is not None]
-    for heading in (*parts, "as good from", "to"):
-        made.add_column(heading, justify="right")
+    made = _headed(title, advised, job, parts)
     for number, each in enumerate(advised):
         one = judged[number] if judged is not None else None
         split = one.shares if one else each.shares
@@ -44,48 +53,65 @@ def table(title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None
             escape(each.measured.name),
             duration(each.interval_s),
             str(each.steps or "–"),
-            _share(each.shares, each.low, each.high),
-            *([_share(one.shares, one.low, one.high)] if one else []),
+            *_shares(each, one),
             *(f"{getattr(split, part):.2%}" for part in parts),
+            split.largest_loss,
             duration(each.flat_from_s),
             duration(each.flat_to_s),
         )
     return made
 
 
+def _headed(title: str, advised: Sequence[Advice], job: Job, parts: Sequence[str]) -> Table:
+    """Return a table without lines. Its words say what is extrapolated."""
+    if any(each.measured.is_extrapolated for each in advised):
+        title += ", costs extrapolated to a larger state"
+    made = Table(
+        title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    made.add_column("method", overflow="fold")
+    headings = ["every", "steps", "trains", *parts, "largest\nloss", "as good\nfrom", "to"]
+    if job.trace:
+        mark = "in the trace,\nextrapolated" if job.is_extrapolated else "in the trace"
+        headings.insert(3, mark)
+    for heading in headings:
+        made.add_column(heading, justify="right", no_wrap=True)
+    return made
+
+
 def explain(
-    advised: Sequence[Advice],
-    judged: Sequence[Judged] | None,
-    assumed: Assumed,
-    nodes: int,
-    trace: str,
+    advised: Sequence[Advice], judged: Sequence[Judged] | None, assumed: Assumed, job: Job
 ) -> None:
     """Say in words what the best method's loss is, and what was assumed."""
     best = advised[0]
-    words = _largest_loss(best, judged[0].shares if judged else best.shares, trace)
+    words = _largest_loss(best, judged[0].shares if judged else best.shares, job.trace)
     say(words)
     say(
         f"The interval is flat: between {duration(best.flat_from_s)} and "
         f"{duration(best.flat_to_s)} the "
         "share stays within half a point."
     )
+    extrapolated = any(each.measured.is_extrapolated for each in advised)
+    origin = "Extrapolated from what was measured" if extrapolated else "Measured"
+    # With a trace, the brackets in the table are percentiles over draws.
+    by_costs = " In brackets is what follows from the intervals of the costs."
+    brackets = "" if job.trace else by_costs
     say(
-        f"Assumed: a failure every {duration(assumed.mtbf_s)} ({nodes} nodes), "
+        f"Assumed: a failure every {duration(assumed.mtbf_s)} ({job.nodes} nodes), "
         f"{duration(assumed.restart_s)} to restart, {duration(assumed.detect_s)} to detect it. "
-        "Measured: what a checkpoint costs. In brackets is what follows from the intervals of the "
-        "costs."
+        f"{origin}: what a checkpoint costs.{brackets}"
     )
-    if trace:
-        known = failures.TRACES[trace][1]
+    if job.trace:
         say(
-            f"In the trace: the mean and the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
-            f"from the second half of {trace}, whose first half gave the failure rate."
+            f"In the trace: the mean and, in brackets, the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
+            f"from the second half of {job.trace}, whose first half gave the failure rate."
         )
-        if nodes > known:
-            say(
-                f"Extrapolated: {trace} has {known} nodes, so {nodes} are copies of it at other "
-                "instants, which lose its bursts."
-            )
+    if job.is_extrapolated:
+        known = failures.TRACES[job.trace][1]
+        say(
+            f"Extrapolated: {job.trace} has {known} nodes, so {job.nodes} are copies of it at "
+            "other instants, which lose its bursts."
+        )
     for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
         names = [each.measured.name for each in advised if note in each.measured.notes]
         whose = "all methods" if len(names) == len(advised) else ", ".join(names)
@@ -107,8 +133,12 @@ def _largest_loss(best: Advice, shares: Shares, trace: str) -> str:
     return words
 
 
-def _share(shares: Shares, low: float, high: float) -> str:
-    return f"{shares.effective:.2%} [{low:.2%}–{high:.2%}]"
+def _shares(each: Advice, one: Judged | None) -> list[str]:
+    """Return the share by the formula, and that in the trace. The last one has its interval."""
+    if one is None:
+        return [f"{each.shares.effective:.2%}\n[{100 * each.low:.2f}–{100 * each.high:.2f}]"]
+    in_trace = f"{one.shares.effective:.2%}\n[{100 * one.low:.2f}–{100 * one.high:.2f}]"
+    return [f"{each.shares.effective:.2%}", in_trace]
 
 
 def print_spares(tried: Sequence[Spares], method: str) -> None:
@@ -132,12 +162,22 @@ def as_json(
     advised: Sequence[Advice],
     judged: Sequence[Judged] | None,
     assumed: Assumed,
+    job: Job,
     tried: Sequence[Spares],
 ) -> str:
     """Return a list with an object for each method."""
+    circumstances = {
+        "job_mtbf_s": assumed.mtbf_s,
+        "ranks": job.ranks,
+        "nodes": job.nodes,
+        "trace": job.trace or None,
+        "policy": job.policy,
+        "budget": assumed.budget,
+        "extrapolated": job.is_extrapolated,
+    }
     lines = []
     for number, each in enumerate(advised):
-        line = each.to_json() | {"job_mtbf_s": assumed.mtbf_s}
+        line = each.to_json() | circumstances
         if judged is not None:
             line |= judged[number].to_json()
         if tried and number == 0:

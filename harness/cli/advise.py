@@ -150,11 +150,12 @@ def advise_command(
     tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
     if folder is not None:
         _draw(advised, assumed, folder, run.name)
+    job = advice_output.Job(ranks, nodes, trace, policy)
     if format_ is Format.JSON:
-        put(advice_output.as_json(advised, judged, assumed, tried))
+        put(advice_output.as_json(advised, judged, assumed, job, tried))
         return
-    print_table(out, advice_output.table(f"run {run.name}", advised, judged))
-    advice_output.explain(advised, judged, assumed, nodes, trace)
+    print_table(out, advice_output.table(f"run {run.name}", advised, judged, job))
+    advice_output.explain(advised, judged, assumed, job)
     if tried:
         advice_output.print_spares(tried, advised[0].measured.name)
 
