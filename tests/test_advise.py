@@ -86,6 +86,7 @@ def test_the_table_names_every_method_and_its_largest_loss() -> None:
 def test_no_word_of_the_table_is_cut_off() -> None:
     output = advised("--trace", "gpu-400").output
     assert "…" not in output
+    assert all(f" {method} " in output for method in by_method())
 
 
 def test_the_output_says_what_was_asked_and_where_its_figures_are_from() -> None:

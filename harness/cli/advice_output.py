@@ -43,17 +43,18 @@ class Job:
 def table(
     title: str, advised: Sequence[Advice], judged: Sequence[Judged] | None, job: Job
 ) -> Table:
-    """Return a line for each method. With a trace, the split of the loss is that of its replay."""
+    """Return a line for each method. With a trace, all shares are those of its replay."""
     parts = [part for part in expected.PARTS if part != "wait" or judged is not None]
     made = _headed(title, advised, job, parts)
     for number, each in enumerate(advised):
         one = judged[number] if judged is not None else None
         split = one.shares if one else each.shares
+        ends = (one.low, one.high) if one else (each.low, each.high)
         made.add_row(
             escape(each.measured.name),
             duration(each.interval_s),
             str(each.steps or "–"),
-            *_shares(each, one),
+            _share(split, *ends),
             *(f"{getattr(split, part):.2%}" for part in parts),
             split.largest_loss,
             duration(each.flat_from_s),
@@ -70,10 +71,10 @@ def _headed(title: str, advised: Sequence[Advice], job: Job, parts: Sequence[str
         title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
     made.add_column("method", overflow="fold")
-    headings = ["every", "steps", "trains", *parts, "largest\nloss", "as good\nfrom", "to"]
-    if job.trace:
-        mark = "in the trace,\nextrapolated" if job.is_extrapolated else "in the trace"
-        headings.insert(3, mark)
+    trains = f"trains in\n{job.trace}" if job.trace else "trains"
+    if job.is_extrapolated:
+        trains += ",\nextrapolated"
+    headings = ("every", "steps", trains, *parts, "largest\nloss", "as good\nfrom", "to")
     for heading in headings:
         made.add_column(heading, justify="right", no_wrap=True)
     return made
@@ -103,8 +104,8 @@ def explain(
     )
     if job.trace:
         say(
-            f"In the trace: the mean and, in brackets, the 5th to 95th percentile of {judging.DRAWS} jobs drawn "
-            f"from the second half of {job.trace}, whose first half gave the failure rate."
+            "In the trace: the mean and, in brackets, the 5th to 95th percentile of "
+            f"{judging.DRAWS} jobs drawn from the second half of {job.trace}, whose first half gave the failure rate."
         )
     if job.is_extrapolated:
         known = failures.TRACES[job.trace][1]
@@ -133,12 +134,8 @@ def _largest_loss(best: Advice, shares: Shares, trace: str) -> str:
     return words
 
 
-def _shares(each: Advice, one: Judged | None) -> list[str]:
-    """Return the share by the formula, and that in the trace. The last one has its interval."""
-    if one is None:
-        return [f"{each.shares.effective:.2%}\n[{100 * each.low:.2f}–{100 * each.high:.2f}]"]
-    in_trace = f"{one.shares.effective:.2%}\n[{100 * one.low:.2f}–{100 * one.high:.2f}]"
-    return [f"{each.shares.effective:.2%}", in_trace]
+def _share(shares: Shares, low: float, high: float) -> str:
+    return f"{shares.effective:.2%}\n[{100 * low:.2f}–{100 * high:.2f}]"
 
 
 def print_spares(tried: Sequence[Spares], method: str) -> None:

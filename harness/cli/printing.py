@@ -39,7 +39,8 @@ def _block(table: Table, row: int) -> Iterator[RenderableType]:
     first, *others = table.columns
     yield _cell(first, row)
     for column in others:
-        line = Text.assemble((f"{_plain(column.header)}: ", "dim"), _cell(column, row))
+        heading = str(_plain(column.header)).replace("\n", " ")
+        line = Text.assemble((f"{heading}: ", "dim"), _cell(column, row))
         yield Padding(line, (0, 0, 0, _INDENT))
 
 
