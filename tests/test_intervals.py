@@ -410,6 +410,19 @@ def test_every_second_of_a_replay_is_in_its_part() -> None:
     }
 
 
+def test_a_node_under_repair_is_not_paid_for() -> None:
+    """A node that is broken cannot break again, and a stress test is paid for."""
+    found = failures.NodeFailures(
+        nodes=2,
+        length_s=100.0,
+        at_s=np.array([10.0, 15.0, 40.0, 90.0]),
+        node=np.array([0, 0, 1, 1]),
+        repair_s=np.array([20.0, 20.0, 7.0, 50.0]),
+        interrupts=np.array([True, True, False, True]),
+    )
+    assert found.paid_node_s == 200 - 20 - 10
+
+
 # The adaptive policy, on a clock that is turned by hand
 
 

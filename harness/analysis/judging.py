@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,8 @@ class Judged:
 class Spares:
     """The effective share with a number of spare nodes, for each node that is paid for.
 
-    A job without spares waits for a repair, or it shrinks until then.
+    A job without spares waits for a repair, or it shrinks until then. Nobody pays for a node that
+    is under repair.
     """
 
     count: int
@@ -82,11 +84,19 @@ def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[
 def with_spares(one: Advice, trace: NodeFailures, needed: int, most: int) -> list[Spares]:
     """Return what each number of spares is worth with a method, from none to the most."""
     made = []
+    costs, intervals_s = _of([one])
     for count in range(most + 1):
-        paid = needed / (needed + count)
-        waiting = np.mean(list(_waiting([one], trace, needed, count)))
-        shrinking = np.mean(list(_shrinking(one, trace, needed, count)))
-        made.append(Spares(count, float(waiting) * paid, float(shrinking) * paid))
+        waiting = []
+        shrinking = []
+        for nodes in _draws(trace, needed, count):
+            found = replay.interruptions(nodes, needed)
+            # The share is of the needed nodes, and the price of those that are there.
+            needed_to_paid = needed * nodes.length_s / nodes.paid_node_s
+            waits = replay.effective_shares(found, costs, intervals_s)
+            shrinks = elastic.effective_shares(nodes, needed, costs, intervals_s)
+            waiting.append(needed_to_paid * float(waits[0, 0]))
+            shrinking.append(needed_to_paid * float(shrinks[0, 0]))
+        made.append(Spares(count, fmean(waiting), fmean(shrinking)))
     return made
 
 
@@ -106,23 +116,6 @@ def replayed(
     best_s = intervals_s[np.arange(len(found)), total.argmax(axis=1)].tolist()
     pairs = zip(found, best_s, strict=True)
     return [advice.at_interval(one, assumed, interval_s) for one, interval_s in pairs]
-
-
-def _waiting(
-    advised: Sequence[Advice], trace: NodeFailures, needed: int, spares: int
-) -> Iterator[Floats]:
-    """Yield the share of each method in each draw of a job that waits for repairs."""
-    costs, intervals_s = _of(advised)
-    for nodes in _draws(trace, needed, spares):
-        found = replay.interruptions(nodes, needed)
-        yield replay.effective_shares(found, costs, intervals_s)[:, 0]
-
-
-def _shrinking(one: Advice, trace: NodeFailures, needed: int, spares: int) -> Iterator[Floats]:
-    """Yield the share of a method in each draw of a job that shrinks."""
-    costs, intervals_s = _of([one])
-    for nodes in _draws(trace, needed, spares):
-        yield elastic.effective_shares(nodes, needed, costs, intervals_s)[:, 0]
 
 
 def _draws(trace: NodeFailures, needed: int, spares: int) -> Iterator[NodeFailures]:

@@ -62,9 +62,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Worth:
-    """The effective share of a method in a setting, per node, spares included.
+    """The effective share of a method in a setting, for each node that is paid for.
 
-    `gain` is the difference to the first method, with the 95 % interval of its mean over the draws.
+    That includes spares, and leaves nodes under repair out. `gain` is the difference to the first
+    method, with the 95 % interval of its mean over the draws.
     """
 
     method: str
@@ -127,8 +128,7 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Wort
     learnt, judging = failures.halves(failures.trace(setting.trace))
     advised = _advised(found, setting, learnt.rate_per_node_s)
     rng = np.random.default_rng(_SEED)
-    by_draw = np.array([_shares(advised, judging, setting, rng) for _ in range(draws)])
-    by_draw *= setting.nodes / (setting.nodes + setting.spares)
+    by_draw = np.array([_shares_of_paid(advised, judging, setting, rng) for _ in range(draws)])
     made = []
     for index, each in enumerate(advised):
         share = float(by_draw[:, index].mean())
@@ -170,11 +170,27 @@ def _advised(found: Sequence[Measured], setting: Setting, rate_per_node_s: float
     return [advice.advise(advice.scaled(one, larger), assumed) for one in found]
 
 
+def _shares_of_paid(
+    advised: Sequence[Advice], judging: NodeFailures, setting: Setting, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the share of each method in one draw of a job, for each node that is paid for."""
+    nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
+    needed_to_paid = setting.nodes * nodes.length_s / nodes.paid_node_s
+    return needed_to_paid * _shares_of(advised, nodes, setting)
+
+
 def _shares(
     advised: Sequence[Advice], judging: NodeFailures, setting: Setting, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the effective share of each method in one draw of a job."""
     nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
+    return _shares_of(advised, nodes, setting)
+
+
+def _shares_of(
+    advised: Sequence[Advice], nodes: NodeFailures, setting: Setting
+) -> NDArray[np.float64]:
+    """Return the effective share of each method on nodes with these failures."""
     found = replay.interruptions(nodes, setting.nodes)
     costs = [each.measured.costs for each in advised]
     intervals_s = np.array([[each.interval_s] for each in advised])

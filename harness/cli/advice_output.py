@@ -105,7 +105,8 @@ def explain(
     if job.trace:
         say(
             "In the trace: the mean and, in brackets, the 5th to 95th percentile of "
-            f"{judging.DRAWS} jobs drawn from the second half of {job.trace}, whose first half gave the failure rate."
+            f"{judging.DRAWS} jobs drawn from the second half of {job.trace}, whose first half "
+            "gave the failure rate."
         )
     if job.is_extrapolated:
         known = failures.TRACES[job.trace][1]
@@ -149,9 +150,9 @@ def print_spares(tried: Sequence[Spares], method: str) -> None:
     waiting = max(tried, key=lambda each: each.waiting)
     shrinking = max(tried, key=lambda each: each.shrinking)
     say(
-        f"Per node, spares included, {waiting.count} spare nodes are best with {method} if the job "
-        f"waits for repairs where no spare is left ({waiting.waiting:.2%}), and "
-        f"{shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
+        f"Per node that is paid for, spares included, {waiting.count} spare nodes are best with "
+        f"{method} if the job waits for repairs where no spare is left ({waiting.waiting:.2%}), "
+        f"and {shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
     )
 
 

@@ -81,6 +81,23 @@ class NodeFailures:
         """The failures that interrupt a job, for each node and second."""
         return float(self.interrupts.sum()) / (self.nodes * self.length_s)
 
+    @property
+    def paid_node_s(self) -> float:
+        """The seconds of all nodes together that are paid for.
+
+        A broken node is not, from its failure until its repair. Other nodes are, also while a job
+        waits for one.
+        """
+        repaired_s: dict[int, float] = {}
+        paid_s = self.nodes * self.length_s
+        events = zip(self.at_s.tolist(), self.node.tolist(), self.repair_s.tolist(), strict=True)
+        for (at_s, node, repair_s), interrupts in zip(events, self.interrupts, strict=True):
+            # A node that is broken cannot break again.
+            if interrupts and at_s >= repaired_s.get(node, 0.0):
+                repaired_s[node] = at_s + repair_s
+                paid_s -= min(repair_s, self.length_s - at_s)
+        return paid_s
+
 
 TRACES = {
     "gpu-400": ("gpu-400-servers-2024.csv", 400, 348 * 24.0),
