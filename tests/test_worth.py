@@ -43,10 +43,10 @@ def test_the_same_costs_are_a_tie_and_lower_ones_a_gain() -> None:
 
 
 def test_spares_help_where_repairs_take_long_and_their_nodes_count() -> None:
-    """One node with one spare trains at most half of the time of two nodes."""
+    """One node with one spare trains about half of the time of two nodes."""
     (alone,) = worths([method("one")], Setting("gpu-400", 8, has_spares=False), draws=20)
     (spared,) = worths([method("one")], Setting("gpu-400", 8, has_spares=True), draws=20)
-    assert spared.share < 0.5 < alone.share
+    assert 0.45 < spared.share < 0.55 < alone.share
     (many,) = worths([method("one")], Setting("gpu-400", 1024, has_spares=False), draws=20)
     (many_spared,) = worths([method("one")], Setting("gpu-400", 1024, has_spares=True), draws=20)
     assert many_spared.share > 2 * many.share
@@ -86,6 +86,24 @@ def test_the_stored_replays_are_of_the_newest_run_and_of_every_job() -> None:
     assert stored.run == run
     assert [job.setting for job in stored.jobs] == docs_worth.settings()
     assert {len(job.methods) for job in stored.jobs} == {len(found)}
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        (Estimate(0.0123, 0.0111, 0.0139), "+1.23 [+1.11, +1.39]"),
+        (Estimate(-0.00002, -0.00003, -0.00001), "-0.002 [-0.003, -0.001]"),
+        (Estimate(0.01, -0.001, 0.03), "tie"),
+        (Estimate(0.0, 0.0, 0.0), "tie"),
+    ],
+)
+def test_the_pages_tell_ties_from_small_differences(estimate: Estimate, text: str) -> None:
+    first = Worth("first", 0.5, Estimate(0.0, 0.0, 0.0))
+    job = ReplayedJob(
+        Setting("gpu-400", 8, has_spares=False), [first, replace(first, gain=estimate)], estimate
+    )
+    assert docs_worth._line(job)[-1] == text
+    assert docs_worth._bursts([job]) == [["gpu-400", "8", text]]
 
 
 def test_the_figure_shows_every_gain_and_hollow_ties() -> None:

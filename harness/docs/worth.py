@@ -5,18 +5,20 @@ The replay takes a minute or two, so the pages show what is stored, as they show
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from harness.analysis import advice, worth
 from harness.analysis.advice import Assumed, Measured
 from harness.analysis.statistics import Estimate
-from harness.analysis.worth import ReplayedJob, Replays, Setting, Worth
+from harness.analysis.worth import ReplayedJob, Replays, Setting
 from harness.docs.markdown import folded, table
 from harness.docs.reference import full_run
 from harness.intervals import failures
 
 _SUITE, _FRAMEWORK = "train-ranks", "pytorch"
 _DRAWS = 100
+_DIGITS, _MOST_DIGITS = 2, 4  # after the point, of a share in percent
 
 
 def settings() -> list[Setting]:
@@ -60,12 +62,9 @@ def worths() -> str:
 
 def _line(job: ReplayedJob) -> list[str]:
     first, *others = job.methods
+    gains = [_points(each.gain) for each in others]
     spares = "yes" if job.setting.has_spares else "no"
-    return [*_job(job), spares, f"{first.share:.2%}", *map(_gain, others)]
-
-
-def _gain(found: Worth) -> str:
-    return "tie" if found.is_tie else _points(found.gain)
+    return [*_job(job), spares, f"{first.share:.2%}", *gains]
 
 
 def _bursts(jobs: Sequence[ReplayedJob]) -> list[list[str]]:
@@ -81,9 +80,17 @@ def _job(job: ReplayedJob) -> list[str]:
     return [job.setting.trace, f"{job.setting.gpus:,}{mark}"]
 
 
-def _points(estimate: Estimate) -> str:
-    value, low, high = 100 * estimate.value, 100 * estimate.low, 100 * estimate.high
-    return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
+def _points(difference: Estimate) -> str:
+    """Return a difference in points with its interval, or that it is a tie.
+
+    A small difference has more digits, because +0.00 says nothing.
+    """
+    if difference.low <= 0.0 <= difference.high:
+        return "tie"
+    value, low, high = (100 * end for end in (difference.value, difference.low, difference.high))
+    smallest = min(abs(value), abs(low), abs(high))
+    digits = min(_MOST_DIGITS, max(_DIGITS, -math.floor(math.log10(smallest))))
+    return f"{value:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 if __name__ == "__main__":
