@@ -168,12 +168,12 @@ def test_a_larger_state_is_extrapolated() -> None:
     assert any("extrapolated" in note for note in large["notes"])
 
 
-def test_the_cost_to_training_grows_with_the_bytes_of_a_rank_and_the_lag_with_a_node_s() -> None:
+def test_costs_grow_with_the_bytes_of_a_rank() -> None:
     costs = Costs(training_s=0.1, lag_s=1.0, restore_s=2.0)
     few = of_larger(costs, LargerState(800e9, ranks=8, nodes=1))
-    assert few == Costs(training_s=10.0, lag_s=800.0, restore_s=1600.0)
+    assert few == Costs(training_s=10.0, lag_s=100.0, restore_s=200.0)
     many = of_larger(costs, LargerState(800e9, ranks=800, nodes=100))
-    assert many == Costs(training_s=0.1, lag_s=8.0, restore_s=16.0)
+    assert many == Costs(training_s=0.1, lag_s=1.0, restore_s=2.0)
 
 
 def test_a_rank_that_wrote_half_of_the_state_is_extrapolated_from_that_half() -> None:
@@ -199,9 +199,8 @@ def test_a_synchronous_write_counts_once() -> None:
     assert (slow.training_s, slow.lag_s) == (4.0, 0.0)
     fast = of_larger(costs, LargerState(800e9, 800, 100, 1e12), asynchronous=False)
     assert fast.training_s == pytest.approx(0.1)
-    # Without a bandwidth, all ranks of a node share the storage of the measured machine.
-    unknown = of_larger(costs, LargerState(800e9, 800, 100), asynchronous=False)
-    assert unknown.training_s == pytest.approx(0.8)
+    unknown = of_larger(costs, LargerState(8000e9, 800, 100), asynchronous=False)
+    assert (unknown.training_s, unknown.lag_s) == (pytest.approx(1.0), pytest.approx(0.1))
 
 
 def test_a_budget_lengthens_the_interval() -> None:

@@ -195,16 +195,15 @@ def _subjects(rows: Sequence[Row]) -> set[tuple[str, ...]]:
 def scaled(one: Measured, larger: LargerState) -> Measured:
     """Return the costs of a method for a state that is divided over all ranks of a job.
 
-    The cost to training grows with the bytes of a rank. The lag and the restore are those of the
-    slower of a node and of the whole storage. A synchronous method writes in its stall, so there
+    All costs grow with the bytes of a rank. With a bandwidth, the lag and the restore are those of
+    the slower of a node and of the whole storage. A synchronous method writes in its stall, so there
     storage is a lower bound of the cost to training.
     """
-    rank_factor = larger.rank_bytes / one.rank_bytes
-    node_factor = larger.node_bytes / (one.state_bytes or 1)
+    factor = larger.rank_bytes / one.rank_bytes
 
     def through_storage_s(measured_s: float) -> float:
-        # A node without a given bandwidth is as fast as the measured machine.
-        node_s = node_factor * measured_s
+        # Without a node's bandwidth, each rank is supposed to write as fast as a measured one.
+        node_s = factor * measured_s
         if larger.node_bytes_per_s:
             node_s = larger.node_bytes / larger.node_bytes_per_s
         storage_s = 0.0
@@ -213,12 +212,12 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
         return max(node_s, storage_s)
 
     def of(costs: Costs) -> Costs:
-        training_s = rank_factor * costs.training_s
+        training_s = factor * costs.training_s
         lag_s = through_storage_s(costs.lag_s)
         if not one.asynchronous:
             training_s = max(training_s, through_storage_s(costs.training_s))
             # A given bandwidth is in the stall already, so it may not count again in the lag.
-            lag_s = 0.0 if larger.has_bandwidth else node_factor * costs.lag_s
+            lag_s = 0.0 if larger.has_bandwidth else factor * costs.lag_s
         restore_s = through_storage_s(costs.restore_s)
         return replace(costs, training_s=training_s, lag_s=lag_s, restore_s=restore_s)
 
