@@ -196,8 +196,8 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
     """Return the costs of a method for a state that is divided over all ranks of a job.
 
     All costs grow with the bytes of a rank. With a bandwidth, the lag and the restore are those of
-    the slower of a node and of the whole storage. A synchronous method writes in its stall, so there
-    storage is a lower bound of the cost to training.
+    the slower of a node and of the whole storage. A synchronous method writes in its stall. So its
+    cost to training is at least that time.
     """
     factor = larger.rank_bytes / one.rank_bytes
 
