@@ -18,7 +18,7 @@ from harness.intervals import failures
 
 _SUITE, _FRAMEWORK = "train-ranks", "pytorch"
 _DRAWS = 100
-_DIGITS, _MOST_DIGITS = 2, 4  # after the point, of a share in percent
+_DIGITS, _MOST_DIGITS = 2, 6  # after the point, of a share in percent
 
 
 def settings() -> list[Setting]:
