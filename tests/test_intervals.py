@@ -534,3 +534,23 @@ def test_a_training_script_needs_the_standard_library_alone() -> None:
 def test_wrong_values_are_refused(mtbf_s: float, budget: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Adaptive(mtbf_s=mtbf_s, budget=budget)
+
+
+def test_nodes_under_repair_at_the_start_are_not_paid_for_and_waited_for() -> None:
+    """One of two nodes comes back after 40 of 100 s, and the other one never fails."""
+    broken = failures.NodeFailures(
+        nodes=2,
+        length_s=100.0,
+        at_s=np.array([60.0]),
+        node=np.array([0]),
+        repair_s=np.array([30.0]),
+        interrupts=np.array([True]),
+        under_repair={1: 40.0},
+        of_process=np.array([True]),
+    )
+    # The failure is the death of a process, so its node stays.
+    assert broken.paid_node_s == 200.0 - 40.0
+    found = replay.interruptions(broken, needed=2)
+    parts = replay.shares(found, [Costs(training_s=0.0)], np.array([[1.0]]))
+    assert parts["wait"][0] == pytest.approx(0.4)
+    assert sum(part[0] for part in parts.values()) == pytest.approx(1.0)

@@ -88,12 +88,12 @@ class NodeFailures:
         A broken node is not, from its failure until its repair. Other nodes are, also while a job
         waits for one.
         """
-        repaired_s: dict[int, float] = {}
+        repaired_s = dict(self.under_repair)
         paid_s = self.nodes * self.length_s
-        events = zip(self.at_s.tolist(), self.node.tolist(), self.repair_s.tolist(), strict=True)
-        for (at_s, node, repair_s), interrupts in zip(events, self.interrupts, strict=True):
-            # A node that is broken cannot break again.
-            if interrupts and at_s >= repaired_s.get(node, 0.0):
+        paid_s -= sum(min(until_s, self.length_s) for until_s in repaired_s.values())
+        for at_s, node, repair_s, interrupts, kills_process in self.events():
+            is_broken = at_s < repaired_s.get(node, 0.0)
+            if interrupts and not kills_process and not is_broken:
                 repaired_s[node] = at_s + repair_s
                 paid_s -= min(repair_s, self.length_s - at_s)
         return paid_s

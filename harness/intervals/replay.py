@@ -119,10 +119,10 @@ def shares(found: Interruptions, costs: Sequence[Costs], intervals_s: Floats) ->
     training_s = column(costs, "training_s")
     lag_s = column(costs, "lag_s")
     segment_s = intervals_s + training_s
-    # Time runs from one interruption to the next. The first life has nothing to recover from.
+    # Time runs from one interruption to the next. The first life waits for its nodes alone.
     left_s = np.diff(found.at_s, prepend=0.0, append=found.length_s)
     left_s = np.broadcast_to(left_s, (len(costs), len(left_s)))
-    wait_s = np.concatenate(([0.0], found.wait_s))
+    wait_s = np.concatenate(([found.begin_s], found.wait_s))
     is_after_failure = np.arange(len(wait_s)) > 0
     phases = {
         "detect": column(costs, "detect_s") * is_after_failure,
