@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from crash_lines import (
     FLUSH_BEGINS,
@@ -25,6 +27,8 @@ from crash_lines import (
     write,
 )
 
+from harness.durability.crashes import NotSeenError, trees_when_killed
+from harness.durability.log import parse
 from harness.durability.trees import File, Folder, Link
 
 OLD = {"m": File(b"old")}
@@ -275,3 +279,28 @@ def test_files_are_lost_alone_even_where_many_names_can_be() -> None:
     assert made.singles_left_out == 3
     list(made.states([len(lines)], 9))
     assert made.singles_left_out == 0
+
+
+# A killed save
+
+
+BEGIN = '7 access("/ckptbench/mark/case/begin", F_OK) = -1 ENOENT (No such file or directory)'
+
+
+def left_by_kill(*lines: str) -> list[dict[str, bytes]]:
+    calls = list(parse([BEGIN, *lines]))
+    trees = trees_when_killed(calls, "case", Path("/s"), {})
+    return [
+        {name: node.data for name, node in tree.items() if isinstance(node, File)} for tree in trees
+    ]
+
+
+def test_a_call_of_a_killed_thread_that_shows_no_path_is_taken_for_none() -> None:
+    torn = "8 write(0, NULL, 0 <unfinished ...>"
+    found = left_by_kill(*SAVED, torn, '9 unlink("/s/m" <unfinished ...>')
+    assert found == [{"m": b"new"}, {}]
+
+
+def test_a_call_that_returned_and_shows_no_path_is_not_passed_over() -> None:
+    with pytest.raises(NotSeenError, match="the descriptor '3' has no path"):
+        left_by_kill(*SAVED, '8 write(3, "x", 1) = 1')

@@ -163,8 +163,9 @@ def trees_when_killed(
     """Yield the directories that a save may have left when it was killed, by the log of its calls.
 
     Calls of other threads that never returned may have taken effect or not, so there may be several
-    such directories. Raises MissingMarkError where the save had not begun, and NotSeenError where
-    the log does not tell enough.
+    such directories. One that shows no path is taken for none, because a tracer may come too late
+    to read the arguments of a thread that is killed. Raises MissingMarkError where the save had not
+    begun, and NotSeenError where the log does not tell enough.
     """
     begin = begin_of(calls, case_id)
     of_save = [call for call in calls if call.start > begin]
@@ -177,6 +178,8 @@ def trees_when_killed(
             for call in [*returned, *map(_as_if_returned, taken)]:
                 replay.apply(call)
         except UnreadableError as error:
+            if taken:
+                continue
             raise NotSeenError(f"the log does not tell enough: {error}") from None
         yield replay.volume.tree()
 
