@@ -126,7 +126,7 @@ def test_a_command_has_what_the_user_had_set() -> None:
 
 def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:
     classes = {type(row) for run in references for row in run.rows}
-    # resume and rerun share one, and no run of these two is stored
+    # resume and rerun share one, and no run of goodput is stored
     assert len(classes) == len(experiments.names()) - 1 - len({"goodput"})
     for row_class in classes:
         for name, column in columns_of(row_class).items():
