@@ -295,10 +295,13 @@ def left_by_kill(*lines: str) -> list[dict[str, bytes]]:
     ]
 
 
-def test_a_call_of_a_killed_thread_that_shows_no_path_is_taken_for_none() -> None:
-    torn = "8 write(0, NULL, 0 <unfinished ...>"
-    found = left_by_kill(*SAVED, torn, '9 unlink("/s/m" <unfinished ...>')
-    assert found == [{"m": b"new"}, {}]
+def test_each_call_of_a_killed_thread_may_have_taken_effect_or_not() -> None:
+    creation = '8 openat(AT_FDCWD</s>, "n\\303\\244", O_WRONLY|O_CREAT, 0666 <unfinished ...>'
+    removal = '9 unlink("/s/m" <unfinished ...>'
+    flushes = [f"{pid} fsync(3</s/m> <unfinished ...>" for pid in range(10, 20)]
+    found = left_by_kill(*SAVED, *flushes, creation, removal)
+    whole = {"m": b"new"}
+    assert found == [whole, {**whole, "nä": b""}, {}, {"nä": b""}]
 
 
 def test_a_call_that_returned_and_shows_no_path_is_not_passed_over() -> None:

@@ -137,6 +137,11 @@ def unescaped(text: str) -> str:
     return os.fsdecode(path_bytes)
 
 
+def escaped(path: str) -> str:
+    """Return a path as `unescaped` reads it."""
+    return os.fsencode(path).decode("latin-1").encode("unicode_escape").decode("ascii")
+
+
 def _integer(text: str) -> int:
     try:
         return int(text, 0)

@@ -58,6 +58,10 @@ class ContentReplay:
         effect = _EFFECTS.get(call.name)
         return effect(self, call) if effect is not None else None
 
+    def path_of(self, call: Call) -> str:
+        """Return the whole path that a call names first."""
+        return self._paths.first_of(call)
+
     def _is_inside(self, path: str) -> bool:
         return self._paths.is_inside(path)
 
@@ -351,6 +355,8 @@ class ContentReplay:
         name = self.volume.name_of(self._descriptors.node(descriptor))
         return Step(f"{words} {name or 'a file without a name'}", changes, is_plain)
 
+
+OPENS = frozenset({"open", "openat", "openat2", "creat"})
 
 _EFFECTS: dict[str, Callable[[ContentReplay, Call], Step | None]] = {
     "write": ContentReplay._write,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from harness.durability.blind_spots import blind_spot
-from harness.durability.calls import Call, UnreadableError
-from harness.durability.contents import ContentReplay, Step
+from harness.durability.calls import Call, UnreadableError, escaped
+from harness.durability.contents import OPENS, ContentReplay, Step
 from harness.durability.payload import WRITES, shown
 from harness.durability.trees import Tree, difference
 from harness.durability.volume import NOTHING, Loss
@@ -19,7 +19,8 @@ from harness.durability.window import Window, begin_of
 Strike = Literal["kill", "power loss"]
 T = TypeVar("T")
 
-_UNFINISHED_AT_MOST = 4  # calls of other threads at the moment of a kill
+_UNFINISHED_AT_MOST = 6  # changing calls of other threads at the moment of a kill
+_ANY_DESCRIPTOR = 1_000_000  # no process has so many
 
 _LOST = {
     "cut": "all that was not flushed is lost",
@@ -163,25 +164,35 @@ def trees_when_killed(
     """Yield the directories that a save may have left when it was killed, by the log of its calls.
 
     Calls of other threads that never returned may have taken effect or not, so there may be several
-    such directories. One that shows no path is taken for none, because a tracer may come too late
-    to read the arguments of a thread that is killed. Raises MissingMarkError where the save had not
-    begun, and NotSeenError where the log does not tell enough.
+    such directories. Raises MissingMarkError where the save had not begun, and NotSeenError where
+    the log does not tell enough.
     """
     begin = begin_of(calls, case_id)
     of_save = [call for call in calls if call.start > begin]
     returned = [call for call in of_save if call.has_returned]
     unfinished = [call for call in of_save if not call.has_returned and call.is_readable]
-    for taken in _subsets(unfinished[:_UNFINISHED_AT_MOST]):
-        replay = ContentReplay(root)
-        replay.volume.adopt(before)
-        try:
-            for call in [*returned, *map(_as_if_returned, taken)]:
-                replay.apply(call)
-        except UnreadableError as error:
-            if taken:
-                continue
-            raise NotSeenError(f"the log does not tell enough: {error}") from None
-        yield replay.volume.tree()
+    usual = _tree_after(root, before, returned, ())
+    yield usual
+    # Most of these calls change nothing, such as flushes.
+    changing = [
+        call for call in unfinished if _tree_after(root, before, returned, (call,)) != usual
+    ]
+    for taken in _subsets(changing[:_UNFINISHED_AT_MOST]):
+        yield _tree_after(root, before, returned, taken)
+
+
+def _tree_after(root: Path, before: Tree, returned: Sequence[Call], taken: Sequence[Call]) -> Tree:
+    """Return the directory after calls that returned, and others that only took effect."""
+    replay = ContentReplay(root)
+    replay.volume.adopt(before)
+    try:
+        for call in returned:
+            replay.apply(call)
+        for call in taken:
+            replay.apply(_as_if_returned(call, replay))
+    except UnreadableError as error:
+        raise NotSeenError(f"the log does not tell enough: {error}") from None
+    return replay.volume.tree()
 
 
 def _of_both_kinds(single: Sequence[tuple[str, Loss]], at_most: int) -> list[tuple[str, Loss]]:
@@ -198,13 +209,18 @@ def _of_both_kinds(single: Sequence[tuple[str, Loss]], at_most: int) -> list[tup
 
 
 def _subsets(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:
-    for count in range(len(calls) + 1):
+    """Yield every choice of one or more calls."""
+    for count in range(1, len(calls) + 1):
         yield from itertools.combinations(calls, count)
 
 
-def _as_if_returned(call: Call) -> Call:
+def _as_if_returned(call: Call, replay: ContentReplay) -> Call:
     """Return an unfinished call as it would stand in the log if it had succeeded."""
-    result = str(len(shown(call))) if call.name in WRITES else "0"
+    result = "0"
+    if call.name in WRITES:
+        result = str(len(shown(call)))
+    elif call.name in OPENS:
+        result = f"{_ANY_DESCRIPTOR}<{escaped(replay.path_of(call))}>"
     return replace(call, result=result, end=call.start)
 
 
