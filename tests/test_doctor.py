@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,9 +24,10 @@ def environments(tmp_path: Path) -> Environments:
     for name in ("managed", "own"):
         (tmp_path / "adapters" / name).mkdir(parents=True)
         (tmp_path / "adapters" / name / "requirements.txt").touch()
-    return Environments(
-        tmp_path / "venvs", tmp_path / "adapters", {"own": tmp_path / "bin" / "python"}
-    )
+    own = tmp_path / "bin" / "python"
+    own.parent.mkdir()
+    own.symlink_to(sys.executable)
+    return Environments(tmp_path / "venvs", tmp_path / "adapters", {"own": own})
 
 
 def _checks(environments: Environments, scratch: Path) -> dict[str, Check]:
@@ -72,7 +74,6 @@ def test_the_mpirun_beside_an_interpreter_is_found(
     environments: Environments, tmp_path: Path
 ) -> None:
     mpirun = tmp_path / "bin" / "mpirun"
-    mpirun.parent.mkdir()
     mpirun.write_text("#!/bin/sh\necho 'mpirun 9.9'; echo more\n")
     mpirun.chmod(0o755)
     assert _checks(environments, tmp_path)["mpirun"] == Check(
@@ -80,11 +81,20 @@ def test_the_mpirun_beside_an_interpreter_is_found(
     )
 
 
+def test_an_interpreter_that_is_not_there_is_said(
+    environments: Environments, tmp_path: Path
+) -> None:
+    own = tmp_path / "bin" / "python"
+    own.unlink()
+    check = _checks(environments, tmp_path)["own"]
+    assert check.status == "missing"
+    assert check.detail == f"the interpreter for own, {own}, does not exist"
+
+
 def test_a_tool_that_does_not_run_is_no_reason_to_stop(
     environments: Environments, tmp_path: Path
 ) -> None:
     mpirun = tmp_path / "bin" / "mpirun"
-    mpirun.parent.mkdir()
     mpirun.write_bytes(b"\x7fELF broken")
     mpirun.chmod(0o755)
     assert "does not answer" in _checks(environments, tmp_path)["mpirun"].detail

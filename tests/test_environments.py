@@ -265,6 +265,20 @@ def test_overrides_are_parsed_without_following_links(
     }
 
 
+def test_a_bare_command_is_looked_for_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "bin" / "some-python"
+    link.parent.mkdir()
+    link.symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(link.parent))
+    assert parse_overrides(["a=some-python", "b=nowhere"]) == {
+        "a": link,
+        "b": tmp_path / "nowhere",
+    }
+
+
 @pytest.mark.parametrize("pair", ["pytorch", "pytorch=", "=/usr/bin/python3", ""])
 def test_a_malformed_override_is_refused(pair: str) -> None:
     with pytest.raises(UsageError, match="--python must be FRAMEWORK=PATH"):

@@ -20,7 +20,7 @@ from typing import BinaryIO, Literal
 import psutil
 
 from harness.driver import machine, preflight
-from harness.driver.environments import Environment, Environments
+from harness.driver.environments import Environment, Environments, check_interpreter
 from harness.durability import gate
 from harness.durability.blocks.available import available
 from harness.durability.blocks.kinds import FILE_SYSTEMS
@@ -69,6 +69,11 @@ def doctor(environments: Environments, scratch: Path) -> list[Check]:
 
 
 def _environment(environment: Environment) -> Check:
+    if environment.state == "external":
+        try:
+            check_interpreter(environment.name, environment.interpreter)
+        except UsageError as error:
+            return Check(environment.name, "missing", str(error))
     status, detail = _ENVIRONMENT_CHECKS[environment.state]
     return Check(environment.name, status, f"{detail} ({environment.interpreter})")
 

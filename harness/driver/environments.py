@@ -47,7 +47,8 @@ class Environment:
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
     """Return interpreters such as `["pytorch=/path/to/python"]` as a dictionary.
 
-    Links stay unresolved, because the folder of a link decides the environment.
+    A bare name that is no file here is looked for on the path, as a shell does. Links stay
+    unresolved, because the folder of a link decides the environment.
     """
     overrides: dict[str, Path] = {}
     for pair in pairs:
@@ -59,8 +60,14 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
             )
         if framework in overrides:
             raise UsageError(f"--python names an interpreter for {framework!r} twice")
-        overrides[framework] = expanded(path)
+        overrides[framework] = expanded(_on_the_path(path))
     return overrides
+
+
+def _on_the_path(name: str) -> str:
+    """Return where a command of this name is. A path, or an unknown name, stays as it is."""
+    is_path = os.sep in name or Path(name).exists()
+    return name if is_path else shutil.which(name) or name
 
 
 class Environments:
@@ -111,7 +118,7 @@ class Environments:
         self._require(framework)
         own = self._override(framework)
         if own is not None:
-            _check_interpreter(framework, own)
+            check_interpreter(framework, own)
             return own
         self.create(framework, on_line)
         return self._python(framework)
@@ -305,7 +312,7 @@ def _locked(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def _check_interpreter(framework: str, path: Path) -> None:
+def check_interpreter(framework: str, path: Path) -> None:
     """Raise UsageError unless `path` runs and is a Python that the worker supports."""
     subject = f"the interpreter for {framework}, {path},"
     if not path.exists():
