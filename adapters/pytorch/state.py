@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -96,14 +96,29 @@ class State:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the state as tensors under canonical names."""
-        return dict(self._tensors())
+        return {name: in_memory_order(value.detach()) for name, value in self.values().items()}
+
+    def values(self) -> dict[str, Tensor]:
+        """Return the state as it is, under canonical names.
+
+        These are the parameters themselves. Numbers are new tensors. This takes a third of the
+        time of `tensors`, which a save would wait for.
+        """
+        values: dict[str, Tensor] = {place.name: place.tensor for place in self._places}
+        for name, slots, key in self._optimizer_slots():
+            value = slots[key]
+            values[name] = value if isinstance(value, Tensor) else _as_tensor(value)
+        for name, generator in self.rng.items():
+            values[f"rng/{name}"] = generator
+        values["position/step"] = torch.tensor(self.step)
+        return values
 
     def local_tensors(self) -> dict[str, Tensor]:
         """Return this rank's parts of `tensors`.
 
         All but the position and the optimizers' plain numbers share the memory of the state.
         """
-        return {name: shards.local(tensor) for name, tensor in self._tensors()}
+        return {name: shards.local(tensor) for name, tensor in self.tensors().items()}
 
     @torch.no_grad()
     def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -127,11 +142,16 @@ class State:
 
         Walking over the modules takes milliseconds, which a save would wait for.
         """
-        self._parameters = _parameter_places(self.model)
-        buffers = _buffer_places(self.model)
-        self._buffers = [place for place in buffers if place.name in self._persistent]
-        self._masters = _parameter_places(self.trained) if self.has_master else []
-        self._slots = {name: _slot_names(optimizer) for name, optimizer in self.optimizers.items()}
+        weights = _parameter_places("weights/", self.model)
+        buffers = _buffer_places("buffers/", self.model, self._persistent)
+        masters = _parameter_places("optimizer/master/", self.trained) if self.has_master else []
+        self._places = [*weights, *buffers, *masters]
+        self._trained = masters or weights
+        names = [place.own_name for place in self._trained]
+        self._slots = [
+            (optimizer, key, [f"optimizer/{slot}/{name}" for name in names])
+            for optimizer, key, slot in _slots(self.optimizers)
+        ]
 
     def write_back(self) -> None:
         """Round the master weights to the model's precision."""
@@ -153,43 +173,27 @@ class State:
         trees = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
         return trees.get("", trees)
 
-    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for place in self._parameters:
-            yield f"weights/{place.name}", in_memory_order(place.tensor.detach())
-        for place in self._buffers:
-            yield f"buffers/{place.name}", in_memory_order(place.tensor)
-        for place in self._masters:
-            yield f"optimizer/master/{place.name}", place.tensor.detach()
-        for name, slots, key in self._optimizer_slots():
-            value = slots[key]
-            is_number = not isinstance(value, Tensor)
-            yield name, _as_tensor(value) if is_number else in_memory_order(value)
-        for name, generator in self.rng.items():
-            yield f"rng/{name}", generator
-        yield "position/step", torch.tensor(self.step)
-
     def _optimizer_slots(self) -> Iterator[tuple[str, dict[str, Any], str]]:
         """Yield the canonical name of every slot, the dictionary that holds it, and its key."""
-        trained = self._masters or self._parameters
-        parameters = {place.name: place.tensor for place in trained}
-        for optimizer_name, optimizer in self.optimizers.items():
-            prefix = f"{optimizer_name}." if optimizer_name else ""
-            for key, slot in self._slots[optimizer_name].items():
-                for name, parameter in parameters.items():
-                    # Reading `state[parameter]` would make an empty entry.
-                    slots = optimizer.state.get(parameter, {})
-                    if key in slots:
-                        yield f"optimizer/{prefix}{slot}/{name}", slots, key
+        parameters = [place.tensor for place in self._trained]
+        for optimizer, key, names in self._slots:
+            for name, parameter in zip(names, parameters, strict=True):
+                # Reading `state[parameter]` would make an empty entry.
+                slots = optimizer.state.get(parameter)
+                if slots is not None and key in slots:
+                    yield name, slots, key
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a tensor in a module, under the name that a state_dict has for it.
+    """The place of a tensor in a module: its canonical name, and the dictionary that holds it.
 
     A module may put another tensor there, such as a part of it when the ranks divide it.
+    `own_name` is the one that a state_dict has.
     """
 
     name: str
+    own_name: str
     tensors: dict[str, Any]
     key: str
 
@@ -199,24 +203,27 @@ class _Place:
         return tensor
 
 
-def _parameter_places(module: nn.Module) -> list[_Place]:
-    return _places(module, lambda part: part._parameters)
+def _parameter_places(prefix: str, module: nn.Module) -> list[_Place]:
+    return _places(prefix, module, lambda part: part._parameters)
 
 
-def _buffer_places(module: nn.Module) -> list[_Place]:
-    return _places(module, lambda part: part._buffers)
+def _buffer_places(prefix: str, module: nn.Module, persistent: Set[str]) -> list[_Place]:
+    places = _places(prefix, module, lambda part: part._buffers)
+    return [place for place in places if place.own_name in persistent]
 
 
-def _places(module: nn.Module, of: Callable[[nn.Module], dict[str, Any]]) -> list[_Place]:
+def _places(
+    prefix: str, module: nn.Module, of: Callable[[nn.Module], dict[str, Any]]
+) -> list[_Place]:
     """Return the places of all tensors, of which one with several names has its first."""
     places = []
     seen = set()
-    for prefix, part in module.named_modules():
+    for path, part in module.named_modules():
         for key, tensor in of(part).items():
             if tensor is not None and tensor not in seen:
                 seen.add(tensor)
-                name = f"{prefix}.{key}" if prefix else key
-                places.append(_Place(name.replace(_WRAPPED, ""), of(part), key))
+                own_name = (f"{path}.{key}" if path else key).replace(_WRAPPED, "")
+                places.append(_Place(f"{prefix}{own_name}", own_name, of(part), key))
     return places
 
 
@@ -255,6 +262,16 @@ def in_memory_order(tensor: Tensor) -> Tensor:
 def _as_tensor(number: bool | int | float) -> Tensor:
     """Return a number as a tensor that keeps all of its bits."""
     return torch.tensor(number, dtype=torch.float64 if isinstance(number, float) else None)
+
+
+def _slots(optimizers: Mapping[str, Optimizer]) -> Iterator[tuple[Optimizer, str, str]]:
+    """Yield each optimizer with the key and the canonical name of each of its slots.
+
+    Several optimizers have their names in those of the slots.
+    """
+    for name, optimizer in optimizers.items():
+        for key, slot in _slot_names(optimizer).items():
+            yield optimizer, key, f"{name}.{slot}" if name else slot
 
 
 def _slot_names(optimizer: Optimizer) -> dict[str, str]:
