@@ -1,9 +1,10 @@
-/* A CUDA driver whose GPU is host memory: the functions that harness/worker/device_link.py calls.
+/* A CUDA driver whose GPU is host memory, with the functions that the project calls.
  *
  * It checks the order of the calls. A function returns 201 (an invalid context) where no context
- * is current, and 1 (an invalid value) for memory that it did not hand out or for a transfer that
- * leaves it. `live` counts what was made and not given back. `moved_bytes` counts what all
- * transfers have moved.
+ * is current in the thread. A copy returns 1 (an invalid value) where its part on the host lies
+ * outside of all pinned memory, or its part on the GPU leaves memory of this driver. Other memory
+ * counts as arrays of a framework. `live` counts what was made and not given back. `moved_bytes`
+ * counts what all transfers have moved.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +13,42 @@ typedef unsigned long long CUdeviceptr;
 
 int live = 0;
 size_t moved_bytes = 0;
-static int current = 0;
-static char *host, *device;
-static size_t host_bytes, device_bytes;
+static int context;
+static _Thread_local int current = 0;
+
+#define RANGES 64
+static struct range { char *start; size_t bytes; } pinned[RANGES], on_gpu[RANGES];
+
+static int has_room(struct range *ranges, char *start, size_t bytes) {
+    for (int i = 0; i < RANGES; i++)
+        if (ranges[i].start && start >= ranges[i].start &&
+            start + bytes <= ranges[i].start + ranges[i].bytes)
+            return 1;
+    return 0;
+}
+
+static int begins_in(struct range *ranges, char *start) { return has_room(ranges, start, 1); }
+
+static int keep(struct range *ranges, void *start, size_t bytes) {
+    for (int i = 0; i < RANGES; i++)
+        if (!ranges[i].start) {
+            ranges[i] = (struct range){start, bytes};
+            live++;
+            return 0;
+        }
+    return 2;
+}
+
+static int drop(struct range *ranges, void *start) {
+    if (!current) return 201;
+    for (int i = 0; i < RANGES; i++)
+        if (start && ranges[i].start == start) {
+            ranges[i].start = NULL;
+            live--;
+            return 0;
+        }
+    return 1;
+}
 
 int cuInit(unsigned flags) { return flags != 0; }
 
@@ -28,8 +62,8 @@ int cuDeviceGet(int *gpu, int ordinal) {
     return ordinal == 0 ? 0 : 1;
 }
 
-int cuDevicePrimaryCtxRetain(void **context, int gpu) {
-    *context = &current;
+int cuDevicePrimaryCtxRetain(void **made, int gpu) {
+    *made = &context;
     live++;
     return gpu;
 }
@@ -39,68 +73,84 @@ int cuDevicePrimaryCtxRelease_v2(int gpu) {
     return gpu;
 }
 
-int cuCtxPushCurrent_v2(void *context) {
-    current = context == &current;
-    return !current;
+int cuCtxPushCurrent_v2(void *pushed) {
+    current += pushed == &context;
+    return pushed != &context;
 }
 
-int cuCtxPopCurrent_v2(void **context) {
-    *context = &current;
-    current = 0;
+int cuCtxPopCurrent_v2(void **popped) {
+    *popped = &context;
+    current--;
     return 0;
-}
-
-static int made(void *memory) {
-    live++;
-    return memory == NULL;
 }
 
 int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
     if (!current) return 201;
-    *memory = host = malloc(host_bytes = bytes);
-    return made(host);
+    *memory = malloc(bytes);
+    return keep(pinned, *memory, bytes);
 }
+
+int cuMemFreeHost(void *memory) {
+    int result = drop(pinned, memory);
+    if (!result) free(memory);
+    return result;
+}
+
+int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
+    if (!current) return 201;
+    return begins_in(pinned, memory) ? 712 : keep(pinned, memory, bytes);
+}
+
+int cuMemHostUnregister(void *memory) { return drop(pinned, memory); }
 
 int cuMemAlloc_v2(CUdeviceptr *memory, size_t bytes) {
     if (!current) return 201;
-    device = malloc(device_bytes = bytes);
-    *memory = (CUdeviceptr)device;
-    return made(device);
+    *memory = (CUdeviceptr)malloc(bytes);
+    return keep(on_gpu, (void *)*memory, bytes);
 }
 
-int cuStreamCreate(void **stream, unsigned flags) {
-    if (!current) return 201;
-    *stream = malloc(1);
-    return made(*stream);
+int cuMemFree_v2(CUdeviceptr memory) {
+    int result = drop(on_gpu, (void *)memory);
+    if (!result) free((void *)memory);
+    return result;
 }
 
-static int copy(char *to, char *from, size_t bytes) {
+static int made(void **handle) {
     if (!current) return 201;
-    if (bytes > host_bytes || bytes > device_bytes) return 1;
+    *handle = malloc(1);
+    live++;
+    return 0;
+}
+
+static int given_back(void *handle) {
+    if (!current) return 201;
+    free(handle);
+    live--;
+    return 0;
+}
+
+int cuStreamCreate(void **stream, unsigned flags) { return made(stream); }
+int cuStreamSynchronize(void *stream) { return current ? 0 : 201; }
+int cuStreamDestroy_v2(void *stream) { return given_back(stream); }
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return current ? 0 : 201; }
+int cuEventCreate(void **event, unsigned flags) { return made(event); }
+int cuEventRecord(void *event, void *stream) { return current ? 0 : 201; }
+int cuEventSynchronize(void *event) { return current ? 0 : 201; }
+int cuEventDestroy_v2(void *event) { return given_back(event); }
+
+static int copy(char *to, char *from, char *host, char *gpu, size_t bytes) {
+    if (!current) return 201;
+    if (!has_room(pinned, host, bytes)) return 1;
+    if (begins_in(on_gpu, gpu) && !has_room(on_gpu, gpu, bytes)) return 1;
     memcpy(to, from, bytes);
     moved_bytes += bytes;
     return 0;
 }
 
 int cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, void *stream) {
-    if (to != host || (char *)from != device) return 1;
-    return copy(to, (char *)from, bytes);
+    return copy(to, (char *)from, to, (char *)from, bytes);
 }
 
 int cuMemcpyHtoDAsync_v2(CUdeviceptr to, void *from, size_t bytes, void *stream) {
-    if (from != host || (char *)to != device) return 1;
-    return copy((char *)to, from, bytes);
+    return copy((char *)to, from, from, (char *)to, bytes);
 }
-
-int cuStreamSynchronize(void *stream) { return current ? 0 : 201; }
-
-static int given_back(void *memory) {
-    if (!current) return 201;
-    free(memory);
-    live--;
-    return 0;
-}
-
-int cuStreamDestroy_v2(void *stream) { return given_back(stream); }
-int cuMemFree_v2(CUdeviceptr memory) { return given_back((void *)memory); }
-int cuMemFreeHost(void *memory) { return given_back(memory); }

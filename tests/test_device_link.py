@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.worker import device_link
-from harness.worker.device_link import RING_BYTES, DeviceLink, DriverError
+from adapters.shared import cuda_driver
+from adapters.shared.cuda_driver import DriverError
+from harness.worker.device_link import RING_BYTES, DeviceLink
 
 SOURCE = Path(__file__).with_name("cuda_driver.c")
 
@@ -16,7 +17,7 @@ SOURCE = Path(__file__).with_name("cuda_driver.c")
 def driver_of_host_memory(tmp_path, monkeypatch):
     library = tmp_path / "libcuda.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
-    monkeypatch.setattr(device_link, "_LIBRARY", str(library))
+    monkeypatch.setattr(cuda_driver, "LIBRARY", str(library))
     return ctypes.CDLL(str(library))
 
 
@@ -41,6 +42,6 @@ def test_a_failing_call_is_named_in_the_drivers_words(driver):
 
 
 def test_a_machine_without_a_driver_has_no_link(monkeypatch):
-    monkeypatch.setattr(device_link, "_LIBRARY", "libcuda-of-nobody.so.1")
+    monkeypatch.setattr(cuda_driver, "LIBRARY", "libcuda-of-nobody.so.1")
     with pytest.raises(OSError, match="libcuda-of-nobody"):
         DeviceLink(0).to_host_ns(1)

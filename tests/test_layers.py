@@ -104,7 +104,8 @@ RULES = {  # file or folder -> rule; the nearest one holds
         "harness.wire harness.worker harness.experiments workloads adapters.base"
     ),
     "harness/worker": rule(
-        "harness.wire harness.worker workloads adapters.base adapters.shared.directio",
+        "harness.wire harness.worker workloads adapters.base adapters.shared.directio "
+        "adapters.shared.cuda_driver",
         "numpy mpi4py",
     ),
     # It compares by what columns declare, so that a new experiment needs no change here.

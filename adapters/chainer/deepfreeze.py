@@ -9,7 +9,7 @@ import numpy as np
 
 from adapters.chainer.modules import Array
 from adapters.chainer.state import State
-from adapters.deepfreeze.cupy_stream import CupyStream
+from adapters.deepfreeze import cupy_stream
 from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
@@ -24,7 +24,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
     metadata = {"framework": "chainer"}
 
     def new_device(self) -> Device | None:
-        return CupyStream() if self.place.device == "cuda" else None
+        return cupy_stream.new_stream() if self.place.device == "cuda" else None
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._memory, array) for name, array in state.arrays().items()}
@@ -38,12 +38,11 @@ class DeepFreeze(DeepFreezeMethod[State]):
         state.take_numbers(arrays)
 
     def _memory(self, array: Array) -> Memory:
-        # An array without dimensions cannot change its item size, so it gets a dimension first.
-        data = array.reshape(-1).view(np.uint8)
-        if isinstance(data, np.ndarray):
-            return data
+        if isinstance(array, np.ndarray):
+            # An array without dimensions cannot change its item size, so it gets one first.
+            return array.reshape(-1).view(np.uint8)
         assert self.device is not None
-        return Remote(self.device, data)
+        return Remote(self.device, cupy_stream.at_address(array))
 
 
 class DeepFreezeStore(DeepFreezeManaged[State]):

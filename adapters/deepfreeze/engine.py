@@ -261,10 +261,7 @@ class Engine:
         return Save(snapshot, commit, self._io, step, on_whole)
 
     def _new_snapshot(self, plan: Layout, arena: Arena, sources: Mapping[str, Source]) -> Snapshot:
-        share: dict[str, Source] = {}
-        for entry in plan.placed:
-            name = entry.piece.spec.name
-            share[name] = sources[name]
+        share = {name: sources[name] for name in plan.names}
         kind = Snapshot if self._ring_bytes is None else RingSnapshot
         return kind(plan, self._fitted(arena, plan), share, self._device)
 

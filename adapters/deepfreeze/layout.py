@@ -11,6 +11,7 @@ import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import xxhash
 
@@ -81,6 +82,11 @@ class Layout:
     def placed(self) -> Iterator[Placed]:
         """The pieces in the order of the file."""
         return itertools.chain.from_iterable(stretch.placed for stretch in self.stretches)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the tensors that the pieces belong to."""
+        return tuple(entry.piece.spec.name for entry in self.placed)
 
     def header(self, step: int, digests: Sequence[str]) -> tuple[bytes, str]:
         """Return the file's first `data_start` bytes, and the digest that seals them.

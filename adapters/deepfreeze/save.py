@@ -26,7 +26,8 @@ class Save(Pending):
          | begin         the training thread calls `start`
         BEGINNING    it makes the directory, copies what the forward pass changes, opens the file
          | take over     the background thread runs
-        COPYING      it copies the rest; the writers follow; `staged` waits and helps to copy
+        COPYING      it copies the rest (and opens the file, where a device copies); the writers
+                     follow; `staged` waits and helps to copy
          | release       all that training may change is copied; `staged` returns
         WRITING      it copies what nothing changes, and checksums; the writers write the rest
          | seal          the writers have ended, and the arena holds the whole file
@@ -178,13 +179,15 @@ class Save(Pending):
         """Do what must be done before `save` returns, and keep an error for `finished`.
 
         The file is opened in here, because in the background every system call would wait for the
-        interpreter while others copy.
+        interpreter while others copy. A device copies by itself, so that then the background opens
+        the file.
         """
         try:
             # The commit is first. Without it, the other ranks would not learn of an error.
             self._commit.begin()
             self._snapshot.begin()
-            self._writer.open()
+            if self._snapshot.device is None:
+                self._writer.open()
         except Exception as error:
             self._error = error
 
@@ -218,6 +221,8 @@ class Save(Pending):
         snapshot = self._snapshot
         writer = self._writer
         release = partial(self._lifecycle.apply, Transition.RELEASE)
+        if snapshot.device is not None:
+            writer.open()
         digests = snapshot.copy(writer.frontier, release)
         header, seal = snapshot.layout.header(self._step, digests)
         writer.drain()

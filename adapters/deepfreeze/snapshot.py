@@ -27,8 +27,11 @@ from adapters.deepfreeze.writer import Frontier
 
 # Of a large tensor, at least so much is copied before the writers learn of it.
 COPY_BYTES = 1 << 20
-# So many copies from a device may be under way before the oldest is waited for.
-_COPIES_UNDER_WAY = 4
+# A device has at least so much to copy when `begin` returns, if there is so much.
+_AHEAD_BYTES = 64 << 20
+# The writers learn of a device's copies in parts of this size, because each time they wake up and
+# take the interpreter from the thread that starts the next copies.
+_MARK_BYTES = 8 << 20
 
 OnStarted = Callable[[list[Memory], int], None]
 """Called with the sources of a copy that was started, and with its end in the file."""
@@ -54,7 +57,8 @@ class Snapshot:
         self.sources = sources
         self.device = device
         self.is_whole = False
-        # The background takes stretches from the front, a helping thread from the back.
+        # The background takes stretches from the front, a helping thread from the back. A device
+        # has no helping thread.
         self._uncopied = deque(self._stretches_of(Changes.UPDATE))
         self._helper_lock = threading.Lock()
         self._helper_error: BaseException | None = None
@@ -70,7 +74,8 @@ class Snapshot:
 
         Copies from a device are only started. The device begins the next forward pass after them,
         so that the training thread need not wait until the device has done what it was asked
-        before.
+        before. The device gets some of the other copies too, so that it need not wait for the
+        background thread.
         """
         # Without the length of a header the arena holds no checkpoint.
         self.memory[:LENGTH_BYTES] = bytes(LENGTH_BYTES)
@@ -79,6 +84,7 @@ class Snapshot:
         self._start_all(self._stretches_of(Changes.FORWARD), self._begun.start)
         if self.device is not None:
             self.device.lead()
+            self._start_all(self._ahead(), self._begun.start)
 
     def copy(self, frontier: Frontier, on_released: Callable[[], None]) -> list[str]:
         """Copy the rest in the order of the file, and return the checksums of all tensors.
@@ -86,9 +92,11 @@ class Snapshot:
         Advance the frontier with every copy. Call `on_released` once training may change
         everything again.
         """
+        copies = _CopiesUnderWay(self.device, frontier.advance)
+        self._start_all(_take_until_empty(self._uncopied.popleft), copies.start)
         # The writers may pass what `begin` has started as soon as the frontier moves.
         self._begun.wait_for_all()
-        self._copy_all(_take_until_empty(self._uncopied.popleft), frontier.advance)
+        copies.wait_for_all()
         # The helper may still be copying the last stretch.
         with self._helper_lock:
             if self._helper_error is not None:
@@ -107,8 +115,12 @@ class Snapshot:
     def help(self) -> None:
         """Copy from the end, in a thread that would only wait until everything is copied.
 
-        `copy` raises an error of this. An interrupt is raised here too.
+        `copy` raises an error of this. An interrupt is raised here too. A device copies by itself,
+        and two threads that start its copies would only wait for each other's turn in the
+        interpreter.
         """
+        if self.device is not None:
+            return
         with self._helper_lock:
             try:
                 self._copy_all(_take_until_empty(self._uncopied.pop), lambda stop: None)
@@ -138,8 +150,16 @@ class Snapshot:
     def _copy_all(self, stretches: Iterable[Stretch], on_copied: Callable[[int], None]) -> None:
         """Copy stretches. Call `on_copied` with the end of every part that has arrived."""
         copies = _CopiesUnderWay(self.device, on_copied)
-        self._start_all(stretches, copies.add)
+        self._start_all(stretches, copies.start)
         copies.wait_for_all()
+
+    def _ahead(self) -> Iterator[Stretch]:
+        """Take stretches from the front until they have `_AHEAD_BYTES`."""
+        left_bytes = _AHEAD_BYTES
+        while self._uncopied and left_bytes > 0:
+            stretch = self._uncopied.popleft()
+            left_bytes -= stretch.stop - stretch.start
+            yield stretch
 
     def _start_all(self, stretches: Iterable[Stretch], on_started: OnStarted) -> None:
         """Copy stretches, and return when the last copy has started."""
@@ -190,40 +210,46 @@ class Snapshot:
 class _CopiesUnderWay:
     """The copies that were started and may not have arrived.
 
-    A device always has some of them to do. Copies on the host have arrived when they return.
+    A device makes one after the other by itself. Copies on the host have arrived when they return.
     """
 
     def __init__(self, device: Device | None, on_copied: Callable[[int], None]) -> None:
         self._device = device
         self._on_copied = on_copied
-        self._copies: deque[tuple[list[Memory], Wait, int]] = deque()
-
-    def add(self, sources: list[Memory], stop: int) -> None:
-        """Add a copy as `start` does, and wait for the oldest one where many are under way."""
-        self.start(sources, stop)
-        if len(self._copies) >= _COPIES_UNDER_WAY:
-            self._wait_for_oldest()
+        # Sources are held until their copies have arrived, because a device may give memory to
+        # others that nobody holds any more.
+        self._marked: deque[tuple[list[Memory], Wait, int]] = deque()
+        self._unmarked: list[Memory] = []
+        self._unmarked_bytes = 0
+        self._stop = 0
 
     def start(self, sources: list[Memory], stop: int) -> None:
-        """Add a copy that was started and that ends at `stop` in the file.
-
-        The sources are held until the copy has arrived, because a device may give memory to
-        others that nobody holds any more.
-        """
+        """Add a copy that was started and that ends at `stop` in the file."""
         if self._device is None:
             self._on_copied(stop)
-        else:
-            self._copies.append((sources, self._device.mark(), stop))
+            return
+        self._unmarked += sources
+        self._unmarked_bytes += sum(map(len, sources))
+        self._stop = stop
+        if self._unmarked_bytes >= _MARK_BYTES:
+            self._mark(self._device)
 
     def wait_for_all(self) -> None:
         """Return when all copies have arrived."""
-        while self._copies:
+        if self._device is not None and self._unmarked:
+            self._mark(self._device)
+        while self._marked:
             self._wait_for_oldest()
 
+    def _mark(self, device: Device) -> None:
+        self._marked.append((self._unmarked, device.mark(), self._stop))
+        self._unmarked = []
+        self._unmarked_bytes = 0
+
     def _wait_for_oldest(self) -> None:
-        _, wait, stop = self._copies[0]
+        _, wait, stop = self._marked[0]
         wait()
-        self._copies.popleft()
+        self._marked.popleft()
         self._on_copied(stop)
 
 

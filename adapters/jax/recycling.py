@@ -12,9 +12,9 @@ from adapters.deepfreeze.tensor import Bytes, memory_at
 
 
 class Recycling:
-    """Give the memory of arrays on a CPU to new arrays.
+    """Give the memory of arrays to new arrays.
 
-    Otherwise new memory would have to be cleared, and would exist beside the old memory.
+    Otherwise there would be new memory beside the old memory, and on a CPU it would be cleared.
 
     The memory is donated, as a training step donates the memory of the arrays that it changes.
     Using one of the old arrays afterwards raises an error that says it was deleted. If something
@@ -23,12 +23,12 @@ class Recycling:
 
     def __init__(self, arrays: Mapping[str, Array]) -> None:
         """Compile the program that donates arrays like these."""
-        here = {name: array for name, array in arrays.items() if _is_here(array)}
+        here = {name: array for name, array in arrays.items() if _is_whole(array)}
         self._names = tuple(here)
         self._donate = _compiled(tuple(_like(array) for array in here.values()))
 
     def take(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """Return new arrays with the memory and the values of the arrays on a CPU.
+        """Return new arrays with the memory and the values of those that lie on one device.
 
         The old arrays are deleted. Nobody else has used the new arrays. They have their values once
         they are ready.
@@ -38,7 +38,7 @@ class Recycling:
 
 
 def memory_of(array: Array) -> Bytes:
-    """Return the memory of an array for writing.
+    """Return the memory of an array on a CPU for writing.
 
     The caller must be the only one that uses the array, and must keep it while it writes.
     """
@@ -59,10 +59,6 @@ def _compiled(arrays: tuple[jax.ShapeDtypeStruct, ...]) -> jax.stages.Compiled:
     return jax.jit(lambda donated: donated, donate_argnums=0).lower(list(arrays)).compile()
 
 
-def _is_here(array: Array) -> bool:
-    """Return whether an array lies on this process's CPU and has any elements."""
-    return (
-        array.size > 0
-        and array.is_fully_addressable
-        and [device.platform for device in array.devices()] == ["cpu"]
-    )
+def _is_whole(array: Array) -> bool:
+    """Return whether an array lies on one device of this process and has any elements."""
+    return array.size > 0 and array.is_fully_addressable and len(array.devices()) == 1

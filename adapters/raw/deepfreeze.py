@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.deepfreeze.cupy_stream import CupyStream
+from adapters.deepfreeze import cupy_stream
 from adapters.deepfreeze.managed import DeepFreezeManaged
 from adapters.deepfreeze.method import DeepFreezeMethod
 from adapters.deepfreeze.tensor import Device, Late, Memory, Remote, Source
@@ -20,7 +20,7 @@ class DeepFreeze(DeepFreezeMethod[State]):
     metadata = {"framework": "raw"}
 
     def new_device(self) -> Device | None:
-        return CupyStream() if self.place.device == "cuda" else None
+        return cupy_stream.new_stream() if self.place.device == "cuda" else None
 
     def sources(self, state: State) -> Mapping[str, Source]:
         return {name: Late(self._memory, array) for name, array in state.leaves.items()}
@@ -35,8 +35,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
         return int(state.leaves["position/step"][0])
 
     def _memory(self, array: Array) -> Memory:
-        data = array.reshape(-1).view(np.uint8)
-        return Remote(self.device, data) if self.device is not None else data
+        if self.device is not None:
+            return Remote(self.device, cupy_stream.at_address(array))
+        data: Memory = array.reshape(-1).view(np.uint8)
+        return data
 
 
 class DeepFreezeStore(DeepFreezeManaged[State]):

@@ -12,20 +12,18 @@ import ctypes
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
+from adapters.shared.cuda_driver import (
+    Address,
+    CudaDriver,
+    Handle,
+    current_context,
+    new_stream,
+)
 from harness.worker.clock import now_ns
 
 RING_BYTES = 64 << 20
-# The stream does not wait for the work of the framework's stream.
-_NON_BLOCKING = 1
-_LIBRARY = "libcuda.so.1"
 
-_Address = ctypes.c_uint64
-_Handle = ctypes.c_void_p
 _Start = Callable[[int], None]
-
-
-class DriverError(RuntimeError):
-    """A call of the CUDA driver that failed."""
 
 
 class DeviceLink:
@@ -59,7 +57,7 @@ class DeviceLink:
     def _ring(self) -> Iterator[_Ring]:
         """Make the framework's context current, and give memory in it for the block."""
         driver = self._driver
-        with driver.context(self._gpu):
+        with current_context(driver, self._gpu):
             ring = _Ring(driver)
             try:
                 yield ring
@@ -67,21 +65,20 @@ class DeviceLink:
                 ring.free()
 
     @cached_property
-    def _driver(self) -> _Driver:
-        return _Driver()
+    def _driver(self) -> CudaDriver:
+        return CudaDriver()
 
 
 class _Ring:
     """Pinned memory, as much memory on the GPU, and a stream of their own."""
 
-    def __init__(self, driver: _Driver) -> None:
+    def __init__(self, driver: CudaDriver) -> None:
         self._driver = driver
-        self._host = _Handle()
-        self._device = _Address()
-        self._stream = _Handle()
+        self._host = Handle()
+        self._device = Address()
         driver.call("cuMemHostAlloc", ctypes.byref(self._host), ctypes.c_size_t(RING_BYTES), 0)
         driver.call("cuMemAlloc_v2", ctypes.byref(self._device), ctypes.c_size_t(RING_BYTES))
-        driver.call("cuStreamCreate", ctypes.byref(self._stream), _NON_BLOCKING)
+        self._stream = new_stream(driver)
         # The first touch of the memory is no part of a transfer.
         self.timed(self.start_to_device, RING_BYTES)
         self.timed(self.start_to_host, RING_BYTES)
@@ -108,38 +105,3 @@ class _Ring:
         self._driver.call("cuStreamDestroy_v2", self._stream)
         self._driver.call("cuMemFree_v2", self._device)
         self._driver.call("cuMemFreeHost", self._host)
-
-
-class _Driver:
-    """The functions of the CUDA driver API, as far as they are needed here.
-
-    Source: CUDA Driver API reference manual, chapters on contexts, memory and streams.
-    """
-
-    def __init__(self) -> None:
-        self._library = ctypes.CDLL(_LIBRARY)
-        self.call("cuInit", 0)
-
-    def call(self, name: str, *arguments: object) -> None:
-        """Call a function. Raises DriverError with the driver's words where it fails."""
-        result = getattr(self._library, name)(*arguments)
-        if result == 0:
-            return
-        words = ctypes.c_char_p()
-        self._library.cuGetErrorString(result, ctypes.byref(words))
-        reason = words.value.decode() if words.value else f"error {result}"
-        raise DriverError(f"{name} of {_LIBRARY} failed: {reason}")
-
-    @contextlib.contextmanager
-    def context(self, gpu: int) -> Iterator[None]:
-        """Make the context current that the framework's runtime uses on a GPU, for the block."""
-        device = ctypes.c_int()
-        context = _Handle()
-        self.call("cuDeviceGet", ctypes.byref(device), gpu)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self.call("cuCtxPushCurrent_v2", context)
-        try:
-            yield
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(context))
-            self.call("cuDevicePrimaryCtxRelease_v2", device)
