@@ -27,6 +27,7 @@ FAMILIES = {
     "determinism",
     "durability",
     "faults",
+    "killed",
     "recovery",
     "scale",
     "size",

@@ -37,6 +37,16 @@ def test_the_machine_is_the_same_at_each_capture(here: Manifest, tmp_path: Path)
     assert comparable(here, again) == []
 
 
+def test_a_machine_of_the_same_image_with_another_gpu_is_another(
+    here: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = {here.machine}
+    for gpu in ("NVIDIA H100", "NVIDIA H200"):
+        monkeypatch.setattr(machine, "gpu_names", lambda gpu=gpu: (gpu,))
+        ids.add(capture(tmp_path).machine)
+    assert len(ids) == 3
+
+
 def test_the_host_has_no_name_in_it(here: Manifest) -> None:
     assert socket.gethostname() not in json.dumps(here.to_json())
 

@@ -61,10 +61,13 @@ def gpu_cost() -> str:
 
 
 def gpu_training() -> str:
-    """Return what a checkpoint every few steps adds to the training on a GPU."""
-    runs = _runs_with(_is_training)
-    chosen = {framework_of(run): rows_where(run, _is_training) for run in runs}
-    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{_machine(runs)}"
+    """Return what a checkpoint every few steps adds to the training on a GPU.
+
+    The newest run of each framework counts, because the runs have different GPUs.
+    """
+    newest = {framework_of(run): run for run in _runs_with(_is_training)}
+    chosen = {framework: rows_where(run, _is_training) for framework, run in newest.items()}
+    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{_machine(list(newest.values()))}"
 
 
 def gpu_methods() -> str:

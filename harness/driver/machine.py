@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def capture(scratch: Path) -> Manifest:
     mount = mount_of(scratch)
     device = block_device(mount)
     model = cpu_model()
+    gpus = gpu_names()
     commit, dirty = _git_state()
     return Manifest(
-        machine=_machine_id(model),
+        machine=_machine_id(model, gpus),
         cpu_model=model,
         cpu_governor=_text(SYS / "devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         logical_cores=os.cpu_count() or 1,
@@ -68,7 +70,7 @@ def capture(scratch: Path) -> Manifest:
         device=device.name if device else None,
         device_rotational=device.rotational if device else None,
         device_scheduler=device.scheduler if device else None,
-        gpus=gpu_names(),
+        gpus=gpus,
         free_bytes=shutil.disk_usage(scratch).free,
         load_average=os.getloadavg()[0],
         driver_python=platform.python_version(),
@@ -173,13 +175,14 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(line.strip() for line in (listed or "").splitlines() if line.strip())
 
 
-def _machine_id(model: str) -> str:
-    """Return 12 hex digits of the machine-id and the processor.
+def _machine_id(model: str, gpus: Sequence[str]) -> str:
+    """Return 12 hex digits of the machine-id, the processor and the GPUs.
 
-    A container without a machine-id has the processor alone.
+    A container without a machine-id has the rest alone. Virtual machines of one image may have the
+    same machine-id and other GPUs.
     """
     machine_id = _text(Path("/etc/machine-id")) or _text(Path("/var/lib/dbus/machine-id")) or ""
-    return hashlib.sha256(f"{machine_id}\n{model}".encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join([machine_id, model, *gpus]).encode()).hexdigest()[:12]
 
 
 def commit_of(checkout: Path) -> str | None:
