@@ -27,7 +27,7 @@ from crash_lines import (
     write,
 )
 
-from harness.durability.crashes import NotSeenError, trees_when_killed
+from harness.durability.crashes import NotSeenError, tree_when_killed
 from harness.durability.log import parse
 from harness.durability.trees import File, Folder, Link
 
@@ -287,23 +287,37 @@ def test_files_are_lost_alone_even_where_many_names_can_be() -> None:
 BEGIN = '7 access("/ckptbench/mark/case/begin", F_OK) = -1 ENOENT (No such file or directory)'
 
 
-def left_by_kill(*lines: str) -> list[dict[str, bytes]]:
+def predicted(real: dict[str, bytes], *lines: str) -> dict[str, bytes]:
+    """Return the files of the directory by these calls that is nearest to real files."""
     calls = list(parse([BEGIN, *lines]))
-    trees = trees_when_killed(calls, "case", Path("/s"), {})
-    return [
-        {name: node.data for name, node in tree.items() if isinstance(node, File)} for tree in trees
-    ]
+    left = {name: File(data) for name, data in real.items()}
+    tree = tree_when_killed(calls, "case", Path("/s"), {}, left)
+    return {name: node.data for name, node in tree.items() if isinstance(node, File)}
 
 
 def test_each_call_of_a_killed_thread_may_have_taken_effect_or_not() -> None:
     creation = '8 openat(AT_FDCWD</s>, "n\\303\\244", O_WRONLY|O_CREAT, 0666 <unfinished ...>'
     removal = '9 unlink("/s/m" <unfinished ...>'
     flushes = [f"{pid} fsync(3</s/m> <unfinished ...>" for pid in range(10, 20)]
-    found = left_by_kill(*SAVED, *flushes, creation, removal)
+    lines = [*SAVED, *flushes, creation, removal]
     whole = {"m": b"new"}
-    assert found == [whole, {**whole, "nä": b""}, {}, {"nä": b""}]
+    for real in (whole, {**whole, "nä": b""}, {}, {"nä": b""}):
+        assert predicted(real, *lines) == real
+    assert predicted({"m": b"old"}, *lines) == whole
+    assert predicted({**whole, "other": b""}, *lines) == whole
+
+
+def test_any_number_of_threads_may_have_been_in_a_call() -> None:
+    lines = []
+    for number in range(9):
+        opened = f"{number}</s/f{number}>"
+        lines.append(f'7 openat(AT_FDCWD</>, "/s/f{number}", O_WRONLY|O_CREAT, 0666) = {opened}')
+    for number in range(9):
+        lines.append(f'{20 + number} write({number}</s/f{number}>, "x", 1 <unfinished ...>')
+    real = {f"f{number}": b"x" if number > 5 else b"" for number in range(9)}
+    assert predicted(real, *lines) == real
 
 
 def test_a_call_that_returned_and_shows_no_path_is_not_passed_over() -> None:
     with pytest.raises(NotSeenError, match="the descriptor '3' has no path"):
-        left_by_kill(*SAVED, '8 write(3, "x", 1) = 1')
+        predicted({}, *SAVED, '8 write(3, "x", 1) = 1')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from harness.durability.window import Window, begin_of
 Strike = Literal["kill", "power loss"]
 T = TypeVar("T")
 
-_UNFINISHED_AT_MOST = 6  # changing calls of other threads at the moment of a kill
 _ANY_DESCRIPTOR = 1_000_000  # no process has so many
 
 _LOST = {
@@ -158,27 +156,33 @@ class Crashes:
         return [call for call in self._calls if begin < call.start < end]
 
 
-def trees_when_killed(
-    calls: Sequence[Call], case_id: str, root: Path, before: Tree
-) -> Iterator[Tree]:
-    """Yield the directories that a save may have left when it was killed, by the log of its calls.
+def tree_when_killed(
+    calls: Sequence[Call], case_id: str, root: Path, before: Tree, real: Tree
+) -> Tree:
+    """Return the directory that a killed save may have left, by the log of its calls.
 
     Calls of other threads that never returned may have taken effect or not, so there may be several
-    such directories. Raises MissingMarkError where the save had not begun, and NotSeenError where
-    the log does not tell enough.
+    such directories. This is the one that is nearest to `real`. Raises MissingMarkError where the
+    save had not begun, and NotSeenError where the log does not tell enough.
     """
     begin = begin_of(calls, case_id)
     of_save = [call for call in calls if call.start > begin]
     returned = [call for call in of_save if call.has_returned]
     unfinished = [call for call in of_save if not call.has_returned and call.is_readable]
-    usual = _tree_after(root, before, returned, ())
-    yield usual
-    # Most of these calls change nothing, such as flushes.
-    changing = [
-        call for call in unfinished if _tree_after(root, before, returned, (call,)) != usual
-    ]
-    for taken in _subsets(changing[:_UNFINISHED_AT_MOST]):
-        yield _tree_after(root, before, returned, taken)
+    taken: list[Call] = []
+    nearest = _tree_after(root, before, returned, taken)
+    for call in unfinished:
+        tree = _tree_after(root, before, returned, [*taken, call])
+        # Each thread is in one call, so that none of these calls needs another one.
+        if _differing(tree, real) < _differing(nearest, real):
+            taken.append(call)
+            nearest = tree
+    return nearest
+
+
+def _differing(first: Tree, second: Tree) -> int:
+    """Return how many names of two directories differ in what they name."""
+    return sum(first.get(name) != second.get(name) for name in {*first, *second})
 
 
 def _tree_after(root: Path, before: Tree, returned: Sequence[Call], taken: Sequence[Call]) -> Tree:
@@ -206,12 +210,6 @@ def _of_both_kinds(single: Sequence[tuple[str, Loss]], at_most: int) -> list[tup
     files_at_most = max(half, at_most - len(names))
     chosen_files = thinned(files, files_at_most)
     return thinned(names, at_most - len(chosen_files)) + chosen_files
-
-
-def _subsets(calls: Sequence[Call]) -> Iterator[tuple[Call, ...]]:
-    """Yield every choice of one or more calls."""
-    for count in range(1, len(calls) + 1):
-        yield from itertools.combinations(calls, count)
 
 
 def _as_if_returned(call: Call, replay: ContentReplay) -> Call:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.durability import gate, log, trees
-from harness.durability.crashes import NotSeenError, trees_when_killed
+from harness.durability.crashes import NotSeenError, tree_when_killed
 from harness.durability.trees import Tree
 from harness.durability.window import MissingMarkError
 from harness.experiments.faults import EXPERIMENT, alarm, kill_order
@@ -187,23 +187,20 @@ def _compare(session: ExperimentSession, case: Case, kill: Kill) -> bool:
             again=kill.again,
         )
     )
-    calls.unlink(missing_ok=True)
+    if not differs:
+        # Otherwise it stays, because somebody has to look into it.
+        calls.unlink(missing_ok=True)
     shutil.rmtree(folder)
     return True
 
 
 def _difference(file: Path, case_id: str, root: Path, before: Tree, real: Tree) -> str:
     """Return in what the files differ from all that the log allows; empty where they do not."""
-    found = "the log shows no save"
     try:
-        for predicted in trees_when_killed(log.read(file), case_id, root, before):
-            differs = trees.difference(predicted, real)
-            if differs is None:
-                return ""
-            found = differs
+        predicted = tree_when_killed(log.read(file), case_id, root, before, real)
     except (MissingMarkError, NotSeenError, OSError) as error:
         return str(error)
-    return found
+    return trees.difference(predicted, real) or ""
 
 
 def preempt(session: ExperimentSession) -> None:
