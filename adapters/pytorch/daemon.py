@@ -35,13 +35,10 @@ def _end_daemon() -> None:
     executor._CHECKPOINT_PROCESS = None
     if daemon is None:
         return
+    # It would take a second to end by itself. It has nothing to save any more.
     child = daemon._save_process
-    if child.is_alive():
-        daemon._send(executor._CheckpointSaveProcessControlOpts.TERMINATE)
-        child.join(END_S)
-    if child.is_alive():
-        child.kill()
-        child.join()
+    child.kill()
+    child.join()
 
 
 def _remove_socket_folder() -> None:

@@ -30,7 +30,7 @@ EXPERIMENT = Experiment(
             option="--states",
         ),
         "kills": SuiteKey(
-            "how many times a save is really killed; up to twice as many where it has many renames",
+            "how many times a save is really killed",
             at_least=0,
             at_most=1000,
             default=8,

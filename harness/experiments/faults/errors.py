@@ -33,7 +33,7 @@ _ERRORS: tuple[Effect, ...] = ("EIO", "ENOSPC")
 _SAID_AT_MOST = 200  # characters of an error
 # A save that waits for a thread that an error has ended waits for ever.
 _SAVE_AT_MOST_S = 20.0
-_UNDISTURBED = 8  # openings with two saves, to learn what they leave
+_UNDISTURBED = 5  # openings with two saves, to learn what they leave
 _GAVE_UP = 75  # the exit status of a process whose save did not end
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from harness.durability.crashes import thinned
 from harness.wire.case import Case
 
 _COUNTED = "kill-counted.json"
@@ -55,11 +56,12 @@ class Counted:
 
 
 def chosen(counted: Counted, wanted: int, seed: str, *, is_seen: bool) -> list[Kill]:
-    """Return the kills of a save: before its first and its last change, around every rename.
+    """Return the kills of a save: before its first and its last change, around its renames.
 
-    Chance chooses the rest among the other changes. There is one of these at least, so a save with
-    many renames has up to twice as many kills as are wanted. One with few changes has the same
-    kills again, in other processes, because threads may make their calls in another order.
+    Of many renames some are chosen evenly, because they are those of one array after the other.
+    Chance chooses the rest among the other changes, and one of these at least. A save with few
+    changes has the same kills again, in other processes, because threads may make their calls in
+    another order.
 
     Of a save whose changes a log cannot show, some may be no calls at all. So where it makes fewer
     calls than kills are wanted, random moments follow.
@@ -70,11 +72,11 @@ def chosen(counted: Counted, wanted: int, seed: str, *, is_seen: bool) -> list[K
     telling = [1, count]
     for number in counted.renames:
         telling += [number, number + 1]
-    first = [number for number in dict.fromkeys(telling) if number in every]
+    first = sorted({number for number in telling if number in every})
     others = [number for number in every if number not in first]
     chance.shuffle(others)
-    room = max(wanted, min(2 * wanted, len(first) + 1))
-    numbers = sorted([*first, *others][:room])
+    room = wanted - 1 if others else wanted
+    numbers = sorted([*thinned(first, room), *others][:wanted])
     kills = [Kill(change=number, is_predicted=is_seen) for number in numbers]
     if is_seen:
         return kills + _again(numbers, wanted - len(kills), chance)
