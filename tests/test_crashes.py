@@ -318,6 +318,23 @@ def test_any_number_of_threads_may_have_been_in_a_call() -> None:
     assert predicted(real, *lines) == real
 
 
+def test_two_threads_may_have_been_in_writes_of_one_file() -> None:
+    begun = [create("f"), '7 pwrite64(3</s/f>, "aaaa", 4, 0) = 4']
+    first = '8 pwrite64(3</s/f>, "bb", 2, 0 <unfinished ...>'
+    second = '9 pwrite64(3</s/f>, "ccc", 3, 2 <unfinished ...>'
+    for real in (b"aaaa", b"bbaa", b"aaccc", b"bbccc"):
+        assert predicted({"f": real}, *begun, first, second) == {"f": real}
+    assert predicted({"f": b"xbccc"}, *begun, first, second) == {"f": b"bbccc"}
+
+
+def test_a_write_may_have_come_before_the_rename_of_its_file() -> None:
+    write_of_b = '8 pwrite64(3</s/a>, "b", 1, 0 <unfinished ...>'
+    rename = '9 rename("/s/a", "/s/z" <unfinished ...>'
+    begun = [create("a"), '7 pwrite64(3</s/a>, "a", 1, 0) = 1']
+    for real in ({"a": b"a"}, {"a": b"b"}, {"z": b"a"}, {"z": b"b"}):
+        assert predicted(real, *begun, write_of_b, rename) == real
+
+
 def test_a_call_that_returned_and_shows_no_path_is_not_passed_over() -> None:
     with pytest.raises(NotSeenError, match="the descriptor '3' has no path"):
         predicted({}, *SAVED, '8 write(3, "x", 1) = 1')

@@ -65,6 +65,21 @@ def test_memory_that_is_not_pinned_any_more_is_refused_in_the_drivers_words(
         stream.fetch([on_gpu(np.ones(5, np.uint8))], bytes_of(memory)[:5])
 
 
+def test_nothing_is_copied_to_no_memory(driver: ctypes.CDLL) -> None:
+    stream = DriverStream(0)
+    stream.fetch([on_gpu(np.empty(0, np.uint8))], np.empty(0, np.uint8))
+    stream.mark()()
+
+
+def test_a_stream_is_given_back_with_its_context(driver: ctypes.CDLL) -> None:
+    before = live(driver)
+    stream = DriverStream(0)
+    assert live(driver) == before + 2
+    del stream
+    gc.collect()
+    assert live(driver) == before
+
+
 def test_marks_are_given_back_whether_somebody_waits_or_not(driver: ctypes.CDLL) -> None:
     stream = DriverStream(0)
     before = live(driver)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -16,8 +17,8 @@ import pytest
 from conftest import ROOT
 from test_session import processes_in
 
-from harness.driver import process
-from harness.driver.process import Ending
+from harness.driver import descendants, process
+from harness.driver.process import Ending, Stopped
 from harness.wire.phases import DONE
 
 PR_GET_CHILD_SUBREAPER = 37
@@ -118,6 +119,60 @@ def test_a_process_that_another_thread_starts_is_left_alone(run: Run) -> None:
         for other in others:
             other.kill()
             other.wait()
+
+
+# The daemon is gone before the job has ended, if anybody ends it.
+STARTS_A_DAEMON_AND_WAITS = f"""
+import sys, time
+{STARTS_A_DAEMON}
+time.sleep(float(sys.argv[1]))
+"""
+LOOKS_FOR_ITS_DAEMON = f"""
+import psutil, sys, time
+daemon = {STARTS_A_DAEMON.partition("; ")[2]}
+time.sleep(4)
+sys.exit(42 if daemon.poll() is None else 43)
+"""
+
+
+def test_jobs_of_several_threads_end_their_own_daemons_alone(tmp_path: Path) -> None:
+    def job(name: str, program: str, *arguments: str) -> Ending:
+        folder = tmp_path / name
+        folder.mkdir()
+        follower = process.Follower(folder, 1, lambda rank, line: None)
+        command = [sys.executable, "-c", program, *arguments]
+        variables = os.environ | {"TMPDIR": str(folder / "tmp")}
+        return process.run(command, variables, folder / "log", follower, 1, 30)
+
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(job, "long", "import subprocess\n" + LOOKS_FOR_ITS_DAEMON)
+        short = threads.submit(job, "short", STARTS_A_DAEMON_AND_WAITS, "1")
+        short.result()
+        assert processes_in(tmp_path / "short") == []
+        assert processes_in(tmp_path / "long") != []
+    assert "42" in long.result().reason
+    assert processes_in(tmp_path) == []
+
+
+def test_a_job_that_must_stop_is_ended(tmp_path: Path) -> None:
+    follower = process.Follower(tmp_path, 1, lambda rank, line: None)
+    command = [sys.executable, "-c", f"import time; {STARTS_A_DAEMON}; time.sleep(60)"]
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    stop = threading.Event()
+    threading.Timer(1, stop.set).start()
+    began_s = time.monotonic()
+    with pytest.raises(Stopped):
+        process.run(command, variables, tmp_path / "log", follower, 1, 60, stop=stop)
+    assert time.monotonic() - began_s < 30
+    assert processes_in(tmp_path) == []
+
+
+def test_a_daemon_that_no_job_knows_is_ended_with_the_last_job(run: Run) -> None:
+    with descendants.adopted() as others:
+        subprocess.run(["setsid", "--fork", "sleep", "61.75"], check=True)
+        descendants.end_strays(others)
+    command_lines = [seen.info["cmdline"] for seen in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "61.75"] not in command_lines
 
 
 def test_a_child_that_has_ended_can_still_be_asked_for_its_status(run: Run) -> None:

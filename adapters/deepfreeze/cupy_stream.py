@@ -16,5 +16,10 @@ def new_stream() -> DriverStream:
 
 
 def at_address(array: Any) -> AtAddress:
-    """Return the memory of a contiguous array of CuPy."""
+    """Return the memory of an array of CuPy. Raises ValueError where it is not contiguous."""
+    if not array.flags.c_contiguous:
+        raise ValueError(
+            f"an array of shape {list(array.shape)} and strides {list(array.strides)} is not "
+            "contiguous; make it so with cupy.ascontiguousarray"
+        )
     return AtAddress(int(array.data.ptr), int(array.nbytes), array)

@@ -9,6 +9,7 @@ Source: CUDA Driver API reference manual, chapters on memory, streams and events
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from functools import partial
 from typing import Any
 
 from adapters.deepfreeze.tensor import Bytes, Device, Unpin, Wait
-from adapters.shared.cuda_driver import Address, Context, CudaDriver, Handle, new_stream
+from adapters.shared.cuda_driver import (
+    Address,
+    Context,
+    CudaDriver,
+    DriverError,
+    Handle,
+    new_stream,
+)
 
 # An event that marks a point in a stream, and is not timed.
 _WITHOUT_TIMING = 2
@@ -63,6 +71,9 @@ class DriverStream(Device):
         self._to_gpu = driver.function("cuMemcpyHtoDAsync_v2", Address, Handle, size, Handle)
         self._wait_for = driver.function("cuStreamWaitEvent", Handle, Handle, ctypes.c_uint)
         self._events = _Events(driver, self._context)
+        end = weakref.finalize(self, _end, driver, self._context, self._stream)
+        # At the end of the process the driver may be gone, and it takes everything back itself.
+        end.atexit = False
 
     @property
     def handle(self) -> int:
@@ -84,6 +95,8 @@ class DriverStream(Device):
             self._let_wait(self._current_stream(), self.handle)
 
     def fetch(self, tensors: Sequence[AtAddress], destination: Bytes) -> None:
+        if not len(destination):
+            return
         start = _address(destination)
         with self._context:
             for tensor in tensors:
@@ -141,6 +154,15 @@ class _Mark:
         # to do so.
         with suppress(Exception), self._events.context:
             self._events.destroy(self.event)
+
+
+def _end(driver: CudaDriver, context: Context, stream: Handle) -> None:
+    """Give a stream back, and the context."""
+    # The GPU may have failed.
+    with suppress(DriverError):
+        with context:
+            driver.call("cuStreamDestroy_v2", stream)
+        context.release()
 
 
 def _address(memory: Any) -> int:

@@ -16,6 +16,7 @@ from adapters.deepfreeze.tensor import (
     Changes,
     Device,
     Memory,
+    Remote,
     Source,
     Wait,
     bytes_of,
@@ -154,12 +155,17 @@ class Snapshot:
         copies.wait_for_all()
 
     def _ahead(self) -> Iterator[Stretch]:
-        """Take stretches from the front until they have `_AHEAD_BYTES`."""
+        """Take stretches of the device from the front until they have `_AHEAD_BYTES`."""
         left_bytes = _AHEAD_BYTES
-        while self._uncopied and left_bytes > 0:
+        while self._uncopied and left_bytes > 0 and self._is_away(self._uncopied[0]):
             stretch = self._uncopied.popleft()
             left_bytes -= stretch.stop - stretch.start
             yield stretch
+
+    def _is_away(self, stretch: Stretch) -> bool:
+        """Return whether the first tensor of a stretch is on the device."""
+        source = self.sources[stretch.placed[0].piece.spec.name]
+        return isinstance(look_up(source), Remote)
 
     def _start_all(self, stretches: Iterable[Stretch], on_started: OnStarted) -> None:
         """Copy stretches, and return when the last copy has started."""

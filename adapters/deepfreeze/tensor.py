@@ -80,7 +80,8 @@ class Spec:
 class Late:
     """A source whose bytes are looked up only when they are copied.
 
-    The background does that then, and the training does not wait for it in `save`.
+    The background does that then, and the training does not wait for it in `save`. On a device it
+    waits for the first of them.
     """
 
     # a state has hundreds of these, and they are made while the training waits

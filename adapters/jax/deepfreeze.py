@@ -129,7 +129,8 @@ def _is_on_gpu(array: Array) -> bool:
 
 
 def _at_address(array: Array) -> AtAddress:
-    return AtAddress(array.unsafe_buffer_pointer(), array.nbytes, array)
+    address = array.unsafe_buffer_pointer() if array.size else 0
+    return AtAddress(address, array.nbytes, array)
 
 
 def _let_wait(stream: DriverStream, array: Array) -> None:

@@ -29,7 +29,7 @@ def end_checkpoint_daemon() -> None:
 
 
 def _end_daemon() -> None:
-    # The daemon's finalizer does the same, but the traceback of a failed save keeps the daemon
+    # The daemon's finalizer asks it to end, but the traceback of a failed save keeps the daemon
     # alive.
     daemon = executor._CHECKPOINT_PROCESS
     executor._CHECKPOINT_PROCESS = None

@@ -30,8 +30,10 @@ class DeepFreeze(DeepFreezeMethod[State]):
         super().open(state)
 
     def close(self) -> None:
-        self._views.clear()
-        super().close()
+        try:
+            super().close()
+        finally:
+            self._views.clear()
 
     def new_device(self) -> Device | None:
         return new_stream() if self.place.device == "cuda" else None

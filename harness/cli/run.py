@@ -204,7 +204,8 @@ def _newly_measured(
         asked.results,
         Selection.of(names, nodes=asked.nodes, model=own_model, **wishes),
         asked.directory,
-        asked.python or (),
+        # A later shell may find another interpreter under the same name.
+        [f"{framework}={path}" for framework, path in environments.overrides.items()],
         goal=goal,
         settings=settings,
     )

@@ -4,6 +4,10 @@ A daemon of a method, or a rank of a killed mpirun, outlives its parent. Linux t
 nearest ancestor that adopts orphans (PR_SET_CHILD_SUBREAPER, prctl(2)), else to init, where nobody
 can tell any more which job it came from. While a job runs, this process adopts, so that everything
 that the job started stays below this process. Only Slurm's daemons start processes elsewhere.
+
+Several jobs may run at once, each in a thread of its own. Then an orphan belongs to the job whose
+temporary folder is in its environment. One without such a folder is ended when one job alone runs,
+or none.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ import contextlib
 import ctypes
 import os
 import subprocess
+import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -27,20 +32,45 @@ _ORPHAN_GRACE_S = 0.5
 _ORPHANS_END_S = 30.0
 _SHARED_MEMORY = Path("/dev/shm")
 
+# Held while a job starts, so that no other one takes its first process for an orphan.
+_lock = threading.RLock()
+# The first processes of the jobs that run now.
+_running: set[int] = set()
+_adopting = 0
+
 
 @contextlib.contextmanager
 def adopted() -> Iterator[set[psutil.Process]]:
     """Adopt orphans within the block, and yield the processes that were below this one before it.
 
-    Afterwards this process adopts or does not adopt, as before.
+    Once the last of several blocks has ended, this process adopts or does not adopt, as before.
     """
-    before = ctypes.c_int()
-    _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
-    _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+    with _lock:
+        _begin_to_adopt()
+        others = set(_below_this_process())
     try:
-        yield set(_below_this_process())
+        yield others
     finally:
-        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(before.value))
+        with _lock:
+            _end_to_adopt()
+
+
+_before = ctypes.c_int()
+
+
+def _begin_to_adopt() -> None:
+    global _adopting
+    if not _adopting:
+        _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(_before))
+        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
+    _adopting += 1
+
+
+def _end_to_adopt() -> None:
+    global _adopting
+    _adopting -= 1
+    if not _adopting:
+        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(_before.value))
 
 
 class Descendants:
@@ -48,21 +78,28 @@ class Descendants:
 
     def __init__(
         self,
-        job: subprocess.Popen[bytes],
+        start: Callable[[], subprocess.Popen[bytes]],
         environment: Mapping[str, str],
         others: set[psutil.Process],
     ) -> None:
-        """Take the job's first process, its environment, and what `adopted` yielded.
+        """Start a job in an environment. `others` is what `adopted` yielded.
 
-        The first process leads a session. Its TMPDIR is a folder of its run alone.
+        The first process leads a session. Its TMPDIR is a folder that no other job has now.
         """
-        self._job = job
         self._environment = environment
         self._others = others
+        with _lock:
+            self._job = start()
+            _running.add(self._job.pid)
         self._alive: set[psutil.Process] = set()
         # the names of orphans that did not end by themselves
         self.killed: list[str] = []
-        self._pids = {job.pid}
+        self._pids = {self._job.pid}
+
+    @property
+    def job(self) -> subprocess.Popen[bytes]:
+        """The first process of the job."""
+        return self._job
 
     def look(self) -> bool:
         """Look which processes are alive, and return whether one has ended since the last look."""
@@ -108,7 +145,12 @@ class Descendants:
         return [process for process in self._all() if _is_orphan(process)]
 
     def clear_up(self) -> None:
-        """Remove the shared memory of the job's processes, and end those that Slurm started."""
+        """Remove the shared memory of the job's processes, and end those that Slurm started.
+
+        After this, other jobs do not know this one any more.
+        """
+        with _lock:
+            _running.discard(self._job.pid)
         if "SLURM_JOB_ID" in self._environment:
             self._end_ranks_of_slurm()
         for pid in self._pids:
@@ -135,11 +177,32 @@ class Descendants:
         A process below this one may also be another thread's. It is in this process's session, and
         no process of the job can be, because the job's first process leads a session of its own.
         """
-        below = set(_below_this_process()) - self._others
+        with _lock:
+            below = set(_below_this_process()) - self._others
+            others = _running - {self._job.pid}
         processes = {process for process in below if not _is_in_our_session(process)}
         processes = {process for process in processes if process.pid != self._job.pid}
+        if others:
+            processes = {process for process in processes if self._is_own(process, others)}
         self._pids |= {process.pid for process in processes}
         return processes
+
+    def _is_own(self, process: psutil.Process, others: Collection[int]) -> bool:
+        """Return whether a process is of this job, while others run."""
+        if process.pid in others:
+            return False
+        try:
+            above = [parent.pid for parent in process.parents()]
+        except psutil.NoSuchProcess:
+            return False
+        if self._job.pid in above:
+            return True
+        if not set(above).isdisjoint(others):
+            return False
+        if not _is_alive(process):
+            # A zombie has no environment any more. Anybody may reap it.
+            return True
+        return _temporary_folder(process) == self._environment["TMPDIR"]
 
 
 def _prctl(option: int, argument: object) -> None:
@@ -199,6 +262,21 @@ def _name(process: psutil.Process) -> str:
         return str(process.name())
     except psutil.Error:
         return f"number {process.pid}"
+
+
+def end_strays(others: set[psutil.Process]) -> None:
+    """End the processes below this one that no job has known as its own.
+
+    `others` is what `adopted` yielded. Such a process is an orphan that has changed its environment
+    while several jobs ran. Nothing may be running.
+    """
+    deadline = time.monotonic() + _ORPHANS_END_S
+    while time.monotonic() < deadline:
+        below = set(_below_this_process()) - others
+        strays = [process for process in below if not _is_in_our_session(process)]
+        if not strays:
+            return
+        _end(strays)
 
 
 def end_all(processes: Iterable[psutil.Process]) -> list[str]:

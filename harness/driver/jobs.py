@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,10 @@ class JobRunner:
         self._arms = dict(arms)
         self._packages = packages
         self._timeout_s = timeout_s
+        # Set while several threads run jobs and one of them must not go on.
+        self.stop = threading.Event()
+        self._naming = threading.Lock()
+        self._last_number = 0
         # A method that restores from memory may leave processes that hold it.
         self._living: list[psutil.Process] = []
         self._settings = run.settings
@@ -66,14 +71,16 @@ class JobRunner:
         `options` are those of the launcher of several ranks.
 
         Records are stored as they are written, and are safe from a power loss in the end. Returns
-        how the job ended.
+        how the job ended. Raises Stopped where `stop` is set.
         """
+        if self.stop.is_set():
+            raise process.Stopped
         arm = self._arms[case.arm]
         job = self._completed(job, case)
         folder = self.folder / job.name
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(arm.job_to_json(job))
-        temporary = self.scratch / "tmp"
+        temporary = Path(job.scratch) / "tmp"
         # A job must not find there what another one has left for it.
         if self._guards(EMPTY_FOLDER):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -113,6 +120,7 @@ class JobRunner:
                 job.world,
                 limit_s,
                 lets_orphans_live=self._may_leave_processes(job),
+                stop=self.stop,
             )
         finally:
             self._shared_memory.clear_ranks()
@@ -124,8 +132,10 @@ class JobRunner:
 
     def name(self, role: str, slot: int, arm: str = "") -> str:
         """Return the name of the next job. Its number counts the logs that are there."""
-        self._logs.mkdir(exist_ok=True)
-        number = len(list(self._logs.iterdir())) + 1
+        with self._naming:
+            self._logs.mkdir(exist_ok=True)
+            number = max(len(list(self._logs.iterdir())), self._last_number) + 1
+            self._last_number = number
         return f"{number:03d}-{role}-{slot}{arm}"
 
     def clear_shared_memory(self) -> list[str]:

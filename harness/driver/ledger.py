@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,10 +19,14 @@ class Event:
 
 
 class Ledger:
-    """Stores every record once, and keeps the progress of the run up to date."""
+    """Stores every record once, and keeps the progress of the run up to date.
+
+    Several threads may run jobs at once, so that one call waits for another.
+    """
 
     def __init__(self, run: Run, on_event: Callable[[Event], None]) -> None:
         self.run = run
+        self._lock = threading.RLock()
         self.progress = Progress(run.records)
         self._on_event = on_event
         self._items = {item.case.id: item for item in run.plan}
@@ -33,19 +38,22 @@ class Ledger:
 
     def announce(self, text: str) -> None:
         """Tell the person who watches."""
-        self._on_event(Event(text))
+        with self._lock:
+            self._on_event(Event(text))
 
     def absorb(self, line: str) -> Record | None:
         """Store one line of a worker; None where it is there already. Raises InvalidLine."""
-        record = self.run.absorb(line)
-        if record is not None:
-            self._note(record)
+        with self._lock:
+            record = self.run.absorb(line)
+            if record is not None:
+                self._note(record)
         return record
 
     def add(self, record: Record) -> None:
         """Store a record of the driver's own."""
-        self.run.append(record)
-        self._note(record)
+        with self._lock:
+            self.run.append(record)
+            self._note(record)
 
     def fail(
         self,

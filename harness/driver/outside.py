@@ -9,6 +9,7 @@ known framework. An installed package names its folder by an entry point of the 
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -110,7 +111,8 @@ def link_into(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for each in found():
         link = folder / each.name
-        if not link.is_symlink():
+        # The job of another thread may make it too.
+        with contextlib.suppress(FileExistsError):
             link.symlink_to(each.folder)
     return folder
 

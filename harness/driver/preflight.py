@@ -23,13 +23,14 @@ from harness.driver.shared_memory import digest_of
 from harness.driver.suite import require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
+from harness.wire.folders import LANE
 
 GIB = 2**30
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
 # The longest socket known, in a run's scratch folder: multiprocessing's, which PyTorch's
 # asynchronous DCP uses when its daemon is a process.
-LONGEST_SOCKET = Path("tmp", "pymp-01234567", "listener-01234567")
+LONGEST_SOCKET = Path(LANE.format(0), "tmp", "pymp-01234567", "listener-01234567")
 _SOCKET_PATH_BYTES = 107  # unix(7), without the NUL at the end
 WITHOUT_SOCKETS = (
     "methods that write from a daemon process fail here, such as PyTorch's asynchronous DCP"

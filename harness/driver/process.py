@@ -11,6 +11,7 @@ import itertools
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,19 @@ class Ending:
         return not self.reason
 
 
+class Stopped(Exception):
+    """A job was ended because the thread of another one has failed, or was interrupted."""
+
+
+@dataclass(frozen=True)
+class _Patience:
+    """The reasons to end a job, or the processes that it has left."""
+
+    timeout_s: float
+    lets_orphans_live: bool
+    stop: threading.Event
+
+
 class Follower:
     """A reader of each rank's records while they are written."""
 
@@ -101,23 +115,30 @@ def run(
     timeout_s: float,
     *,
     lets_orphans_live: bool = False,
+    stop: threading.Event | None = None,
 ) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed.
 
     With `lets_orphans_live`, processes that outlive a job that has done its work are not ended.
+    Once `stop` is set, the job is ended, and Stopped is raised.
     """
     kills_before = _oom_kills()
     with log.open("wb") as output, descendants.adopted() as others:
-        job = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        processes = Descendants(job, environment, others)
-        hung = _run_to_its_end(job, processes, follower, timeout_s, lets_orphans_live)
+
+        def start() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+        processes = Descendants(start, environment, others)
+        job = processes.job
+        patience = _Patience(timeout_s, lets_orphans_live, stop or threading.Event())
+        hung = _run_to_its_end(job, processes, follower, patience)
         marks = follower.marks()
         is_complete = _all_done(marks) and (hung or job.returncode == 0)
         living = processes.orphans() if lets_orphans_live and is_complete else []
@@ -145,12 +166,11 @@ def _run_to_its_end(
     job: subprocess.Popen[bytes],
     processes: Descendants,
     follower: Follower,
-    timeout_s: float,
-    lets_orphans_live: bool,
+    patience: _Patience,
 ) -> bool:
     """Follow a job to its end. Return whether it was ended because it stood still."""
     try:
-        hung = not _ends_by_itself(job, processes, follower, timeout_s, lets_orphans_live)
+        hung = not _ends_by_itself(job, processes, follower, patience)
         if hung and _all_done(follower.marks()):
             # A process that a method left may hold the output of mpirun, which waits for that.
             processes.end_first()
@@ -170,8 +190,7 @@ def _ends_by_itself(
     job: subprocess.Popen[bytes],
     processes: Descendants,
     follower: Follower,
-    timeout_s: float,
-    lets_orphans_live: bool,
+    patience: _Patience,
 ) -> bool:
     """Return True once the job has ended, or False as soon as it has stood still for too long."""
     marks = follower.marks()
@@ -179,10 +198,12 @@ def _ends_by_itself(
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             job.wait(_POLL_S)
+        if patience.stop.is_set():
+            raise Stopped
         follower.poll()
         if job.returncode is not None:
             return True
-        if processes.look() and not lets_orphans_live:
+        if processes.look() and not patience.lets_orphans_live:
             # A daemon of a dead rank holds the rank's output open, and mpirun would wait until
             # that is closed.
             processes.end_orphans()
@@ -190,7 +211,7 @@ def _ends_by_itself(
         if marks_now != marks:
             marks = marks_now
             moved_at_s = time.monotonic()
-        patience_s = _EXIT_S if _all_done(marks) else timeout_s
+        patience_s = _EXIT_S if _all_done(marks) else patience.timeout_s
         if time.monotonic() - moved_at_s > patience_s:
             return False
 

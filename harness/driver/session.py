@@ -1,4 +1,4 @@
-"""A run on one machine: its cases in order, process by process, until nothing is missing.
+"""A run on one machine: its cases in order, until nothing is missing.
 
 The unit of work is one process slot of cases that can share a process. In a slot, the stages of
 their experiment follow one another, each in a worker process of its own: one saves and leaves a
@@ -9,25 +9,34 @@ case at which it stood. The others go on in a new worker.
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from harness import experiments
-from harness.driver import launch, preflight, process
+from harness.driver import descendants, launch, preflight, process
 from harness.driver.arms import Arm
 from harness.driver.jobs import LEFT_BEHIND, JobRunner
+from harness.driver.lanes import run_together
 from harness.driver.ledger import Event, Ledger
 from harness.driver.storage import calibrated
 from harness.driver.units import Unit, group, title
 from harness.run.plan import PlannedCase
 from harness.run.store import Run
 from harness.wire.case import Case, Job, Storage, Task
+from harness.wire.driving import ExperimentSession
 from harness.wire.experiment import Stage
-from harness.wire.folders import Folders
+from harness.wire.folders import LANE, Folders
 from harness.wire.records import FindingRecord, IsolatedRecord, Record
+
+# Threads that run jobs side by side. More of them would make a save so slow that it counts as one
+# that never ends.
+_LANES_AT_MOST = 2
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,11 @@ class Session:
     def scratch(self) -> Path:
         """The run's scratch directory."""
         return self._scratch
+
+    @property
+    def stop(self) -> threading.Event:
+        """Set while jobs of several threads must end."""
+        return self._runner.stop
 
     def measure(self, goal: Goal | None = None) -> None:
         """Measure what is missing, then what a goal asks for.
@@ -268,14 +282,18 @@ class Session:
         world: int,
         prefix: Sequence[str] = (),
         options: Sequence[str] = (),
+        scratch: Path | None = None,
     ) -> process.Ending:
-        """Run one job of a process slot, with options of the launcher, and return how it ended."""
+        """Run one job of a process slot, with options of the launcher, and return how it ended.
+
+        It has a scratch directory of its own, or that of the run.
+        """
         case = at.unit.case
         job = Job(
             name=self._runner.name(role, at.slot, case.arm),
             role=role,
             process=at.slot,
-            scratch=str(self._scratch),
+            scratch=str(scratch or self._scratch),
             world=world,
             tasks=tasks,
             storage=at.storage,
@@ -311,10 +329,19 @@ class _Slot:
 class _SlotSession:
     """The session as an experiment's `driver.py` sees it; see `ExperimentSession`."""
 
-    def __init__(self, session: Session, at: _Slot) -> None:
+    def __init__(
+        self,
+        session: Session,
+        at: _Slot,
+        items: Sequence[PlannedCase] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        """Take the cases that this session is about, or all, and a scratch directory of its own."""
         self._session = session
         self._ledger = session.ledger
         self._at = at
+        self._items = at.unit.items if items is None else items
+        self._scratch = scratch or session.scratch
 
     @property
     def slot(self) -> int:
@@ -322,12 +349,11 @@ class _SlotSession:
 
     @property
     def cases(self) -> list[Case]:
-        items = self._at.unit.items
-        return [item.case for item in items if item.case.id not in self._ledger.failed]
+        return [item.case for item in self._items if item.case.id not in self._ledger.failed]
 
     @property
     def traced_cases(self) -> list[Case]:
-        wanted = {item.case.id for item in self._at.unit.items if item.traced}
+        wanted = {item.case.id for item in self._items if item.traced}
         return [case for case in self.cases if case.id in wanted]
 
     def sharing(self, cases: Sequence[Case]) -> list[list[Case]]:
@@ -338,7 +364,7 @@ class _SlotSession:
 
     @property
     def scratch(self) -> Path:
-        return self._session.scratch
+        return self._scratch
 
     @property
     def jobs(self) -> Path:
@@ -348,7 +374,7 @@ class _SlotSession:
         return self._ledger.run.files(case)
 
     def announce(self, text: str) -> None:
-        self._ledger.announce(f"{title(self._at.unit.items)}: {text}")
+        self._ledger.announce(f"{title(self._items)}: {text}")
 
     def out_of_sight(self) -> str | None:
         return launch.out_of_sight(self._at.unit.case.nodes)
@@ -366,8 +392,32 @@ class _SlotSession:
     ) -> str:
         tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
         world = ranks or self._at.unit.case.world
-        ending = self._session.run_job(self._at, role, tasks, world, prefix, options)
+        ending = self._session.run_job(self._at, role, tasks, world, prefix, options, self._scratch)
         return ending.reason
+
+    def side_by_side(self, work: Callable[[ExperimentSession], None]) -> None:
+        threads = min(_LANES_AT_MOST, len(os.sched_getaffinity(0)), len(self._items))
+        case = self._at.unit.case
+        if threads < 2 or case.world > 1 or case.device != "cpu":
+            work(self)
+            return
+        folders = [self._scratch / LANE.format(number) for number in range(threads)]
+        for folder in folders:
+            # A driver that was killed has left what its jobs had not finished.
+            shutil.rmtree(folder, ignore_errors=True)
+        lanes = []
+        for number, folder in enumerate(folders):
+            items = self._items[number::threads]
+            lanes.append(partial(work, _SlotSession(self._session, self._at, items, folder)))
+        try:
+            with descendants.adopted() as others:
+                try:
+                    run_together(lanes, self._session.stop)
+                finally:
+                    descendants.end_strays(others)
+        finally:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def has(self, kind: str, case: Case) -> bool:
         return self._ledger.progress.has(kind, case.id)

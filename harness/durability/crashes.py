@@ -11,7 +11,7 @@ from harness.durability.blind_spots import blind_spot
 from harness.durability.calls import Call, UnreadableError, escaped
 from harness.durability.contents import OPENS, ContentReplay, Step
 from harness.durability.payload import WRITES, shown
-from harness.durability.trees import Tree, difference
+from harness.durability.trees import File, Node, Tree, difference
 from harness.durability.volume import NOTHING, Loss
 from harness.durability.window import Window, begin_of
 
@@ -171,18 +171,36 @@ def tree_when_killed(
     unfinished = [call for call in of_save if not call.has_returned and call.is_readable]
     taken: list[Call] = []
     nearest = _tree_after(root, before, returned, taken)
-    for call in unfinished:
-        tree = _tree_after(root, before, returned, [*taken, call])
-        # Each thread is in one call, so that none of these calls needs another one.
-        if _differing(tree, real) < _differing(nearest, real):
-            taken.append(call)
-            nearest = tree
+    is_nearer = True
+    # Where a call counts may depend on another one, such as a rename of its directory.
+    while is_nearer:
+        is_nearer = False
+        for call in unfinished:
+            if call in taken:
+                continue
+            tree = _tree_after(root, before, returned, [*taken, call])
+            if _distance(tree, real) < _distance(nearest, real):
+                taken.append(call)
+                nearest = tree
+                is_nearer = True
     return nearest
 
 
-def _differing(first: Tree, second: Tree) -> int:
-    """Return how many names of two directories differ in what they name."""
-    return sum(first.get(name) != second.get(name) for name in {*first, *second})
+def _distance(first: Tree, second: Tree) -> int:
+    """Return in how many bytes two directories differ. A name counts as many as its file has."""
+    return sum(_apart(first.get(name), second.get(name)) for name in {*first, *second})
+
+
+def _apart(first: Node | None, second: Node | None) -> int:
+    if first == second:
+        return 0
+    if not (isinstance(first, File) and isinstance(second, File)):
+        sizes = [len(node.data) for node in (first, second) if isinstance(node, File)]
+        return 1 + sum(sizes)
+    shared = min(len(first.data), len(second.data))
+    differing = int.from_bytes(first.data[:shared]) ^ int.from_bytes(second.data[:shared])
+    alike = differing.to_bytes(shared).count(0)
+    return shared - alike + abs(len(first.data) - len(second.data))
 
 
 def _tree_after(root: Path, before: Tree, returned: Sequence[Call], taken: Sequence[Call]) -> Tree:

@@ -33,7 +33,8 @@ class Folder:
     """A directory. What is in it has paths of its own."""
 
 
-Tree = Mapping[str, File | Link | Folder]
+Node = File | Link | Folder
+Tree = Mapping[str, Node]
 """All names below a directory, by their paths relative to it. A directory is there by itself."""
 
 

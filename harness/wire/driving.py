@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -68,6 +68,15 @@ class ExperimentSession(Protocol):
 
         It has as many ranks as the cases, unless `ranks` says another number. `options` are those
         of the launcher, such as that it does not end the others when a rank dies.
+        """
+
+    def side_by_side(self, work: Callable[[ExperimentSession], None]) -> None:
+        """Do work on the cases, in two threads where there are two cores.
+
+        Each thread has a session of its own, with a part of the cases and a scratch directory that
+        is empty at first and removed in the end. Jobs of several ranks, or on a GPU, are done by
+        this thread, in the scratch directory of the run. Nothing that is timed may run so. Raises
+        the first error, which ends all.
         """
 
     def has(self, kind: str, case: Case) -> bool:

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from harness.wire.case import Case
 
+# The scratch directory of a thread that runs jobs beside others, in that of the run.
+LANE = "lane-{}"
+
 
 @dataclass(frozen=True)
 class Folders:
@@ -45,9 +48,14 @@ class Folders:
         """Return the file in which the gate around a job counts the calls that it strikes."""
         return self.scratch / "gate.json"
 
+    @property
+    def recordings(self) -> Path:
+        """Return the folder of all recordings."""
+        return self.scratch / "recordings"
+
     def recording(self, case: Case) -> Path:
         """Return the folder of what is recorded of one save of a case, call by call."""
-        return self.scratch / "recordings" / case.id
+        return self.recordings / case.id
 
     def reference(self, case: Case, rank: int) -> Path:
         """Return the index of the states that a rank stored of the uninterrupted run.

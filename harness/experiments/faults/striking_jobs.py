@@ -195,7 +195,7 @@ def _compare(session: ExperimentSession, case: Case, kill: Kill) -> bool:
 
 
 def _difference(file: Path, case_id: str, root: Path, before: Tree, real: Tree) -> str:
-    """Return in what the files differ from all that the log allows; empty where they do not."""
+    """Return in what the files differ from the nearest that the log allows; empty if in nothing."""
     try:
         predicted = tree_when_killed(log.read(file), case_id, root, before, real)
     except (MissingMarkError, NotSeenError, OSError) as error:
