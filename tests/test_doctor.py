@@ -143,8 +143,8 @@ def test_a_scratch_directory_too_long_for_sockets_says_so(tmp_path: Path) -> Non
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     found = doctor._sockets(folder)
-    # A run's folder, its temporary folder, and multiprocessing's socket lie below.
-    length = len(str(folder)) + len("/01234567") + len("/tmp") + 32
+    # The folders of a run and of a thread, a temporary one, and multiprocessing's socket lie below.
+    length = len(str(folder)) + len("/01234567") + len("/lane-0/tmp") + 32
     assert found == Check(
         "sockets",
         "warning",

@@ -178,7 +178,9 @@ def tree_when_killed(
         for call in unfinished:
             if call in taken:
                 continue
-            tree = _tree_after(root, before, returned, [*taken, call])
+            # A descriptor has the name that its file had when the call began.
+            in_order = sorted([*taken, call], key=lambda each: each.start)
+            tree = _tree_after(root, before, returned, in_order)
             if _distance(tree, real) < _distance(nearest, real):
                 taken.append(call)
                 nearest = tree
