@@ -36,7 +36,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 _lock = threading.RLock()
 # The first processes of the jobs that run now.
 _running: set[int] = set()
+# The number of blocks in which this process adopts, and whether it did so before the first.
 _adopting = 0
+_adopted_before = ctypes.c_int()
 
 
 @contextlib.contextmanager
@@ -55,13 +57,10 @@ def adopted() -> Iterator[set[psutil.Process]]:
             _end_to_adopt()
 
 
-_before = ctypes.c_int()
-
-
 def _begin_to_adopt() -> None:
     global _adopting
     if not _adopting:
-        _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(_before))
+        _prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(_adopted_before))
         _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
     _adopting += 1
 
@@ -70,7 +69,7 @@ def _end_to_adopt() -> None:
     global _adopting
     _adopting -= 1
     if not _adopting:
-        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(_before.value))
+        _prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(_adopted_before.value))
 
 
 class Descendants:
