@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import importlib.util
 import json
 import shutil
 import subprocess
@@ -361,3 +362,13 @@ def test_files_of_an_interpreter_and_of_libraries_are_no_modules_of_the_users(
         del sys.modules[name]
         importlib.import_module(name)
     assert worker_models.modules_of(file) == ("own.py",)
+
+
+def test_the_program_under_the_name_that_multiprocessing_gives_it_is_not_the_users(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = file.parent / "program.py"
+    spec = importlib.util.spec_from_file_location("harness.worker.__main__", program)
+    assert spec is not None
+    monkeypatch.setitem(sys.modules, "__mp_main__", importlib.util.module_from_spec(spec))
+    assert worker_models.modules_of(file) == ()

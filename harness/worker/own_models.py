@@ -166,9 +166,12 @@ def _imported_files() -> Iterator[Path]:
     for name, module in list(sys.modules.items()):
         # A lazy module may import others when it is asked for an attribute.
         spec = getattr(module, "__dict__", {}).get("__spec__")
-        if spec is None or not spec.has_location or name.partition(".")[0] in _NOT_THE_USERS:
+        if spec is None or not spec.has_location:
             continue
-        yield Path(spec.origin)
+        # multiprocessing gives the program another name, which its specification does not have.
+        packages = {name.partition(".")[0], spec.name.partition(".")[0]}
+        if packages.isdisjoint(_NOT_THE_USERS):
+            yield Path(spec.origin)
 
 
 def _brief(text: str) -> str:
