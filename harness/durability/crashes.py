@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,6 +172,7 @@ def tree_when_killed(
     unfinished = [call for call in of_save if not call.has_returned and call.is_readable]
     taken: list[Call] = []
     nearest = _tree_after(root, before, returned, taken)
+    distance = _distance(nearest, real)
     is_nearer = True
     # Where a call counts may depend on another one, such as a rename of its directory.
     while is_nearer:
@@ -181,9 +183,10 @@ def tree_when_killed(
             # A descriptor has the name that its file had when the call began.
             in_order = sorted([*taken, call], key=lambda each: each.start)
             tree = _tree_after(root, before, returned, in_order)
-            if _distance(tree, real) < _distance(nearest, real):
+            if _distance(tree, real) < distance:
                 taken.append(call)
                 nearest = tree
+                distance = _distance(tree, real)
                 is_nearer = True
     return nearest
 
@@ -196,13 +199,16 @@ def _distance(first: Tree, second: Tree) -> int:
 def _apart(first: Node | None, second: Node | None) -> int:
     if first == second:
         return 0
-    if not (isinstance(first, File) and isinstance(second, File)):
-        sizes = [len(node.data) for node in (first, second) if isinstance(node, File)]
-        return 1 + sum(sizes)
-    shared = min(len(first.data), len(second.data))
-    differing = int.from_bytes(first.data[:shared]) ^ int.from_bytes(second.data[:shared])
-    alike = differing.to_bytes(shared).count(0)
-    return shared - alike + abs(len(first.data) - len(second.data))
+    if isinstance(first, File) and isinstance(second, File):
+        differing: int = sum(map(operator.ne, first.data, second.data))
+        return differing + abs(len(first.data) - len(second.data))
+    return _weight(first) + _weight(second)
+
+
+def _weight(node: Node | None) -> int:
+    if isinstance(node, File):
+        return 1 + len(node.data)
+    return 0 if node is None else 1
 
 
 def _tree_after(root: Path, before: Tree, returned: Sequence[Call], taken: Sequence[Call]) -> Tree:
