@@ -80,11 +80,6 @@ class JobRunner:
         folder = self.folder / job.name
         folder.mkdir(parents=True)
         (folder / "job.json").write_text(arm.job_to_json(job))
-        temporary = Path(job.scratch) / "tmp"
-        # A job must not find there what another one has left for it.
-        if self._guards(EMPTY_FOLDER):
-            shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir(parents=True, exist_ok=True)
         nodes = job.tasks[0].case.nodes if job.tasks else 0
         start = Launch(
             interpreter=arm.environments.interpreter(case.environment),
@@ -99,7 +94,7 @@ class JobRunner:
         launcher = job.tasks[0].case.launcher if job.world > 1 else "local"
         ranks_on_one_machine = job.world > 1 and nodes <= 1
         environment = launch.environment(
-            temporary,
+            self._emptied_temporary(job),
             hash_seed=job.hash_seed,
             shared_memory=self._shared_memory.ranks if ranks_on_one_machine else None,
             root=arm.checkout,
@@ -129,6 +124,15 @@ class JobRunner:
         # No clock runs between jobs. A power loss can now take samples of the next job alone.
         self._ledger.run.flush()
         return ending
+
+    def _emptied_temporary(self, job: Job) -> Path:
+        """Return the job's folder for temporary files."""
+        temporary = Path(job.scratch) / "tmp"
+        # A job must not find there what another one has left for it.
+        if self._guards(EMPTY_FOLDER):
+            shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True, exist_ok=True)
+        return temporary
 
     def name(self, role: str, slot: int, arm: str = "") -> str:
         """Return the name of the next job. Its number counts the logs that are there."""

@@ -15,7 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
@@ -123,28 +125,20 @@ def run(
     Once `stop` is set, the job is ended, and Stopped is raised.
     """
     kills_before = _oom_kills()
+    patience = _Patience(timeout_s, lets_orphans_live, stop or threading.Event())
     with log.open("wb") as output, descendants.adopted() as others:
-
-        def start() -> subprocess.Popen[bytes]:
-            return subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
+        start = partial(_start, command, environment, output)
         processes = Descendants(start, environment, others)
         job = processes.job
-        patience = _Patience(timeout_s, lets_orphans_live, stop or threading.Event())
-        hung = _run_to_its_end(job, processes, follower, patience)
-        marks = follower.marks()
-        is_complete = _all_done(marks) and (hung or job.returncode == 0)
-        living = processes.orphans() if lets_orphans_live and is_complete else []
-        if not living:
-            processes.end_orphans()
-        processes.clear_up()
+        try:
+            hung = _run_to_its_end(job, processes, follower, patience)
+            marks = follower.marks()
+            is_complete = _all_done(marks) and (hung or job.returncode == 0)
+            living = processes.orphans() if lets_orphans_live and is_complete else []
+            if not living:
+                processes.end_orphans()
+        finally:
+            processes.clear_up()
     killed_names = tuple(processes.killed)
     standing = _broken_rank(marks)
     if is_complete:
@@ -160,6 +154,20 @@ def run(
         return Ending(reason, _standing(marks, rank), killed_names)
     reason = _describe_exit(job.returncode, out_of_memory) + _last_words(log)
     return Ending(reason, standing, killed_names)
+
+
+def _start(
+    command: Sequence[str], environment: dict[str, str], output: BinaryIO
+) -> subprocess.Popen[bytes]:
+    """Start the first process of a job, which leads a session."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
 
 
 def _run_to_its_end(
@@ -179,7 +187,6 @@ def _run_to_its_end(
     except BaseException:
         # Nothing may outlive the driver, also when its user presses Ctrl-C.
         processes.end()
-        processes.clear_up()
         raise
     finally:
         follower.poll()

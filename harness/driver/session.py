@@ -8,12 +8,13 @@ case at which it stood. The others go on in a new worker.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -402,22 +403,15 @@ class _SlotSession:
             work(self)
             return
         folders = [self._scratch / LANE.format(number) for number in range(threads)]
-        for folder in folders:
-            # A driver that was killed has left what its jobs had not finished.
-            shutil.rmtree(folder, ignore_errors=True)
         lanes = []
         for number, folder in enumerate(folders):
             items = self._items[number::threads]
             lanes.append(partial(work, _SlotSession(self._session, self._at, items, folder)))
-        try:
-            with descendants.adopted() as others:
-                try:
-                    run_together(lanes, self._session.stop)
-                finally:
-                    descendants.end_strays(others)
-        finally:
-            for folder in folders:
-                shutil.rmtree(folder, ignore_errors=True)
+        with _empty_at_both_ends(folders), descendants.adopted() as others:
+            try:
+                run_together(lanes, self._session.stop)
+            finally:
+                descendants.end_strays(others)
 
     def has(self, kind: str, case: Case) -> bool:
         return self._ledger.progress.has(kind, case.id)
@@ -430,3 +424,15 @@ class _SlotSession:
 
     def refuse(self, case: Case, phase: str, reason: str) -> None:
         self._ledger.fail(case.id, self.slot, 0, phase, reason, "unsupported")
+
+
+@contextlib.contextmanager
+def _empty_at_both_ends(folders: Sequence[Path]) -> Iterator[None]:
+    """Remove folders before the block, because a killed driver may have left them, and after."""
+    try:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
