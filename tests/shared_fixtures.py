@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from ab_commands import SUITE, Command
 from conftest import ROOT
 from toy_framework import declared
 
+from adapters.shared import cuda_driver
 from harness.driver.declarations import FrameworkEntry
 
 
@@ -78,3 +81,13 @@ def toy(tmp_path: Path) -> FrameworkEntry:
         "liar": "listed = 'test-double'",
     }
     return declared(tmp_path / "adapters", "toy", methods)
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
+    """Return a CUDA driver whose GPU is host memory, and let the project load it."""
+    library = tmp_path / "libcuda.so.1"
+    source = ROOT / "tests" / "cuda_driver.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
+    monkeypatch.setattr(cuda_driver, "LIBRARY", str(library))
+    return ctypes.CDLL(str(library))

@@ -1,8 +1,6 @@
 """Transfers to a GPU and from it, through a driver whose GPU is host memory."""
 
 import ctypes
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -10,15 +8,7 @@ from adapters.shared import cuda_driver
 from adapters.shared.cuda_driver import DriverError
 from harness.worker.device_link import RING_BYTES, DeviceLink
 
-SOURCE = Path(__file__).with_name("cuda_driver.c")
-
-
-@pytest.fixture(name="driver")
-def driver_of_host_memory(tmp_path, monkeypatch):
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
-    monkeypatch.setattr(cuda_driver, "LIBRARY", str(library))
-    return ctypes.CDLL(str(library))
+pytest_plugins = ["shared_fixtures"]
 
 
 @pytest.mark.parametrize("total_bytes", [1, RING_BYTES, 3 * RING_BYTES + 5])

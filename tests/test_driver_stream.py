@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from adapters.deepfreeze.driver_stream import AtAddress, DriverStream
 from adapters.deepfreeze.tensor import Bytes, bytes_of
-from adapters.shared import cuda_driver
 from adapters.shared.cuda_driver import DriverError
 from adapters.shared.directio import aligned_buffer
 
-SOURCE = Path(__file__).with_name("cuda_driver.c")
-
-
-@pytest.fixture(name="driver")
-def driver_of_host_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ctypes.CDLL:
-    library = tmp_path / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SOURCE], check=True)
-    monkeypatch.setattr(cuda_driver, "LIBRARY", str(library))
-    return ctypes.CDLL(str(library))
+pytest_plugins = ["shared_fixtures"]
 
 
 def on_gpu(values: Bytes) -> AtAddress:
