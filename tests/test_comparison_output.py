@@ -75,6 +75,16 @@ def test_markdown_keeps_its_table_whatever_a_record_says() -> None:
     assert {line.replace("\\|", "").count("|") for line in rows} == {7}
 
 
+def test_rows_without_metrics_say_what_was_compared() -> None:
+    row = ComparedRow("faults", "raw direct", ("a", "b"), (), (), (), {})
+    text = comparison_output.to_markdown(Comparison("base", "head", True, 0, (row, row), ()))
+    assert text.startswith(
+        "### Nothing got worse: head against base. "
+        "No metrics, but the verdicts and other facts of 2 rows.\n"
+    )
+    assert text.endswith("These have no intervals.\n")
+
+
 def test_json_has_no_infinity() -> None:
     found = json.loads(
         comparison_output.to_json(nasty()), parse_constant=lambda name: pytest.fail(name)

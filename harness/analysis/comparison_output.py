@@ -57,11 +57,14 @@ def headline(comparison: Comparison) -> str:
     counts = [*comparison.counts().items(), (NOT_COMPARED, left_out)]
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts if count)
     sides = f"{comparison.head} against {comparison.base}"
-    return f"{_result(comparison)}: {sides}. Metrics: {counted or 'none'}."
+    what = f"Metrics: {counted}" if counted else _without_metrics(comparison)
+    return f"{_result(comparison)}: {sides}. {what}."
 
 
 def method(comparison: Comparison) -> str:
     """Return how the sides were compared."""
+    if not comparison.tests:
+        return "A row got worse if one of its verdicts or other facts did. These have no intervals."
     if comparison.paired:
         design = "Processes of both sides ran in turn and are compared pair by pair"
     else:
@@ -130,6 +133,13 @@ def _result(comparison: Comparison) -> str:
     if comparison.counts()["inconclusive"]:
         return "Nothing got worse for certain"
     return "Nothing got worse"
+
+
+def _without_metrics(comparison: Comparison) -> str:
+    """Return what was compared where no row has a metric, such as rows of struck saves."""
+    count = len(comparison.rows)
+    rows = "1 row" if count == 1 else f"{count} rows"
+    return f"No metrics, but the verdicts and other facts of {rows}"
 
 
 def _row_fields(row: ComparedRow) -> dict[str, Any]:
