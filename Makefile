@@ -22,10 +22,11 @@ setup: $(HARNESS)/.complete
 
 tools: $(HARNESS)/.tools
 
-# The stamp is written last, so that an interrupted installation starts again.
+# The stamp is written last, so that an interrupted installation starts again. Python compiles each
+# module when it first imports it. To compile all of them here would take as long as the rest.
 $(HARNESS)/.complete: pyproject.toml
 	$(PYTHON) -m venv --clear $(HARNESS)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable .
 	touch $@
 
 # Only tests, checks and notebooks need these packages. A measurement begins without them.

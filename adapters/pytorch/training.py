@@ -70,6 +70,7 @@ class OwnTraining:
                 f"parameters; it returned {_described(loss)}"
             )
         loss.backward()
+        _draw(loss.device)
         return loss.detach()
 
 
@@ -78,11 +79,23 @@ class RandomTraining:
 
     def backward(self, runner: nn.Module, step: int) -> Tensor:
         # On a GPU it is repeated there, because a copy of all gradients would take long.
-        noise = torch.from_numpy(noise_of(step)).to(next(runner.parameters()).device)
+        device = next(runner.parameters()).device
+        noise = torch.from_numpy(noise_of(step)).to(device)
         for parameter in runner.parameters():
             if parameter.requires_grad:
                 parameter.grad = _gradient_like(parameter, noise)
+        _draw(device)
         return torch.tensor(0.0)
+
+
+def _draw(device: torch.device) -> None:
+    """Draw a random number from each generator, because training moves all of the state.
+
+    A step without dropout draws none. Then every load would find the saved state of a generator,
+    and the model would have to be built again with another seed.
+    """
+    torch.rand(())
+    torch.rand((), device=device)
 
 
 def _gradient_like(parameter: nn.Parameter, noise: Tensor) -> Tensor:

@@ -422,6 +422,17 @@ def test_random_gradients_are_the_same_on_every_rank_and_differ_by_step(
     assert not torch.equal(next(first.model.parameters()).grad, one)
 
 
+@pytest.mark.parametrize("step", ["", ", lambda model, number: model(torch.ones(3, 4)).sum()"])
+def test_a_step_moves_the_generator_of_a_model_without_dropout(
+    framework: PyTorch, step: str, tmp_path: Path
+) -> None:
+    state = state_of(framework, with_body(tmp_path, f"{PAIR}{step}"), 1)
+    before = digests(framework, state)["rng/cpu"]
+    framework.gradients(state)
+    framework.update(state)
+    assert digests(framework, state)["rng/cpu"] != before
+
+
 def test_a_sharded_strategy_needs_a_sharded_model(framework: PyTorch, tmp_path: Path) -> None:
     from adapters.pytorch import own_model
     from adapters.pytorch.strategies import FullySharded
