@@ -216,14 +216,15 @@ class Bench:
         whose tokens never occur, Adam's moments of them stay zero.
         """
         wanted = set(names)
+        if not wanted:
+            return
         other_bytes = {
             leaf.name: _other_bytes(leaf.data)
             for leaf in self.framework.leaves(self.state)
             if leaf.name in wanted
         }
         self.forget_digests()
-        if other_bytes:
-            self.framework.assign(self.state, other_bytes)
+        self.framework.assign(self.state, other_bytes)
 
     # Checkpoints
 

@@ -29,6 +29,7 @@ from harness.worker.saving import Opened, timed_open
 from harness.worker.state import state_record
 from harness.worker.timing import Timed
 from harness.worker.trial import Trial
+from workloads import Role
 
 
 def run_loads(bench: Bench, entries: Entries) -> None:
@@ -224,15 +225,23 @@ class LoadTrial(Trial[Fence]):
         """Make the state differ from the saved one in every leaf.
 
         Most often it does already: the first target has another seed and has taken no step, and the
-        load before restored another step. If not, a training step moves it on. If a leaf still has
-        the saved value, the state is built again, with another seed and another number of steps. A
-        leaf that no training moves is given other bytes.
+        load before restored another step. If not, a training step moves it on. Leaves that no
+        training moves, such as the buffers of a model without a forward pass, are given other
+        bytes. A random generator does not take any bytes, so a state whose generator stands still
+        is built again, with another seed and another number of steps.
         """
-        for change in (self.bench.train, self.bench.rebuild_target, self._assign_equal_leaves):
+        bench = self.bench
+        changes = (
+            bench.train,
+            self._assign_equal_values,
+            bench.rebuild_target,
+            self._assign_equal_leaves,
+        )
+        for change in changes:
             if self._target_differs():
                 return
             change()
-        verify.check_all_differ(self.saved, self.bench.digests())
+        verify.check_all_differ(self.saved, bench.digests())
 
     def _target_differs(self) -> bool:
         """Return whether the state differs from the saved one on every rank.
@@ -246,6 +255,12 @@ class LoadTrial(Trial[Fence]):
         else:
             differs = True
         return not self.bench.world.any(not differs)
+
+    def _assign_equal_values(self) -> None:
+        """Change the leaves that have the saved value, without random generators."""
+        equal = verify.equal_leaves(self.saved, self.bench.digests())
+        values = [name for name in equal if self.saved[name].role != Role.RNG]
+        self.bench.assign_other_bytes(values)
 
     def _assign_equal_leaves(self) -> None:
         """Change the leaves that have the saved value."""
