@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from harness.analysis import stopped_jobs
 from harness.intervals import policies, stopped
 from harness.intervals.convergence import Coci, EndedByFailure, FittedCoci, LossCurve, fitted
 from harness.intervals.costs import Costs
@@ -187,3 +188,25 @@ def test_a_checkpoint_that_is_not_durable_yet_does_not_count_for_a_stopped_job()
     job = Job(CURVE, costs, mtbf_s=100.0, stop_s=1e5, goes_on=False)
     found = stopped.ends(job, np.array([20.0, 40.0]), 20, np.random.default_rng(3))
     assert found.loss == pytest.approx(CURVE.at(0.0))
+
+
+def test_jobs_with_different_schedules_meet_the_same_failures() -> None:
+    """So their differences are paired. A job without checkpoints begins anew after a failure."""
+    job = Job(CURVE, Costs(training_s=COST_S, restart_s=60.0), 6 * HOUR, 12 * HOUR)
+    every = saves(Every(HOUR))
+    once = stopped_jobs._ends(job, [every])
+    shared = stopped_jobs._ends(job, [every] * stopped_jobs.FITS)
+    assert np.array_equal(once.loss, shared.loss)
+    never = stopped_jobs._ends(job, [every, np.array([])])
+    half = stopped_jobs.DRAWS // 2
+    assert np.array_equal(once.loss[:half], never.loss[:half])
+    assert never.loss[half:].mean() > once.loss[half:].mean()
+
+
+def test_coci_fits_other_batches_in_each_training() -> None:
+    schedules = [
+        stopped.schedule(stopped_jobs.fitted_coci(CURVE, 6 * HOUR, seed), HOUR, step_s=1.0)
+        for seed in (1, 1, 2)
+    ]
+    assert np.array_equal(schedules[0], schedules[1])
+    assert not np.array_equal(schedules[0], schedules[2])
