@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import planned
 
-from harness.driver import launch
+from harness.driver import jobs, launch
 from harness.driver.launch import ROOT, Launch, OpenMpi
 from harness.run.errors import UsageError
+from harness.wire.case import TRACE, Case, Job, Task
 
 
 @pytest.fixture
@@ -219,3 +221,22 @@ def test_a_process_in_this_environment_finds_the_worker_and_its_temporary_direct
         timeout=30,
     )
     assert (done.stderr, done.stdout) == ("", f"{tmp_path}\n")
+
+
+def test_a_rank_computes_with_its_share_of_the_processors_unless_the_user_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert launch.environment(tmp_path, {}, threads=2)["OMP_NUM_THREADS"] == "2"
+    assert "OMP_NUM_THREADS" not in launch.environment(tmp_path, {})
+    told = launch.environment(tmp_path, {"OMP_NUM_THREADS": "3"}, threads=2)
+    assert told["OMP_NUM_THREADS"] == "3"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    case = replace(planned("direct").case, experiment="goodput")
+    threads = {world: jobs._threads(job(case, "recover", world=world)) for world in (1, 2, 3, 16)}
+    assert threads == {1: 8, 2: 4, 3: 2, 16: 1}
+    assert jobs._threads(job(replace(case, experiment="cost"), "save", world=2)) is None
+    assert jobs._threads(job(case, TRACE, world=2)) is None
+
+
+def job(case: Case, role: str, world: int) -> Job:
+    return Job("001-job", role, 0, "scratch", world=world, tasks=(Task(case, 1, 0, 0),))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from harness import experiments
 from harness.driver import descendants, launch, outside, process
 from harness.driver.arms import Arm
 from harness.driver.launch import Launch
@@ -17,7 +19,7 @@ from harness.driver.ledger import Ledger
 from harness.driver.shared_memory import SharedMemory
 from harness.driver.units import state_bytes
 from harness.run.reading import InvalidLine
-from harness.wire.case import Case, Job
+from harness.wire.case import TRACE, Case, Job
 
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
@@ -100,6 +102,7 @@ class JobRunner:
             root=arm.checkout,
             mpi=self._mpi,
             added=outside.link_into(self.folder / "outside"),
+            threads=_threads(job),
         )
         intake = _Intake(self._ledger, job)
         follower = process.Follower(folder, job.world, intake.take)
@@ -203,6 +206,18 @@ class JobRunner:
 def _own_launcher(job: Job) -> tuple[str, ...]:
     """Return what starts the ranks by the framework's own launcher; empty for mpirun."""
     return tuple(job.tasks[0].case.peers.get("launch", ())) if job.tasks else ()
+
+
+def _threads(job: Job) -> int | None:
+    """Return with how many threads each rank is to compute; None for the framework's own choice."""
+    if not job.tasks or job.role == TRACE:
+        return None
+    case = job.tasks[0].case
+    stage = experiments.experiment(case.experiment).stage(job.role)
+    if not stage.divides_processors:
+        return None
+    ranks_here = launch.ranks_per_node(job.world, case.nodes)
+    return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 
 class _Intake:

@@ -99,6 +99,7 @@ def environment(
     root: Path = ROOT,
     mpi: OpenMpi | None = None,
     added: Path | None = None,
+    threads: int | None = None,
 ) -> dict[str, str]:
     """Return the worker's environment: `base` or this process's own, with what the worker needs.
 
@@ -107,7 +108,8 @@ def environment(
     `shared_memory` is a folder in which Open MPI's ranks of one machine meet, so that it can be
     cleared when they were killed. `hash_seed` is the seed of Python's text hashes. Without one,
     every process has another seed, also when the user's own environment fixes it. The ranks load
-    the library of `mpi`.
+    the library of `mpi`. `threads` is with how many threads a rank computes, unless the user's own
+    environment says it; by default as many as the framework wants.
     """
     variables = dict(os.environ if base is None else base)
     path = (root, added, variables.get("PYTHONPATH"))
@@ -120,6 +122,8 @@ def environment(
         # The component is called sm in Open MPI 5, and vader in Open MPI 4.
         variables["OMPI_MCA_btl_sm_backing_directory"] = str(shared_memory)
         variables["OMPI_MCA_btl_vader_backing_directory"] = str(shared_memory)
+    if threads is not None:
+        variables.setdefault("OMP_NUM_THREADS", str(threads))
     if mpi is not None:
         # With mpirun of one Open MPI and the library of another, each rank is a world of one.
         variables["MPI4PY_LIBMPI"] = str(mpi.library)

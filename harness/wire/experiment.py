@@ -53,6 +53,9 @@ class Stage:
     forks: bool = False
     # each rank starts its framework as if it were the only one, because the ranks meet over MPI
     alone: bool = False
+    # the ranks of a machine divide its processors. Else each has as many threads as there are
+    # processors, and the threads wait for each other, so equal steps take unequal times.
+    divides_processors: bool = False
 
     def reporting_ranks(self, case: Case) -> int:
         """Return how many ranks must report before the stage is complete for a case."""
