@@ -34,14 +34,18 @@ STEP_S = 1.0
 _SEED = 2026
 
 
-def policies_of(curve: LossCurve, mtbf_s: float) -> dict[str, Policy]:
-    """Return the policies by their names in the table. The first one is compared with."""
+def policies_of(curve: LossCurve, mtbf_s: float) -> dict[str, list[Policy]]:
+    """Return the policies by their names in the table. The first one is compared with.
+
+    The one that fits has a policy for each of several trainings.
+    """
     cost_s = COSTS.training_s
     return {
-        "Young": Every(policies.young_s(cost_s, mtbf_s)),
-        "COCI, minutes": Coci(curve, cost_s, mtbf_s),
-        "COCI, hours": Coci(curve, cost_s, mtbf_s, unit_s=HOUR_S),
-        "ended by a failure": EndedByFailure(curve, cost_s, mtbf_s, LENGTH_S),
+        "Young": [Every(policies.young_s(cost_s, mtbf_s))],
+        "COCI, minutes": [Coci(curve, cost_s, mtbf_s)],
+        "COCI, hours": [Coci(curve, cost_s, mtbf_s, unit_s=HOUR_S)],
+        "ended by a failure": [EndedByFailure(curve, cost_s, mtbf_s, LENGTH_S)],
+        "COCI, hours, fitted": [fitted_coci(curve, mtbf_s, seed) for seed in range(FITS)],
     }
 
 
@@ -53,7 +57,12 @@ def fitted_coci(curve: LossCurve, mtbf_s: float, seed: int) -> Policy:
 def _batches(curve: LossCurve, seed: int) -> Callable[[float], float]:
     """Return the loss of the batch at an instant of training. A loss stays above 0."""
     rng = np.random.default_rng(seed)
-    return lambda trained_s: curve.at(trained_s) * float(np.exp(rng.normal(0.0, SCATTER)))
+
+    def loss_at(trained_s: float) -> float:
+        scatter = float(np.exp(rng.normal(0.0, SCATTER)))
+        return curve.at(trained_s) * scatter
+
+    return loss_at
 
 
 def line(falls_h: int, goes_on: bool, stop: float) -> dict[str, Any]:
@@ -61,15 +70,12 @@ def line(falls_h: int, goes_on: bool, stop: float) -> dict[str, Any]:
     curve = LossCurve(-1.0 / (falls_h * HOUR_S))
     mtbf_s = MTBF_S[goes_on]
     job = Job(curve, COSTS, mtbf_s, stop * LENGTH_S, goes_on)
-    schedules = {
-        name: [stopped.schedule(policy, LENGTH_S, STEP_S)]
-        for name, policy in policies_of(curve, mtbf_s).items()
-    }
-    fits = [fitted_coci(curve, mtbf_s, seed) for seed in range(FITS)]
-    schedules["COCI, hours, fitted"] = [stopped.schedule(fit, LENGTH_S, STEP_S) for fit in fits]
-    found = {name: (saves_s, _ends(job, saves_s)) for name, saves_s in schedules.items()}
+    found = {}
+    for name, trainings in policies_of(curve, mtbf_s).items():
+        schedules = [stopped.schedule(policy, LENGTH_S, STEP_S) for policy in trainings]
+        found[name] = (schedules, _ends(job, schedules))
     (_, young), *_ = found.values()
-    made = [_described(name, saves_s, ends, young) for name, (saves_s, ends) in found.items()]
+    made = [_described(name, schedules, ends, young) for name, (schedules, ends) in found.items()]
     return {"falls_h": falls_h, "goes_on": goes_on, "stop": stop, "policies": made}
 
 
