@@ -14,7 +14,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,24 +97,34 @@ class Cluster:
         return self.run("squeue", "--noheader", "--format=%i %T").splitlines()
 
 
-def no_private_mounts() -> str | None:
-    """Return why a process here cannot have a mount of its own, or None where it can."""
-    argv = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    return f"no private mounts: {done.stderr.strip()}" if done.returncode else None
+def private_file_system(at: Path) -> list[str]:
+    """Return the start of a command that has an empty file system of its own at a folder."""
+    hiding = f'mount -t tmpfs none {shlex.quote(str(at))} && exec "$0" "$@"'
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", hiding]
+
+
+def clock_ahead(seconds: int) -> list[str]:
+    """Return the start of a command whose monotonic clocks are ahead of this machine's."""
+    return ["unshare", "--time", f"--monotonic={seconds}", f"--boottime={seconds}"]
+
+
+def cannot(start: Sequence[str]) -> str | None:
+    """Return why a command cannot be started so here, or None where it can."""
+    done = subprocess.run([*start, "true"], capture_output=True, text=True, check=False)
+    return f"{start[0]}: {done.stderr.strip()}" if done.returncode else None
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, private: Path | None = None) -> Iterator[Cluster]:
+def cluster(folder: Path, last: Sequence[str] = ()) -> Iterator[Cluster]:
     """Bring the cluster up in `folder`, whose path must be short, because sockets lie in it.
 
-    The last node has an empty file system of its own at `private`.
+    The command of the last node's daemon begins with `last`.
     """
     (folder / "slurm.conf").write_text(_configuration(folder))
     _make_key(folder / "munge.key")
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for name, argv in _daemons(folder, private).items():
+        for name, argv in _daemons(folder, last).items():
             started.append(_start(folder, name, argv))
         made = Cluster(folder)
         _wait_until_idle(made, started)
@@ -148,7 +158,7 @@ def _make_key(path: Path) -> None:
     path.write_bytes(os.urandom(128))
 
 
-def _daemons(folder: Path, private: Path | None) -> dict[str, list[str]]:
+def _daemons(folder: Path, last: Sequence[str]) -> dict[str, list[str]]:
     """Return each daemon's command line. It runs in the foreground, so that it can be ended."""
     munged = [
         _program("munged"),
@@ -166,19 +176,8 @@ def _daemons(folder: Path, private: Path | None) -> dict[str, list[str]]:
         f"slurmd-{node}": [_program("slurmd"), "-D", "-N", node, "-f", configuration]
         for node in NODES
     }
-    if private is not None:
-        hiding = f'mount -t tmpfs none {shlex.quote(str(private))} && exec "$0" "$@"'
-        last = f"slurmd-{NODES[-1]}"
-        slurmd[last] = [
-            "unshare",
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            hiding,
-            *slurmd[last],
-        ]
+    name = f"slurmd-{NODES[-1]}"
+    slurmd[name] = [*last, *slurmd[name]]
     return {
         "munged": munged,
         "slurmctld": [_program("slurmctld"), "-D", "-f", configuration],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiments.recovery import WAYS, plans, timeline
+from harness.experiments.recovery import WAYS, clocks, plans, timeline
 from harness.experiments.recovery.events import Event, EventLog, read_events
 from harness.experiments.recovery.script import (
     MICRO_BATCHES,
@@ -22,6 +22,7 @@ from harness.experiments.recovery.script import (
     write_script,
 )
 from harness.experiments.recovery.timeline import Segment
+from harness.wire.nodes import node_name
 
 MS = 1_000_000
 
@@ -88,14 +89,61 @@ def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
     with (tmp_path / f"2-{os.getpid()}.jsonl").open("a") as file:
         file.write('{"name": "do')
     started, step = read_events(tmp_path)
-    assert (step.rank, step.process) == (2, os.getpid())
+    assert (step.rank, step.process) == (2, f"2-{os.getpid()}")
     assert (step.name, step.values) == ("step", {"step": 4})
     assert started.name == "started"
     assert started.at_ns < step.at_ns
 
 
+def of_two_nodes(*others: Event) -> list[Event]:
+    """Return events of a rank on "here", and of one on "there", whose clock is 100 ms ahead."""
+    return [
+        Event(0, "started", 10 * MS, {"node": "here"}, "0-7"),
+        Event(1, "started", 111 * MS, {"node": "there"}, "1-7"),
+        Event(0, "detected", 50 * MS, {}, "0-7"),
+        Event(1, "kill", 149 * MS, {}, "1-7"),
+        *others,
+    ]
+
+
+COMPARED = Event(1, "clock", 120 * MS, {"ahead_ns": 100 * MS, "error_ns": 5}, "1-7")
+
+
+def test_events_of_two_nodes_are_on_one_clock() -> None:
+    noted = of_two_nodes(COMPARED)
+    here = clocks.on_clock_of("here", noted)
+    assert [(event.name, event.at_ns // MS) for event in here] == [
+        ("started", 10),
+        ("started", 11),
+        ("clock", 20),
+        ("kill", 49),
+        ("detected", 50),
+    ]
+    there = clocks.on_clock_of("there", noted)
+    assert [event.at_ns for event in there] == [event.at_ns + 100 * MS for event in here]
+    assert clocks.error_ns(here) == 5
+
+
+def test_events_of_a_clock_that_nobody_has_compared_are_left_out() -> None:
+    here = clocks.on_clock_of("here", of_two_nodes())
+    assert [event.rank for event in here] == [0, 0]
+    assert clocks.on_clock_of("there", of_two_nodes()) == []
+
+
+def test_a_driver_on_a_node_without_ranks_is_told() -> None:
+    with pytest.raises(clocks.NoRankHere, match="clocks of here, there .* with that of elsewhere"):
+        clocks.on_clock_of("elsewhere", of_two_nodes(COMPARED))
+
+
+def test_events_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
+    EventLog(tmp_path, 0).write("step", step=4)
+    noted = read_events(tmp_path)
+    assert clocks.on_clock_of(node_name(), noted) == noted
+    assert clocks.error_ns(noted) == 0
+
+
 def events(*lines: tuple[int, int, str, dict[str, object]]) -> list[Event]:
-    return [Event(rank, name, at_ms * MS, values, rank) for at_ms, rank, name, values in lines]
+    return [Event(rank, name, at_ms * MS, values, str(rank)) for at_ms, rank, name, values in lines]
 
 
 KILL = Kill(6, "exchange", 1)
@@ -190,7 +238,7 @@ def test_a_job_whose_launcher_starts_it_again_has_a_segment_for_each_start() -> 
     )
     second = [
         *events((510, 20, "started", {}), (500, 21, "started", {})),
-        *[replace(event, process=event.process + 20) for event in restart_events(0, 1)],
+        *[replace(event, process=str(int(event.process) + 20)) for event in restart_events(0, 1)],
     ]
     job = Segment(replace(script("torchrun"), members=2), [*first, *second], 2000 * MS, "")
     before, after = timeline.starts(job)
@@ -315,7 +363,7 @@ def test_a_new_process_with_other_values_has_not_come_back() -> None:
     ],
 )
 def test_a_new_process_that_does_not_come_far_is_told(name: str, reason: str) -> None:
-    job = [event for event in REJOINED if (event.process, event.name) != (9, name)]
+    job = [event for event in REJOINED if (event.process, event.name) != ("9", name)]
     back = rejoined(job)
     assert (back.back_ns, back.reason) == (None, reason)
 

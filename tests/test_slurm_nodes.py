@@ -12,23 +12,25 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 import pytest
 import slurm_cluster
-from conftest import ROOT
+from conftest import ROOT, planned
 from slurm_cluster import NODES, Cluster
 from slurm_runs import NO_EXPORT, SMOKE, ckptbench, command, site_file
 from test_leftovers import Watched
 from test_session import heed_ctrl_c
 
-from harness.driver import slurm_jobs
+from harness.driver import slurm, slurm_jobs
 from harness.driver.shared_memory import folder_of
 from harness.experiments.cost.records import SaveRecord
+from harness.experiments.recovery.records import KillRecord, SteadyRecord
 from harness.run import store
-from harness.wire.records import WorkerRecord
+from harness.run.plan import PlannedCase
+from harness.wire.records import FailureRecord, WorkerRecord
 
 pytest_plugins = ["shared_fixtures"]
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nobodys_site_file")]
@@ -291,13 +293,14 @@ def test_ranks_that_do_not_share_the_scratch_directory_are_refused(
     short_folder: Path, tmp_path: Path
 ) -> None:
     """On the second node, another file system lies over the scratch directory."""
-    reason = slurm_cluster.missing() or slurm_cluster.no_private_mounts()
+    private = tmp_path / "scratch"
+    private.mkdir()
+    hidden = slurm_cluster.private_file_system(private)
+    reason = slurm_cluster.missing() or slurm_cluster.cannot(hidden)
     if reason:
         pytest.skip(reason)
     (short_folder / "other").mkdir()
-    private = tmp_path / "scratch"
-    private.mkdir()
-    with slurm_cluster.cluster(short_folder / "other", private) as made:
+    with slurm_cluster.cluster(short_folder / "other", hidden) as made:
         options = [
             "--nodes",
             "2",
@@ -318,3 +321,52 @@ def test_ranks_that_do_not_share_the_scratch_directory_are_refused(
     assert any(
         f"{NODES[1]} does not see scratch directory {private}" in reason for reason in reasons
     ), done.stdout
+
+
+@pytest.mark.patient
+def test_kills_are_timed_over_nodes_whose_clocks_differ(
+    short_folder: Path, tmp_path: Path, scratch: Path
+) -> None:
+    ahead = slurm_cluster.clock_ahead(seconds=1000)
+    reason = slurm_cluster.missing() or slurm_cluster.cannot(ahead)
+    if reason:
+        pytest.skip(reason)
+    (short_folder / "ahead").mkdir()
+    cases = [
+        killed("direct", "restart"),
+        killed("direct", "peer-spare", mirror="yes"),
+        killed("direct", "shrink"),
+        killed("deepfreeze-memory", "restart"),
+    ]
+    made = store.create(tmp_path, "test", ["pytest"], slurm.spread(cases, 2), None, scratch)
+    with slurm_cluster.cluster(short_folder / "ahead", ahead) as cluster:
+        done = in_cluster(cluster, *command("run", "--resume", str(made.folder)))
+    records = list(store.Run(made.folder).records)
+    refused = [record.reason for record in records if isinstance(record, FailureRecord)]
+    assert refused == [
+        "the checkpoint in memory is on one node, and ranks of the others cannot load it"
+    ], done.stderr
+    kills = [record for record in records if isinstance(record, KillRecord)]
+    assert [kill.same_as for kill in kills] == 12 * ["all ranks"] + 6 * ["fewer ranks"], kills
+    for kill in kills:
+        parts_ns = [kill.detect_ns, kill.reconfigure_ns, kill.restart_ns, kill.restore_ns]
+        assert all(part_ns is None or 0 <= part_ns < 100e9 for part_ns in parts_ns), kill
+    steady = [record for record in records if isinstance(record, SteadyRecord)]
+    assert all(0 < record.clock_error_ns < 10e6 for record in steady)
+    nodes = {record.node for record in records if isinstance(record, WorkerRecord)}
+    assert nodes == set(NODES)
+
+
+def killed(method: str, way: str, mirror: str = "no") -> PlannedCase:
+    """Return a case whose four ranks are killed."""
+    item = planned(
+        method,
+        world=4,
+        launcher="slurm",
+        experiment="recovery",
+        samples=1,
+        warmups=0,
+        covers="full",
+    )
+    settings = {"way": way, "mirror": mirror}
+    return replace(item, case=replace(item.case, settings=settings))

@@ -20,9 +20,11 @@ class MultiWorker(Peers):
     def __init__(self, place: Place) -> None:
         """Join the other workers, which tell each other their addresses over MPI."""
         super().__init__(place)
+        assert place.rendezvous is not None
+        host = _own_address(*place.rendezvous)
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{probe.getsockname()[1]}"
+            probe.bind((host, 0))
+            address = f"{host}:{probe.getsockname()[1]}"
             addresses = MPI.COMM_WORLD.allgather(address)
         this_worker = {"type": "worker", "index": place.rank}
         described = {"cluster": {"worker": addresses}, "task": this_worker}
@@ -38,6 +40,14 @@ class MultiWorker(Peers):
         except tf.errors.OpError as error:
             raise PeerLost(f"{type(error).__name__}: {error.message}") from error
         return memoryview(total)
+
+
+def _own_address(host: str, port: int) -> str:
+    """Return the address of this node on the way to a host. Nothing is sent there."""
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        address: str = probe.getsockname()[0]
+    return address
 
 
 def _total_of_replica(own: tf.Tensor) -> tf.Tensor:

@@ -8,6 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any, TypeVar
 
+from harness.wire.nodes import node_name
+
 SPAWNED = "spawned"
 """The worker's last argument in a process that ranks have spawned, and not the driver."""
 
@@ -184,14 +186,6 @@ def join(size: int) -> World:
     if world.size != size:
         raise RuntimeError(f"the job is for {size} ranks, but the launcher started {world.size}")
     return world
-
-
-def node_name() -> str:
-    """Return Slurm's name of this node, else the host's name.
-
-    The daemons of several Slurm nodes can share a host.
-    """
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def _reachable_address(on_one_host: bool) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.experiments.recovery import WAYS, plans, timeline
+from harness.experiments.recovery import WAYS, clocks, plans, timeline
 from harness.experiments.recovery.events import Event, read_events
 from harness.experiments.recovery.records import (
     KillRecord,
@@ -27,8 +27,12 @@ from harness.experiments.recovery.script import (
 from harness.experiments.recovery.timeline import Digests, Segment, WayBack
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
+from harness.wire.nodes import node_name
 
 _STAGE = "recover"
+# Over nodes, the ranks take turns, so that spares do not fill up the last node. The sums of han, one
+# of Open MPI's collectives, follow the nodes, so a spare on another node would change their bits.
+_OVER_NODES = ("--rank-by", "node", "--mca", "coll", "^han")
 
 
 def after_stages(session: ExperimentSession) -> None:
@@ -39,7 +43,7 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("recovered", case):
             continue
-        obstacle = session.out_of_sight() or _too_small(case)
+        obstacle = _too_small(case) or _too_far_apart(case)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue
@@ -192,6 +196,7 @@ class CaseOfKills:
                 spare_share=max(shares, default=None),
                 loss=loss,
                 epoch_steps=EPOCH_STEPS,
+                clock_error_ns=clocks.error_ns(events),
             )
         )
 
@@ -206,8 +211,15 @@ def run_script(session: ExperimentSession, case: Case, script: Script) -> Segmen
     script = replace(script, events=str(events), checkpoints=str(checkpoints))
     write_script(path, script)
     ranks = script.members + script.spares
-    reason = session.run_job(_STAGE, [case], ranks=ranks, options=script.launcher_options)
-    return Segment(script, read_events(events), time.monotonic_ns(), reason)
+    options = (*script.launcher_options, *(_OVER_NODES if case.nodes > 1 else ()))
+    reason = session.run_job(_STAGE, [case], ranks=ranks, options=options)
+    ended_ns = time.monotonic_ns()
+    try:
+        noted = clocks.on_clock_of(node_name(), read_events(events))
+    except clocks.NoRankHere as error:
+        session.fail(case, "train", str(error))
+        noted = []
+    return Segment(script, noted, ended_ns, reason)
 
 
 def checkpoints_of(session: ExperimentSession, case: Case) -> Path:
@@ -251,6 +263,19 @@ def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str
 def _too_small(case: Case) -> str:
     """Return why the case has too few ranks; empty where it has enough."""
     return "" if case.world > 1 else "one rank has nobody who could survive it or take over"
+
+
+def _too_far_apart(case: Case) -> str:
+    """Return why the case cannot have ranks on several nodes; empty where it has not, or can."""
+    if case.nodes <= 1:
+        return ""
+    if case.peers.get("launch"):
+        return "the framework's own launcher starts the ranks of one node alone"
+    if case.from_memory:
+        return "the checkpoint in memory is on one node, and ranks of the others cannot load it"
+    if case.settings.get("cache") == "cold":
+        return "the files of several nodes cannot be dropped from the page cache of one of them"
+    return ""
 
 
 def _name(case: Case) -> str:

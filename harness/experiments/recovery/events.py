@@ -1,4 +1,4 @@
-"""The events of each process of a recovery job, with instants on the clock that the node shares.
+"""The events of each process of a recovery job, with instants on the clock of its node.
 
 A process appends each event with one system call, so that those before a SIGKILL remain.
 """
@@ -12,30 +12,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.wire.nodes import node_name
+
 
 @dataclass(frozen=True)
 class Event:
     """An event of one process of a rank.
 
-    `at_ns` is an instant of the system's monotonic clock. A launcher that starts the ranks again
-    gives a rank several processes in one job.
+    `at_ns` is an instant of the system's monotonic clock. `process` names the process, because a
+    launcher that starts the ranks again gives a rank several ones in one job, and because processes
+    of two nodes may have one number.
     """
 
     rank: int
     name: str
     at_ns: int
     values: dict[str, Any]
-    process: int = 0
+    process: str = ""
 
 
 class EventLog:
-    """Appends the events of this process to a file. The first is that it was started."""
+    """Appends the events of this process to a file. The first is that it was started, on a node."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{rank}-{os.getpid()}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._append("started", _started_ns(), {})
+        self._append("started", _started_ns(), {"node": node_name()})
 
     def write(self, name: str, **values: Any) -> None:
         """Append an event that happens now."""
@@ -55,12 +58,12 @@ def read_events(folder: Path) -> list[Event]:
     """Return the events of all processes of a job in the order of time, without torn lines."""
     events = []
     for path in sorted(folder.glob("*.jsonl")):
-        rank, process = map(int, path.stem.split("-"))
+        rank = int(path.stem.partition("-")[0])
         for line in path.read_text().splitlines(keepends=True):
             if line.endswith("\n"):
                 values = json.loads(line)
                 name, at_ns = values.pop("name"), values.pop("at_ns")
-                events.append(Event(rank, name, at_ns, values, process))
+                events.append(Event(rank, name, at_ns, values, path.stem))
     return sorted(events, key=lambda event: event.at_ns)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 from adapters.base import Method
-from harness.experiments.recovery import quorum
+from harness.experiments.recovery import clocks, quorum
 from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import Event, EventLog, files_of, read_events
 from harness.experiments.recovery.member import (
@@ -50,6 +50,7 @@ def run(bench: Bench, entries: Entries) -> None:
         script = script.without(kills_so_far(read_events(events)))
     is_new = bool(files_of(events, bench.world.rank))
     log = EventLog(events, bench.world.rank)
+    clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
     assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
@@ -172,7 +173,7 @@ def run_surviving(bench: Bench, parts: Parts) -> None:
     else:
         world = surviving_world(bench, parts.training.script)
         survivor = Survivor(world, parts)
-        survivor.processes = processes_of_slots(world)
+        survivor.processes = processes_of_slots(world, bench.world.node)
         open_method(bench, parts, world.slot == 0, MPI.COMM_WORLD.Barrier)
         parts.log.write("ready")
         # So that no member is killed while a spare is still on its way.
@@ -221,10 +222,11 @@ def take_over(parts: Parts) -> Survivor:
     return survivor
 
 
-def processes_of_slots(world: SurvivingWorld | PeerWorld) -> dict[int, int]:
-    """Return the number of the process of each slot."""
-    numbers = MPI.COMM_WORLD.allgather((world.slot, os.getpid()))
-    return {slot: number for slot, number in numbers if slot in world.slots}
+def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int, int]:
+    """Return the number of the process of each slot on this node."""
+    everyone = MPI.COMM_WORLD.allgather((world.slot, node, os.getpid()))
+    held_here = [each for each in everyone if each[0] in world.slots and each[1] == node]
+    return {slot: number for slot, _, number in held_here}
 
 
 def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:

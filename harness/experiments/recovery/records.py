@@ -53,7 +53,7 @@ class SteadyRecord(Record):
     for what a rank copies and mirrors, `step_ns` for the whole step. `spare_share` is the part of a
     processor that a waiting spare took. `loss` are the mean losses of the steps. Any `epoch_steps`
     of them in a row are of the same examples. It is 0 in a record of an older version, where each
-    step has other examples.
+    step has other examples. An instant on one node may be off by `clock_error_ns` on another.
     """
 
     kind: Literal["steady"]
@@ -66,6 +66,7 @@ class SteadyRecord(Record):
     spare_share: float | None
     loss: tuple[float, ...]
     epoch_steps: int = 0
+    clock_error_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -137,6 +137,9 @@ class RecoveryRow(Row):
         heading="waiting spare",
         text=_percent,
     )
+    clock_error_s: float | None = column(
+        "by how many seconds the clocks of several nodes may have been off when they were compared"
+    )
     first_loss: float | None = column("the mean loss of the first pass over the examples")
     last_loss: float | None = column("the mean loss of the last pass over the examples")
     needs: str = column("what this way needs", default="")
@@ -225,6 +228,7 @@ def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
     row.agreement_s = steady.agreement_ns / 1e9 if survives else None
     row.copies_s = steady.copies_ns / 1e9 if survives else None
     row.spare_share = steady.spare_share if WAYS[row.way].newcomer else None
+    row.clock_error_s = steady.clock_error_ns / 1e9 or None
     if steady.loss:
         _add_loss(row, steady)
 

@@ -22,7 +22,7 @@ class Survivor(Member):
 
     def __init__(self, world: SurvivingWorld | PeerWorld, parts: Parts) -> None:
         super().__init__(world, parts)
-        # the processes that may have to be ended, because they hang: their numbers by slot
+        # the processes of this node that may have to be ended, because they hang: numbers by slot
         self.processes: dict[int, int] = {}
 
     def give_up_step(self, step: int, slot: int) -> None:
@@ -57,10 +57,13 @@ class Survivor(Member):
         )
 
     def end_lost(self, repair: Repair) -> None:
-        """End the processes that held the lost slots, because one that hung must not come back."""
+        """End the processes that held the lost slots, because one that hung must not come back.
+
+        Every survivor of its node does so, and one of them comes first.
+        """
         for slot in repair.lost:
             process = self.processes.pop(slot, None)
-            if process is not None and self.world.slot == repair.source:
+            if process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
 

@@ -267,13 +267,13 @@ def _redoes(done: Event, back: WayBack, goes_on: bool) -> bool:
     return step >= back.kill.step if goes_on else step == back.kill.step
 
 
-def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[int, Event]:
+def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[str, Event]:
     """Return when each process met all others, with the new one among them."""
     whole = [event for event in later if len(event.values.get("slots", ())) == ranks]
     return _first_by_process([event for event in whole if event.at_ns > ready_ns], "repaired")
 
 
-def _paused_ns(later: Sequence[Event], met: Mapping[int, Event], kill: Kill) -> int:
+def _paused_ns(later: Sequence[Event], met: Mapping[str, Event], kill: Kill) -> int:
     """Return when the last survivor had taken a step without the dead."""
     steps = [event for event in later if event.values.get("step", -1) >= kill.step]
     return _last_ns(_first_since(steps, "done", met))
@@ -296,7 +296,7 @@ def _add_parts(
     back.restore_ns = restored_ns - max(ready_ns, met_ns)
 
 
-def _first_difference(later: Sequence[Event], joined: Mapping[int, Event]) -> int | None:
+def _first_difference(later: Sequence[Event], joined: Mapping[str, Event]) -> int | None:
     """Return after which step the leaves that all ranks share first differed; None if never."""
     shared: dict[int, set[str]] = {}
     for event in later:
@@ -310,25 +310,25 @@ def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
     return all(reference.get(slot) == digest for slot, digest in after.items())
 
 
-def _told(detected: Mapping[int, Event]) -> str:
+def _told(detected: Mapping[str, Event]) -> str:
     """Return the first words of the framework to a survivor; empty where it had none."""
     words = [event.values.get("told", "") for event in detected.values()]
     return next(filter(None, words), "")
 
 
-def _first_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
+def _first_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
     """Return the first event of a name of each process."""
     return {event.process: event for event in reversed(events) if event.name == name}
 
 
-def _last_by_process(events: Sequence[Event], name: str) -> dict[int, Event]:
+def _last_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
     """Return the last event of a name of each process."""
     return {event.process: event for event in events if event.name == name}
 
 
 def _first_since(
-    events: Sequence[Event], name: str, since: Mapping[int, Event]
-) -> dict[int, Event]:
+    events: Sequence[Event], name: str, since: Mapping[str, Event]
+) -> dict[str, Event]:
     """Return the first event of a name of each process, not before another event of it."""
     later = [
         event
@@ -338,11 +338,11 @@ def _first_since(
     return _first_by_process(later, name)
 
 
-def _of_others(events: Mapping[int, Event], these: Mapping[int, Event]) -> dict[int, Event]:
+def _of_others(events: Mapping[str, Event], these: Mapping[str, Event]) -> dict[str, Event]:
     """Return the events of all processes but these."""
     return {process: event for process, event in events.items() if process not in these}
 
 
-def _last_ns(events: Mapping[int, Event]) -> int:
+def _last_ns(events: Mapping[str, Event]) -> int:
     """Return when the last of some events happened; 0 for none."""
     return max((event.at_ns for event in events.values()), default=0)
