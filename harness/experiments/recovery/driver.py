@@ -30,8 +30,8 @@ from harness.wire.driving import ExperimentSession
 from harness.wire.nodes import node_name
 
 _STAGE = "recover"
-# Over nodes, the ranks take turns, so that spares do not fill up the last node. The sums of han, one
-# of Open MPI's collectives, follow the nodes, so a spare on another node would change their bits.
+# Over nodes, the ranks take turns, so that spares do not fill up the last node. Open MPI's han sums
+# up by nodes, so that a spare on another node would change the bits.
 _OVER_NODES = ("--rank-by", "node", "--mca", "coll", "^han")
 
 
