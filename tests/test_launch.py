@@ -232,8 +232,11 @@ def test_a_rank_computes_with_its_share_of_the_processors_unless_the_user_says_i
     assert told["OMP_NUM_THREADS"] == "3"
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     case = replace(planned("direct").case, experiment="goodput")
-    threads = {world: jobs._threads(job(case, "recover", world=world)) for world in (1, 2, 3, 16)}
+    worlds = {world: replace(case, world=world) for world in (1, 2, 3, 16)}
+    threads = {w: jobs._threads(job(of, "recover", world=w)) for w, of in worlds.items()}
     assert threads == {1: 8, 2: 4, 3: 2, 16: 1}
+    with_spares = job(worlds[2], "recover", world=5)
+    assert jobs._threads(with_spares) == 4, "spares wait, so they have no share"
     assert jobs._threads(job(replace(case, experiment="cost"), "save", world=2)) is None
     assert jobs._threads(job(case, TRACE, world=2)) is None
 

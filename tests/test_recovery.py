@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
+from conftest import planned
 
-from harness.experiments.recovery import WAYS, clocks, plans, timeline
+from harness.experiments.recovery import WAYS, clocks, driver, plans, timeline
 from harness.experiments.recovery.events import Event, EventLog, read_events
 from harness.experiments.recovery.script import (
     MICRO_BATCHES,
@@ -86,10 +91,10 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
     EventLog(tmp_path, 2).write("step", step=4)
-    with (tmp_path / f"2-{os.getpid()}.jsonl").open("a") as file:
+    with (tmp_path / f"2-{os.getpid()}-{node_name()}.jsonl").open("a") as file:
         file.write('{"name": "do')
     started, step = read_events(tmp_path)
-    assert (step.rank, step.process) == (2, f"2-{os.getpid()}")
+    assert (step.rank, step.process) == (2, f"2-{os.getpid()}-{node_name()}")
     assert (step.name, step.values) == ("step", {"step": 4})
     assert started.name == "started"
     assert started.at_ns < step.at_ns
@@ -106,15 +111,19 @@ def of_two_nodes(*others: Event) -> list[Event]:
     ]
 
 
-COMPARED = Event(1, "clock", 120 * MS, {"ahead_ns": 100 * MS, "error_ns": 5}, "1-7")
+COMPARED = [
+    Event(0, "clock", 20 * MS, {"ahead_ns": 0, "error_ns": 0}, "0-7"),
+    Event(1, "clock", 120 * MS, {"ahead_ns": 100 * MS, "error_ns": 5}, "1-7"),
+]
 
 
 def test_events_of_two_nodes_are_on_one_clock() -> None:
-    noted = of_two_nodes(COMPARED)
+    noted = of_two_nodes(*COMPARED)
     here = clocks.on_clock_of("here", noted)
     assert [(event.name, event.at_ns // MS) for event in here] == [
         ("started", 10),
         ("started", 11),
+        ("clock", 20),
         ("clock", 20),
         ("kill", 49),
         ("detected", 50),
@@ -126,13 +135,84 @@ def test_events_of_two_nodes_are_on_one_clock() -> None:
 
 def test_events_of_a_clock_that_nobody_has_compared_are_left_out() -> None:
     here = clocks.on_clock_of("here", of_two_nodes())
-    assert [event.rank for event in here] == [0, 0]
-    assert clocks.on_clock_of("there", of_two_nodes()) == []
+    assert here == []
+    third = Event(2, "started", 3 * MS, {"node": "far"}, "2-7")
+    known = clocks.on_clock_of("here", of_two_nodes(*COMPARED, third))
+    assert {event.rank for event in known} == {0, 1}
 
 
 def test_a_driver_on_a_node_without_ranks_is_told() -> None:
     with pytest.raises(clocks.NoRankHere, match="clocks of here, there .* with that of elsewhere"):
-        clocks.on_clock_of("elsewhere", of_two_nodes(COMPARED))
+        clocks.on_clock_of("elsewhere", of_two_nodes(*COMPARED))
+
+
+def test_errors_of_two_clocks_add_up_because_both_were_compared_with_rank_0() -> None:
+    third = Event(2, "clock", 3 * MS, {"ahead_ns": 0, "error_ns": 7}, "2-7")
+    assert clocks.error_ns([*COMPARED, third]) == 12
+
+
+class Ranks:
+    """Two ranks, each in a thread, with the calls of a communicator that comparing clocks makes."""
+
+    def __init__(self, rank: int, nodes: list[str], boxes: list[SimpleQueue[object]]) -> None:
+        self.rank, self._nodes, self._boxes = rank, nodes, boxes
+
+    def allgather(self, node: str) -> list[str]:
+        assert node == self._nodes[self.rank]
+        return self._nodes
+
+    def send(self, value: object, dest: int) -> None:
+        self._boxes[dest].put(value)
+
+    def recv(self, source: int) -> object:
+        return self._boxes[self.rank].get(timeout=10)
+
+
+@pytest.mark.parametrize("nodes", [["here", "there"], ["here", "here"]])
+def test_one_rank_of_each_node_notes_how_far_its_clock_is_ahead(
+    nodes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = [EventLog(tmp_path, rank) for rank in (0, 1)]
+    boxes: list[SimpleQueue[object]] = [SimpleQueue(), SimpleQueue()]
+    asker = threading.get_ident()
+    shown_ns = time.monotonic_ns
+
+    def of_this_rank() -> int:
+        return shown_ns() + (1000 * MS if threading.get_ident() == asker else 0)
+
+    monkeypatch.setattr(time, "monotonic_ns", of_this_rank)
+    first = Ranks(0, nodes, boxes)
+    answering = threading.Thread(target=clocks.compare, args=(first, nodes[0], logs[0]))
+    answering.start()
+    clocks.compare(Ranks(1, nodes, boxes), nodes[1], logs[1])
+    answering.join()
+    noted = {event.rank: event for event in read_events(tmp_path) if event.name == "clock"}
+    if len(set(nodes)) == 1:
+        assert noted == {}
+        return
+    assert noted[0].values == {"ahead_ns": 0, "error_ns": 0}
+    error_ns = noted[1].values["error_ns"]
+    assert abs(noted[1].values["ahead_ns"] - 1000 * MS) <= error_ns < 1000 * MS
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"peers": {"class": "", "launch": ["-m", "x"]}}, "launcher starts the ranks of one node"),
+        ({"from_memory": True}, "the checkpoint in memory is on one node"),
+        (
+            {"settings": {"way": "restart", "cache": "cold"}},
+            "cannot be dropped",
+        ),
+        ({}, ""),
+    ],
+)
+def test_a_way_that_needs_one_node_is_refused_on_two(changes: dict[str, Any], reason: str) -> None:
+    case = replace(planned(world=4).case, settings={"way": "restart"}, nodes=2)
+    said = driver._too_far_apart(replace(case, **changes))
+    assert reason in said
+    assert bool(said) == bool(reason)
+    assert driver._too_far_apart(replace(case, **{**changes, "nodes": 0})) == ""
 
 
 def test_events_of_one_node_stay_as_they_are(tmp_path: Path) -> None:

@@ -277,10 +277,18 @@ def test_in_an_allocation_ranks_are_on_as_many_of_its_nodes_as_were_named(
     assert {record.node for record in records if isinstance(record, WorkerRecord)} == set(nodes)
 
 
-def in_cluster(cluster: Cluster, *argv: str) -> subprocess.CompletedProcess[str]:
+def in_cluster(
+    cluster: Cluster, *argv: str, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
     variables = os.environ | cluster.environment
     return subprocess.run(
-        argv, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120, check=False
+        argv,
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
 
 
@@ -340,7 +348,8 @@ def test_kills_are_timed_over_nodes_whose_clocks_differ(
     ]
     made = store.create(tmp_path, "test", ["pytest"], slurm.spread(cases, 2), None, scratch)
     with slurm_cluster.cluster(short_folder / "ahead", ahead) as cluster:
-        done = in_cluster(cluster, *command("run", "--resume", str(made.folder)))
+        resumed = command("run", "--resume", str(made.folder))
+        done = in_cluster(cluster, *resumed, timeout_s=300)
     records = list(store.Run(made.folder).records)
     refused = [record.reason for record in records if isinstance(record, FailureRecord)]
     assert refused == [

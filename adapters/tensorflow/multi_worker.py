@@ -20,8 +20,7 @@ class MultiWorker(Peers):
     def __init__(self, place: Place) -> None:
         """Join the other workers, which tell each other their addresses over MPI."""
         super().__init__(place)
-        assert place.rendezvous is not None
-        host = _own_address(*place.rendezvous)
+        host = _own_address(place)
         with socket.socket() as probe:
             probe.bind((host, 0))
             address = f"{host}:{probe.getsockname()[1]}"
@@ -42,10 +41,24 @@ class MultiWorker(Peers):
         return memoryview(total)
 
 
-def _own_address(host: str, port: int) -> str:
-    """Return the address of this node on the way to a host. Nothing is sent there."""
+def _own_address(place: Place) -> str:
+    """Return an address of this node at which the ranks of the other nodes reach it."""
+    if len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))) == 1:
+        return "127.0.0.1"
+    assert place.rendezvous is not None
+    address = _address_towards(place.rendezvous[0])
+    addresses = MPI.COMM_WORLD.allgather(address)
+    reachable = [other for other in addresses if not other.startswith("127.")]
+    # On its own node, the name of a host often stands for the loopback address.
+    if address not in reachable and reachable:
+        return _address_towards(reachable[0])
+    return address
+
+
+def _address_towards(host: str) -> str:
+    """Return the address from which this node would send to a host. Nothing is sent."""
     with socket.socket(type=socket.SOCK_DGRAM) as probe:
-        probe.connect((host, port))
+        probe.connect((host, 9))
         address: str = probe.getsockname()[0]
     return address
 

@@ -209,14 +209,17 @@ def _own_launcher(job: Job) -> tuple[str, ...]:
 
 
 def _threads(job: Job) -> int | None:
-    """Return with how many threads each rank is to compute; None for the framework's own choice."""
+    """Return with how many threads each rank is to compute; None for the framework's own choice.
+
+    Spares do not count, because they wait. Another number of threads could also change the bits.
+    """
     if not job.tasks or job.role == TRACE:
         return None
     case = job.tasks[0].case
     stage = experiments.experiment(case.experiment).stage(job.role)
     if not stage.divides_processors:
         return None
-    ranks_here = launch.ranks_per_node(job.world, case.nodes)
+    ranks_here = launch.ranks_per_node(case.world, case.nodes)
     return max(1, len(os.sched_getaffinity(0)) // ranks_here)
 
 

@@ -21,6 +21,7 @@ from harness import experiments
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
+from harness.wire.nodes import node_name
 from harness.wire.records import WorkerRecord
 from harness.worker import own_models
 from harness.worker.backing import Backer
@@ -43,7 +44,7 @@ def main(job_file: str, folder: str, started: str = "") -> None:
     job = job_from_json(Path(job_file).read_text())
     if started == SPAWNED:
         # It is no rank of the driver's, which reads nothing there.
-        folder = f"{folder}/{SPAWNED}-{os.getpid()}"
+        folder = f"{folder}/{SPAWNED}-{os.getpid()}-{node_name()}"
         Path(folder).mkdir()
         world = World()
     elif _launches_itself(job):

@@ -26,7 +26,16 @@ EXPERIMENT = Experiment(
     name="drill",
     question="Does training survive harder failures?",
     place=37,
-    stages=(Stage("recover", "a harder failure", reports="rank 0", by_driver=True, alone=True),),
+    stages=(
+        Stage(
+            "recover",
+            "a harder failure",
+            reports="rank 0",
+            by_driver=True,
+            alone=True,
+            divides_processors=True,
+        ),
+    ),
     suite_keys={
         "way": SuiteKey(
             "how training comes back after a failure",

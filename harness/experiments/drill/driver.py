@@ -6,7 +6,7 @@ from harness.experiments.drill import DRILLS
 from harness.experiments.drill.failures import expected_bits, script_of, why_not
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.recovery import plans, timeline
-from harness.experiments.recovery.driver import References, run_script
+from harness.experiments.recovery.driver import References, needs_one_node, run_script
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
@@ -22,7 +22,7 @@ def after_stages(session: ExperimentSession) -> None:
         if session.has("drill", case):
             continue
         way, failure = case.settings["way"], case.settings["failure"]
-        obstacle = session.out_of_sight() or why_not(failure, way, case.world)
+        obstacle = needs_one_node(case) or why_not(failure, way, case.world)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue

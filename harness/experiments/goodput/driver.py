@@ -16,7 +16,7 @@ from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
 from harness.experiments.goodput.records import PredictionRecord
-from harness.experiments.recovery.driver import run_script
+from harness.experiments.recovery.driver import needs_one_node, run_script
 from harness.experiments.recovery.script import Kill, Script, script_path
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -34,7 +34,7 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("goodput", case):
             continue
-        obstacle = session.out_of_sight()
+        obstacle = needs_one_node(case)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue

@@ -123,6 +123,7 @@ EXPERIMENT = Experiment(
             reports="rank 0",
             by_driver=True,
             alone=True,
+            divides_processors=True,
         ),
     ),
     suite_keys={

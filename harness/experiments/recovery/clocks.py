@@ -30,18 +30,21 @@ class Ahead:
 
 
 def compare(team: Any, node: str, log: EventLog) -> None:
-    """Have one rank of every other node note by how much its clock is ahead of rank 0's.
+    """Have one rank of every node note by how much its clock is ahead of rank 0's.
 
     All ranks of `team`, a communicator of mpi4py, call this together. On one node it does nothing.
     """
     nodes = team.allgather(node)
-    asking = {other: nodes.index(other) for other in nodes if other != nodes[0]}
-    for rank in asking.values():
+    first_ranks = sorted({nodes.index(other) for other in nodes})
+    if len(first_ranks) == 1:
+        return
+    for rank in first_ranks[1:]:
         if team.rank == 0:
             _answer(team, rank)
         elif team.rank == rank:
-            found = _ask(team)
-            log.write(_COMPARED, ahead_ns=found.ahead_ns, error_ns=found.error_ns)
+            _note(log, _ask(team))
+    if team.rank == 0:
+        _note(log, Ahead(0, 0))
 
 
 def on_clock_of(node: str, events: Sequence[Event]) -> list[Event]:
@@ -72,18 +75,22 @@ def on_clock_of(node: str, events: Sequence[Event]) -> list[Event]:
 
 
 def error_ns(events: Sequence[Event]) -> int:
-    """Return by how much an instant on one node may be off on another; 0 on a single node."""
+    """Return by how much an instant of a job may be off on another node; 0 on a single node.
+
+    Two clocks were both compared with that of rank 0, so their errors add up.
+    """
     compared = [event.values["error_ns"] for event in events if event.name == _COMPARED]
-    return max(compared, default=0)
+    return sum(sorted(compared)[-2:])
+
+
+def _note(log: EventLog, found: Ahead) -> None:
+    log.write(_COMPARED, ahead_ns=found.ahead_ns, error_ns=found.error_ns)
 
 
 def _ahead_ns(node_of: Mapping[str, str], events: Sequence[Event]) -> dict[str, int]:
     """Return by how much the clock of each node is ahead of that of rank 0's node."""
-    ahead_ns = {node_of[event.process]: 0 for event in events if event.rank == 0}
-    for event in events:
-        if event.name == _COMPARED:
-            ahead_ns[node_of[event.process]] = event.values["ahead_ns"]
-    return ahead_ns
+    compared = [event for event in events if event.name == _COMPARED]
+    return {node_of[event.process]: event.values["ahead_ns"] for event in compared}
 
 
 def _ask(team: Any) -> Ahead:

@@ -36,9 +36,10 @@ class EventLog:
 
     def __init__(self, folder: Path, rank: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{rank}-{os.getpid()}.jsonl"
+        node = node_name()
+        path = folder / f"{rank}-{os.getpid()}-{node}.jsonl"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._append("started", _started_ns(), {"node": node_name()})
+        self._append("started", _started_ns(), {"node": node})
 
     def write(self, name: str, **values: Any) -> None:
         """Append an event that happens now."""

@@ -50,7 +50,8 @@ def run(bench: Bench, entries: Entries) -> None:
         script = script.without(kills_so_far(read_events(events)))
     is_new = bool(files_of(events, bench.world.rank))
     log = EventLog(events, bench.world.rank)
-    clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
+    if MPI.Comm.Get_parent() == MPI.COMM_NULL:
+        clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
     assert isinstance(bench.workload, Workload)
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
@@ -237,6 +238,8 @@ def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bo
     survivor.log.write("waited", share=waiting.share())
     if repair is None:
         return False
+    # Some have died while this one waited, and other programs may have their numbers now.
+    survivor.processes.clear()
     survivor.recover(repair)
     return True
 

@@ -53,7 +53,8 @@ class SteadyRecord(Record):
     for what a rank copies and mirrors, `step_ns` for the whole step. `spare_share` is the part of a
     processor that a waiting spare took. `loss` are the mean losses of the steps. Any `epoch_steps`
     of them in a row are of the same examples. It is 0 in a record of an older version, where each
-    step has other examples. An instant on one node may be off by `clock_error_ns` on another.
+    step has other examples. When clocks were compared, an instant on one node may have been off by
+    `clock_error_ns` on another.
     """
 
     kind: Literal["steady"]

@@ -59,7 +59,7 @@ class Survivor(Member):
     def end_lost(self, repair: Repair) -> None:
         """End the processes that held the lost slots, because one that hung must not come back.
 
-        Every survivor of its node does so, and one of them comes first.
+        Every survivor of its node does so. Whoever has just taken a slot knows no processes.
         """
         for slot in repair.lost:
             process = self.processes.pop(slot, None)

@@ -88,6 +88,9 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
         return back
     back.ranks_after = len(next(iter(repaired.values())).values["slots"])
     detected = _first_by_process(later, "detected")
+    if not detected:
+        back.reason = segment.reason or "no survivor noted when it noticed the death"
+        return back
     back.told = _told(detected)
     detected_ns = max(event.at_ns for event in detected.values())
     back.detect_ns = detected_ns - at_ns
