@@ -302,6 +302,34 @@ def test_a_job_that_breaks_without_a_kill_fails_the_case(
     assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
 
 
+def test_lives_before_the_prediction_last_for_20_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = replace(planned().case, experiment="goodput", world=2, settings={"mtbf": 6})
+    ran: list[Script] = []
+
+    def run(session: object, case: Case, script: Script) -> Segment:
+        """Take steps of half a second from the last checkpoint on, until the kill."""
+        begin = ran[-1].kills[0].step // 8 * 8 if ran else 0
+        ran.append(script)
+        end = script.kills[0].step if script.kills else script.steps
+        steps = range(begin, end)
+        done = [((n - begin + 1) / 2, "done", {"step": n}) for n in steps]
+        killed = [(len(steps) / 2, "kill", kill.__dict__) for kill in script.kills]
+        begun = (0.0, "restored", {"step": begin})
+        return segment(begun, *done, *killed, ended_s=100)
+
+    monkeypatch.setattr(driver, "run_script", run)
+    session = SessionOfOne(case, tmp_path)
+    lives = Cell(cast(ExperimentSession, session), case).lives_that_tell()
+    assert len(lives) == KILLS + 1
+    assert [each.killed_ns is None for each in lives] == [False] * KILLS + [True]
+    kills = [kill for script in ran for kill in script.kills]
+    assert [kill.step for kill in kills] == [38 + 40 * number for number in range(KILLS)]
+    assert [kill.slot for kill in kills] == [0, 1] * (KILLS // 2)
+    assert all(each.steps[-1].end_ns - each.steps[0].begin_ns >= 20 * S for each in lives[1:-1])
+
+
 class SessionOfOne:
     """What a cell needs of a session whose jobs are not started."""
 

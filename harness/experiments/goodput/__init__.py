@@ -17,10 +17,10 @@ LEAST_RATIO, LARGEST_RATIO = 0.85, 1.15
 def jobs_a_case(case: Case) -> int:
     """Return about how many restarts a case takes as much time as.
 
-    Each kill before the prediction takes two, because training goes on for as long. Those after it
-    are `mtbf` restarts apart on average.
+    Each kill before the prediction takes six, because ranks train for 20 s or more before it. Those
+    after it are `mtbf` restarts apart on average.
     """
-    return KILLS * (2 + int(case.settings["mtbf"]))
+    return KILLS * (6 + int(case.settings["mtbf"]))
 
 
 EXPERIMENT = Experiment(

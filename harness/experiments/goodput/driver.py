@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+import statistics
 import time
 import zlib
 from collections.abc import Sequence
@@ -14,7 +16,7 @@ from harness.experiments.goodput import INTERVALS, KILLS, prediction
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
-from harness.experiments.goodput.profile import Profile, TooLittle, profile
+from harness.experiments.goodput.profile import Profile, TooLittle, profile, undisturbed_s
 from harness.experiments.goodput.records import PredictionRecord
 from harness.experiments.recovery.driver import needs_one_node, run_script
 from harness.experiments.recovery.script import Kill, Script, script_path
@@ -22,8 +24,11 @@ from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
 _PROFILED_STEPS = 8  # from one checkpoint to the next, before the prediction
-_PROFILED_SAVES = 4  # of each life, of which the first and the last are not like the others
+_LEAST_SAVES = 4  # of each life, of which the first and the last are not like the others
 _STEPS_TO_KILL = 6  # after the last of these
+# Lives before the prediction last so long, because a shared machine is faster in one minute than in
+# the next, and the kills that judge the prediction take minutes.
+_LEAST_LIFE_S = 20.0
 _MOST_LIVES = 4 * KILLS
 
 
@@ -73,22 +78,27 @@ class Cell:
         self.judge(stored, costs)
 
     def lives_that_tell(self) -> list[Life]:
-        """Train from start to start, with a kill after some checkpoints."""
+        """Train from start to start, with a kill after some checkpoints, and come back from all."""
         self.remove_checkpoints()
-        kills = []
-        for number in range(KILLS):
-            step = (number + 1) * _PROFILED_SAVES * _PROFILED_STEPS + _STEPS_TO_KILL
-            kills.append(Kill(step, "before", number % self.case.world))
-        script = self.script(_PROFILED_STEPS, steps=kills[-1].step + _STEPS_TO_KILL)
         lives: list[Life] = []
-        while True:
-            launched_ns = time.monotonic_ns()
-            segment = run_script(self.session, self.case, replace(script, kills=tuple(kills)))
-            lives.append(life(segment, launched_ns, None))
-            if not segment.deaths or self.has_failed():
+        saves = _LEAST_SAVES
+        step = 0
+        for number in range(KILLS):
+            step += saves * _PROFILED_STEPS
+            kill = Kill(step + _STEPS_TO_KILL, "before", number % self.case.world)
+            lives.append(self.life_until(kill.step, (kill,)))
+            if lives[-1].killed_ns is None or self.has_failed():
                 return lives
-            for _, kill in segment.deaths:
-                kills.remove(kill)
+            saves = _saves_a_life(lives)
+        lives.append(self.life_until(step + _STEPS_TO_KILL, ()))
+        return lives
+
+    def life_until(self, step: int, kills: tuple[Kill, ...]) -> Life:
+        """Train from the newest checkpoint on, past a step or until a kill."""
+        script = self.script(_PROFILED_STEPS, steps=step + _STEPS_TO_KILL)
+        launched_ns = time.monotonic_ns()
+        segment = run_script(self.session, self.case, replace(script, kills=kills))
+        return life(segment, launched_ns, None)
 
     def predict(self, costs: Profile) -> PredictionRecord:
         """Return the prediction for kills that are drawn now."""
@@ -168,6 +178,15 @@ class Cell:
     def has_failed(self) -> bool:
         """Return whether a rank has raised an error, so that the case has failed."""
         return self.case not in self.session.cases
+
+
+def _saves_a_life(lives: Sequence[Life]) -> int:
+    """Return how many checkpoints a life needs to last long enough."""
+    steps_s = undisturbed_s(lives)
+    if not steps_s:
+        return _LEAST_SAVES
+    between_s = _PROFILED_STEPS * statistics.median(steps_s)
+    return max(_LEAST_SAVES, math.ceil(_LEAST_LIFE_S / between_s))
 
 
 def _last_ns(struck: Sequence[Struck]) -> int | None:
