@@ -169,6 +169,17 @@ def test_the_time_between_two_jobs_belongs_to_the_restart() -> None:
     assert record.restart_ns == 9 * S
 
 
+def test_slow_steps_of_the_machine_are_not_lost() -> None:
+    ends_s = [*range(1, 21), *range(25, 45)]  # the 21st step takes 5 s
+    done = [(float(at_s), "done", {"step": number}) for number, at_s in enumerate(ends_s)]
+    whole = life(
+        segment((0.0, "ready", {}), (0.0, "restored", {"step": 0}), *done, ended_s=44), 0, None
+    )
+    record = outcome([whole], [], 0, 44 * S, usual_step_s=1.0)
+    assert (record.steps, record.step_ns) == (40, round(44 / 40 * S))
+    assert record.lost == pytest.approx(0.0)
+
+
 # The prediction
 
 
@@ -219,11 +230,11 @@ def test_a_kill_while_the_job_comes_back_begins_that_again() -> None:
     assert found["whole"] == pytest.approx(1 - (3 * 8 + 4 * 8 + 5) / 100)
 
 
-def test_steps_that_vary_are_worth_their_median() -> None:
+def test_slow_steps_of_the_machine_are_not_predicted_as_lost() -> None:
     varying = replace(steady(), steps_s=((1.0, 1.0, 1.0, 1.0, 6.0),))
     found = model.predict(varying, 8, Kills((), 1000.0), np.random.default_rng(0))
     # On average a step takes 2 s, and 16 of 18 s are training.
-    assert found[0].median == pytest.approx(1 - 16 / 18 / 2, abs=0.01)
+    assert found[0].median == pytest.approx(1 - 16 / 18, abs=0.01)
 
 
 def test_lives_whose_steps_differ_widen_the_interval_of_a_prediction() -> None:

@@ -10,7 +10,7 @@ from harness.experiments.goodput.lives import Life
 from harness.experiments.goodput.profile import undisturbed_s
 from harness.experiments.goodput.records import GoodputRecord
 
-_ENOUGH = 20  # undisturbed steps, for a median
+_ENOUGH = 20  # undisturbed steps, for a mean
 
 
 def outcome(
@@ -26,7 +26,7 @@ def outcome(
     hardly any step of this job undisturbed.
     """
     undisturbed = undisturbed_s(lives)
-    step_s = statistics.median(undisturbed) if len(undisturbed) >= _ENOUGH else usual_step_s
+    step_s = statistics.fmean(undisturbed) if len(undisturbed) >= _ENOUGH else usual_step_s
     steps = lives[-1].steps_until(until_ns)
     parts = dict.fromkeys(("detect", "restart", "restore", "training"), 0)
     # What lies between the end of a job and the next start belongs to the restart.

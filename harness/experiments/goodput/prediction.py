@@ -36,7 +36,7 @@ def advised_steps(profile: Profile, mtbf_s: float) -> int:
     """Return the number of steps between two checkpoints that `ckptbench advise` would choose."""
     cost = _mean_cost(profile.saves)
     costs = Costs(cost.stall_s + max(0.0, cost.slowdown_s), cost.lag_s)
-    return max(1, round(policies.bounded_s(costs, mtbf_s) / float(np.mean(profile.all_steps_s))))
+    return max(1, round(policies.bounded_s(costs, mtbf_s) / profile.step_s))
 
 
 def drawn_kills(count: int, mtbf_s: float, rng: np.random.Generator) -> Kills:
@@ -68,9 +68,7 @@ def _losses(
     """Return the lost share by each of the `VARIANTS` in one draw."""
     lives = rng.integers(len(profile.steps_s), size=len(profile.steps_s))
     steps_s = np.concatenate([profile.steps_s[index] for index in lives])
-    # Steps are skewed. They take their mean, and an undisturbed one is their median.
     mean_s = float(np.mean(steps_s))
-    jitter = float(np.median(steps_s)) / mean_s
     first = _resampled(profile.first_saves, rng)
     cost = _resampled(profile.saves, rng)
     interval_s = interval_steps * mean_s
@@ -92,7 +90,7 @@ def _losses(
         kept({"lag_s": 0.0}),
         kept({"slowdown_s": 0.0}),
     ]
-    return [1.0 - jitter * share for share in shares]
+    return [1.0 - share for share in shares]
 
 
 def _resampled(saves: Sequence[SaveCost], rng: np.random.Generator) -> SaveCost:

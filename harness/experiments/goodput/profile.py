@@ -57,8 +57,8 @@ class Profile:
 
     @property
     def step_s(self) -> float:
-        """The median undisturbed step."""
-        return statistics.median(self.all_steps_s)
+        """The mean undisturbed step."""
+        return statistics.fmean(self.all_steps_s)
 
     @property
     def recovery_s(self) -> float:

@@ -62,8 +62,8 @@ class GoodputRecord(StageRecord):
     """The use of the time of a job whose ranks were killed.
 
     `steps` counts the distinct steps whose result was kept at the end, `steps_done` all steps,
-    `step_ns` is the median undisturbed step of this job, and `wall_ns` the time from the first
-    start to the end. `training_ns` is the time in which ranks took steps or saved, and
+    `step_ns` is the mean undisturbed step of this job, and `wall_ns` the time from the first start
+    to the end. `training_ns` is the time in which ranks took steps or saved, and
     `checkpoints_ns` the part of it that checkpoints took. The rest of the time is detection,
     restart and restore. `kills_ns` are the instants of the real kills, and `struck` says for each
     what it struck.
@@ -98,9 +98,9 @@ class GoodputRecord(StageRecord):
 
     @property
     def recompute_ns(self) -> int:
-        """The time of steps that were undone, and by which kept ones were longer than the median.
+        """The time of steps that were undone, and of those that kills cut short.
 
-        It is below 0 where no step was undone, and more than half of all were shorter.
+        It may be a little below 0 where there was none, because the mean step is that of all steps.
         """
         return self.training_ns - self.checkpoints_ns - self.steps * self.step_ns
 

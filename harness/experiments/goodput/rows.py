@@ -59,7 +59,7 @@ class GoodputRow(Row):
     kills: int | None = column("how many ranks were killed", heading="kills")
     mtbf_s: float | None = column("the mean seconds between two kills")
     wall_s: float | None = column("the seconds from the first start to the end")
-    step_s: float | None = column("the median seconds of an undisturbed step")
+    step_s: float | None = column("the mean seconds of an undisturbed step")
     steps_kept: int | None = column("the steps whose result was kept at the end")
     steps_done: int | None = column("all steps that were done")
     lost: float | None = column(
@@ -73,7 +73,7 @@ class GoodputRow(Row):
         text=_share("checkpoints"),
     )
     recompute: float | None = column(
-        "the share that went into steps that a kill undid, and into longer steps than the median",
+        "the share that went into steps that a kill undid or cut short",
         heading="recompute",
         text=_share("recompute"),
     )
