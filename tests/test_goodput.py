@@ -342,7 +342,7 @@ def test_lives_before_the_prediction_last_for_20_s(
 
 
 class SessionOfOne:
-    """What a cell needs of a session whose jobs are not started."""
+    """A session with one case, which starts no jobs and notes failures."""
 
     def __init__(self, case: Case, scratch: Path) -> None:
         self.cases = [case]

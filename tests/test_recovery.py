@@ -200,10 +200,7 @@ def test_one_rank_of_each_node_notes_how_far_its_clock_is_ahead(
     [
         ({"peers": {"class": "", "launch": ["-m", "x"]}}, "launcher starts the ranks of one node"),
         ({"from_memory": True}, "the checkpoint in memory is on one node"),
-        (
-            {"settings": {"way": "restart", "cache": "cold"}},
-            "cannot be dropped",
-        ),
+        ({"settings": {"way": "restart", "cache": "cold"}}, "cannot be dropped"),
         ({}, ""),
     ],
 )
@@ -257,6 +254,14 @@ def test_a_survivor_that_never_does_the_step_is_told() -> None:
     back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
     assert back.back_ns is None
     assert back.reason == "no progress for 120 s"
+
+
+def test_survivors_that_note_no_death_are_told() -> None:
+    unseen = [event for event in SHRUNK if event.name != "detected"]
+    segment = Segment(script(), unseen, 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.back_ns is None
+    assert back.reason == "no survivor noted when it noticed the death"
 
 
 def test_survivors_that_do_not_repair_are_told() -> None:

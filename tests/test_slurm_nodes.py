@@ -368,14 +368,6 @@ def test_kills_are_timed_over_nodes_whose_clocks_differ(
 
 def killed(method: str, way: str, mirror: str = "no") -> PlannedCase:
     """Return a case whose four ranks are killed."""
-    item = planned(
-        method,
-        world=4,
-        launcher="slurm",
-        experiment="recovery",
-        samples=1,
-        warmups=0,
-        covers="full",
-    )
+    item = planned(method, world=4, launcher="slurm", experiment="recovery", samples=1, warmups=0)
     settings = {"way": way, "mirror": mirror}
     return replace(item, case=replace(item.case, settings=settings))

@@ -225,9 +225,9 @@ def take_over(parts: Parts) -> Survivor:
 
 def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int, int]:
     """Return the number of the process of each slot on this node."""
-    everyone = MPI.COMM_WORLD.allgather((world.slot, node, os.getpid()))
-    held_here = [each for each in everyone if each[0] in world.slots and each[1] == node]
-    return {slot: number for slot, _, number in held_here}
+    everyone = MPI.COMM_WORLD.allgather((node, world.slot, os.getpid()))
+    here = {slot: number for other, slot, number in everyone if other == node}
+    return {slot: number for slot, number in here.items() if slot in world.slots}
 
 
 def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:
