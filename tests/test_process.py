@@ -168,8 +168,10 @@ def test_a_job_that_must_stop_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_no_job_knows_is_ended_with_the_last_job(run: Run) -> None:
+    # Popen returns once the daemon has its session. `setsid --fork` may return before.
+    program = "import subprocess; subprocess.Popen(['sleep', '61.75'], start_new_session=True)"
     with descendants.adopted() as others:
-        subprocess.run(["setsid", "--fork", "sleep", "61.75"], check=True)
+        subprocess.run([sys.executable, "-c", program], check=True)
         descendants.end_strays(others)
     command_lines = [seen.info["cmdline"] for seen in psutil.process_iter(["cmdline"])]
     assert ["sleep", "61.75"] not in command_lines
