@@ -102,6 +102,19 @@ def test_an_estimate_counts_the_jobs_of_each_case() -> None:
     assert restart > shrink + 4
 
 
+def test_an_estimate_counts_kills_instants_and_disks() -> None:
+    def estimated_s(kills: int, instants: int, file_systems: str) -> float:
+        settings = {"kills": kills, "instants": instants, "file_systems": file_systems}
+        return judge.estimated_s([replaced(planned(), experiment="faults", settings=settings)])
+
+    base_s = estimated_s(0, 0, "none")
+    assert estimated_s(8, 0, "none") > base_s + 4
+    assert estimated_s(0, 60, "none") > base_s + 3
+    assert estimated_s(0, 0, "all") > estimated_s(0, 0, "ext4") > base_s
+    # No method has so many instants.
+    assert estimated_s(0, 1_000_000, "none") == estimated_s(0, 1_000, "none")
+
+
 def replaced(item: PlannedCase, **changes: object) -> PlannedCase:
     return replace(item, case=replace(item.case, **changes))
 
