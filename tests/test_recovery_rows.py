@@ -32,7 +32,7 @@ def case(way: str, **settings: str) -> Case:
 
 
 def measured(
-    of: Case, same_as: str = "neither", loss: Sequence[float] = FALLS, epoch_steps: int = 3
+    of: Case, same_as: str = "fewer ranks", loss: Sequence[float] = FALLS, epoch_steps: int = 3
 ) -> list[Record]:
     """Return the records of a case of one kill."""
     kill, steady, recovered, *_ = killed_rank()
@@ -82,12 +82,17 @@ def test_equal_bits_are_marked_where_the_control_has_such_bits_too() -> None:
     assert row.marks == [
         "the control that drops batches has the bits of 'all ranks', so equal bits prove nothing"
     ]
-    assert of_control.marks == []
+    assert of_control.marks == [
+        "1 of 1 kills left the bits of 'all ranks', and 'shrink, drop the lost batches' must leave "
+        "those of 'neither'"
+    ]
 
 
 def test_equal_bits_stand_where_the_control_differs() -> None:
     shrink, control = case("shrink"), case("shrink-drop")
-    row, _ = derived((shrink, measured(shrink, "fewer ranks")), (control, measured(control)))
+    row, _ = derived(
+        (shrink, measured(shrink, "fewer ranks")), (control, measured(control, "neither"))
+    )
     assert (row.marks, row.remarks) == ([], [])
 
 
@@ -99,7 +104,37 @@ def test_equal_bits_without_a_control_have_a_remark() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("way", "mirror", "bits", "right"),
+    [
+        ("restart", "no", "all ranks", True),
+        ("restart", "no", "neither", False),
+        ("torchrun", "no", "neither", False),
+        ("rollback-file", "no", "all ranks", True),
+        ("rollback-file", "no", "neither", False),
+        ("rollback-memory", "no", "neither", True),
+        ("peer-spare", "no", "all ranks", True),
+        ("peer-spare", "no", "fewer ranks", False),
+        ("peer-spare", "yes", "neither", False),
+        ("shrink", "no", "neither", False),
+        ("chainermn", "no", "all ranks", False),
+        ("shrink-drop", "no", "neither", True),
+        ("torchft", "no", "fewer ranks", True),
+        ("shrink", "no", "unknown", False),
+    ],
+)
+def test_a_row_with_other_bits_than_its_way_promises_is_marked(
+    way: str, mirror: str, bits: str, right: bool
+) -> None:
+    struck, control = case(way, mirror=mirror), case("shrink-drop")
+    row, *_ = derived((struck, measured(struck, bits)), (control, measured(control, "neither")))
+    assert row.verdict == ("back" if right else "wrong bits")
+    assert [f"1 of 1 kills left the bits of '{bits}'" in mark for mark in row.marks] == (
+        [] if right else [True]
+    )
+
+
 def test_a_row_says_that_its_files_were_cold() -> None:
     restart = case("restart", cache="cold")
-    (row,) = derived((restart, measured(restart)))
+    (row,) = derived((restart, measured(restart, "all ranks")))
     assert row.way_in_words == "restart from buffered, cold files"

@@ -68,6 +68,10 @@ def test_a_restart_from_a_method_that_loses_a_leaf_has_nobodys_bits(measure: Mea
     run = measure([killed("restart", item=faulty("one-leaf-missing"))])
     (row,) = ways_of(run).values()
     assert (row.came_back, row.same_as) == (KILLS, "neither")
+    assert row.marks == [
+        f"{KILLS} of {KILLS} kills left the bits of 'neither', and 'restart from double' must "
+        "leave those of 'all ranks'"
+    ]
 
 
 def test_a_method_that_raises_fails_the_row(measure: Measure) -> None:

@@ -6,6 +6,9 @@ from typing import Literal
 from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
+Bits = Literal["all ranks", "fewer ranks", "neither"]
+"""An undisturbed run: on as many ranks, or one from which the same ranks take leave."""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -32,6 +35,21 @@ class Way:
     def goes_on(self) -> bool:
         """Return whether the survivors go on before the newcomer has joined them."""
         return self.newcomer == "started"
+
+    def promised_bits(self, mirror: bool) -> tuple[Bits, ...]:
+        """Return the undisturbed runs of which one must have the same bits, the likeliest first.
+
+        Files and a mirror have what the dead rank alone had. Without them it is lost, and what
+        comes of that depends on the model. Of the ways that go on before the newcomer has joined,
+        the instant of joining decides.
+        """
+        if self.drops:
+            return ("neither",)
+        if self.goes_on:
+            return ("fewer ranks", "all ranks", "neither")
+        if self.state_from == "files" or (self.newcomer and mirror):
+            return ("all ranks",)
+        return ("neither", "all ranks") if self.newcomer else ("fewer ranks",)
 
 
 WAYS = {

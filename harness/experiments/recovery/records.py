@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.experiments.recovery import Bits
 from harness.wire.records import Record, StageRecord
 
-SameAs = Literal["all ranks", "fewer ranks", "neither", "unknown"]
+SameAs = Bits | Literal["unknown"]
 
 
 @dataclass(frozen=True)

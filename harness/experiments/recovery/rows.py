@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -145,6 +145,7 @@ class RecoveryRow(Row):
     needs: str = column("what this way needs", default="")
     told: str = column("the framework's own words to the survivors of the first kill", default="")
     not_back: str = column("why training did not come back; empty where it did", default="")
+    wrong_bits: int = field(default=0, repr=False)  # kills without the bits that the way promises
     each_kill: list[dict[str, Any]] = column_of_list(
         "every kill: whom it struck, when, and the way back. Only JSON has it", in_csv=False
     )
@@ -154,7 +155,9 @@ class RecoveryRow(Row):
         """The row in one word."""
         if self.status != "ok":
             return self.status
-        return "back" if self.came_back == self.kills else "not back"
+        if self.came_back != self.kills:
+            return "not back"
+        return "wrong bits" if self.wrong_bits else "back"
 
     def title(self, several_frameworks: bool) -> str:
         """Return the way, and the method where it loads a checkpoint."""
@@ -215,11 +218,26 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     row.ranks_after = [kill.ranks_after for kill in came_back]
     row.same_as = _common([kill.same_as for kill in came_back])
     row.each_kill = [_described(kill) for kill in kills]
+    _check_bits(row, came_back)
     row.told = printable(next((kill.told for kill in kills if kill.told), ""))
     row.not_back = printable(next((kill.reason for kill in kills if kill.reason), ""))
     if came_back:
         row.steps_recomputed = int(np.median([kill.steps_recomputed for kill in came_back]))
         row.own_state_lost = any(kill.own_state_lost for kill in came_back)
+
+
+def _check_bits(row: RecoveryRow, came_back: Sequence[KillRecord]) -> None:
+    """Mark a row where a kill left other bits than the way promises."""
+    promised = WAYS[row.way].promised_bits(row.mirror)
+    wrong = [kill.same_as for kill in came_back if kill.same_as not in promised]
+    if not wrong:
+        return
+    row.wrong_bits = len(wrong)
+    found = text.listed([f"'{bits}'" for bits in dict.fromkeys(wrong)])
+    row.marks.append(
+        f"{len(wrong)} of {len(came_back)} kills left the bits of {found}, and "
+        f"'{row.way_in_words}' must leave those of '{promised[0]}'"
+    )
 
 
 def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:

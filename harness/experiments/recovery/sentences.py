@@ -26,16 +26,19 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
     failed = [row for row in rows if row.status == "ok" and row.came_back != row.kills]
     for row in failed:
         said.append(f"'{row.way_in_words}' did not come back after every kill: {row.not_back}.")
+    for row in rows:
+        if row.wrong_bits:
+            said.append(f"After {row.wrong_bits} kills, '{row.way_in_words}' had wrong bits.")
     return " ".join(said)
 
 
 def claims(runs: Runs) -> Claims:
-    """Return after how many kills training came back."""
+    """Return after how many kills training came back with the bits that it must have."""
     rows = certain_rows(runs, RecoveryRow)
     measured = [row for row in rows if row.status == "ok" and row.kills]
     if not measured:
         return Claims()
-    came_back = sum(row.came_back or 0 for row in measured)
+    came_back = sum((row.came_back or 0) - row.wrong_bits for row in measured)
     kills = sum(row.kills or 0 for row in measured)
     return Claims(trust=[f"training came back after {came_back} of {kills} kills of a rank"])
 
