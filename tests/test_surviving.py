@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from surviving_rank import BEGAN, ITEMS
@@ -29,7 +31,13 @@ needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside 
 def started(
     ranks: int, members: int, *deaths: str, steps: int = STEPS, newcomers: str = "spares"
 ) -> subprocess.Popen[str]:
-    """Start a job of ranks under mpirun."""
+    """Start a job of ranks that add up numbers."""
+    arguments = [str(members), str(steps), newcomers, *deaths]
+    return job_of_ranks(ranks, "-m", "tests.surviving_rank", *arguments)
+
+
+def job_of_ranks(ranks: int, *arguments: str) -> subprocess.Popen[str]:
+    """Start a program of Python on ranks under mpirun."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -37,10 +45,8 @@ def started(
     }
     start = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), "--bind-to", "none"]
     mapping = ["--map-by", f"ppr:{ranks}:node:oversubscribe"]
-    arguments = [str(members), str(steps), newcomers, *deaths]
-    rank = [sys.executable, "-m", "tests.surviving_rank", *arguments]
     return subprocess.Popen(
-        [*start, *mapping, *rank],
+        [*start, *mapping, sys.executable, *arguments],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -107,6 +113,28 @@ def test_the_survivors_behind_need_the_state_of_one_ahead() -> None:
 def test_spares_alone_have_no_state() -> None:
     with pytest.raises(NoMembersLeft, match="no survivor has the state"):
         _assigned([(-1, -1)], (0, 1), fills_slots=True)
+
+
+@needs_mpirun
+@pytest.mark.parametrize("what", ["trains", "waits", None])
+def test_the_example_ends_with_the_same_weights_whoever_is_killed(what: str | None) -> None:
+    steps_and_slots = [[step, slot] for step in range(100) for slot in range(3)]
+    generators = map(np.random.default_rng, steps_and_slots)
+    total = sum(int(rng.integers(10, size=1000).sum()) for rng in generators)
+    with job_of_ranks(4, "docs/examples/train_with_spares.py") as job:
+        assert job.stdout is not None
+        begun = [job.stdout.readline().split() for _ in range(4)]
+        pids = [int(pid) for _, pid, does in begun if does == what]
+        for pid in pids[:1]:
+            os.kill(pid, signal.SIGKILL)
+        try:
+            output, _ = job.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            end(job)
+            raise
+    assert sorted(output.splitlines()) == [
+        f"slot {slot}: 100 steps, the weights add up to {-total}" for slot in range(3)
+    ]
 
 
 @needs_mpirun
