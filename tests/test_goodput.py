@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.prediction import Kills
-from harness.experiments.goodput.profile import Profile, SaveCost, TooLittle, WayBack, profile
+from harness.experiments.goodput.profile import KillCost, Profile, SaveCost, TooLittle, profile
 from harness.experiments.goodput.records import VARIANTS
 from harness.experiments.goodput.rows import GoodputRow
 from harness.experiments.recovery.events import Event
@@ -116,7 +117,7 @@ def saving_life() -> Life:
 def test_a_profile_has_the_costs_of_steps_checkpoints_and_ways_back() -> None:
     found = profile([saving_life(), first_life(), second_life()])
     assert found.start_s == 4.0
-    assert WayBack(0.5, 4.0, 1.0) in found.ways_back
+    assert KillCost(0.5, 4.0, 1.0) in found.ways_back
     assert found.step_s == 1.0
     assert len(found.steps_s) == 3
 
@@ -138,7 +139,9 @@ def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:
 
 def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
     lives = [first_life(), second_life()]
-    record = outcome(lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0)
+    record = outcome(
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0
+    )
     # Step 8 is done at second 30.
     assert (record.steps, record.steps_done) == (8, 17)
     parts_ns = record.checkpoints_ns + record.recompute_ns
@@ -154,7 +157,7 @@ def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
 def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
     early = life(segment(ended_s=24), 21 * S, 23 * S)
     late = life(segment((30, "ready", {}), (31, "restored", {"step": 4}), ended_s=40), 24 * S, None)
-    record = outcome([first_life(), early, late], [], 0, 40 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [first_life(), early, late], [], 0, 40 * S, usual_step_s=1.0)
     assert record.restart_ns == (5 + 2 + 6) * S
     assert record.steps == 4
 
@@ -162,7 +165,9 @@ def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
 def test_the_time_between_two_jobs_belongs_to_the_restart() -> None:
     late = replace(second_life(), launched_ns=second_life().launched_ns + S // 4)
     lives = [first_life(), late]
-    record = outcome(lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0)
+    record = outcome(
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0
+    )
     parts_ns = record.checkpoints_ns + record.recompute_ns
     parts_ns += record.detect_ns + record.restart_ns + record.restore_ns
     assert parts_ns + record.steps * record.step_ns == record.wall_ns
@@ -175,7 +180,7 @@ def test_slow_steps_of_the_machine_are_not_lost() -> None:
     whole = life(
         segment((0.0, "ready", {}), (0.0, "restored", {"step": 0}), *done, ended_s=44), 0, None
     )
-    record = outcome([whole], [], 0, 44 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [whole], [], 0, 44 * S, usual_step_s=1.0)
     assert (record.steps, record.step_ns) == (40, round(44 / 40 * S))
     assert record.lost == pytest.approx(0.0)
 
@@ -187,7 +192,7 @@ def steady(step_s: float = 1.0, lag_s: float = 0.0, slowdown_s: float = 0.0) -> 
     """A case in which everything takes the same time, always."""
     return Profile(
         start_s=5.0,
-        ways_back=(WayBack(1.0, 7.0, 2.0),),
+        ways_back=(KillCost(1.0, 7.0, 2.0),),
         steps_s=((step_s,) * 5,),
         first_saves=(SaveCost(2.0, lag_s, slowdown_s),),
         saves=(SaveCost(2.0, lag_s, slowdown_s),),
@@ -274,7 +279,7 @@ def test_the_advised_interval_is_at_least_a_step() -> None:
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     yield process
     process.kill()
     process.wait()
@@ -294,6 +299,24 @@ def test_a_killer_takes_the_launcher_where_there_is_no_rank(
     assert struck.at_ns >= begin_ns + S // 10
 
 
+def test_a_killer_strikes_no_orphan_and_nobody_twice(
+    child: subprocess.Popen[bytes],
+) -> None:
+    orphan = subprocess.Popen(["sleep", "60"])  # leads no session, as an adopted one
+    ended = subprocess.Popen(["true"], start_new_session=True)
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        with Killer([time.monotonic_ns()] * 20, seed=1) as killer:
+            child.wait(timeout=20)
+            time.sleep(0.2)
+        assert len(killer.struck) == 1
+        assert orphan.poll() is None
+    finally:
+        orphan.kill()
+        orphan.wait()
+        ended.wait()
+
+
 def test_a_killer_that_is_told_to_stop_kills_nobody(child: subprocess.Popen[bytes]) -> None:
     with Killer([time.monotonic_ns() + 3600 * S], seed=1) as killer:
         pass
@@ -311,6 +334,32 @@ def test_a_job_that_breaks_without_a_kill_fails_the_case(
     monkeypatch.setattr(driver, "run_script", lambda *_: broken)
     Cell(cast(ExperimentSession, session), case).judge(prediction(), steady())
     assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+
+
+def test_a_job_that_breaks_before_the_prediction_fails_the_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = replace(planned().case, experiment="goodput", world=2, settings={"mtbf": 6})
+    session = SessionOfOne(case, tmp_path)
+    broken = replace(segment(ended_s=time.monotonic() + 1), reason="killed by SIGBUS")
+    monkeypatch.setattr(driver, "run_script", lambda *_: broken)
+    Cell(cast(ExperimentSession, session), case).measure()
+    assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+
+
+def test_a_second_kill_while_the_launcher_ends_the_job_prolongs_nothing() -> None:
+    struck = [Struck(3 * S, "a rank"), Struck(4 * S, "a rank")]
+    assert driver._first_ns(struck) == 3 * S
+    assert driver._first_ns([]) is None
+
+
+def test_what_comes_after_the_end_of_the_time_is_no_cost_of_checkpoints() -> None:
+    done = [(float(n + 2), "done", {"step": n}) for n in range(20)]
+    stall = [(21.0, "saving", {"step": 20}), (27.0, "saved", {"step": 20})]
+    begun = [(1.0, "ready", {}), (1.0, "restored", {"step": 0})]
+    whole = life(segment(*begun, *done, *stall, ended_s=27), 0, None)
+    record = outcome("case", 0, [whole], [], 0, 23 * S, usual_step_s=1.0)
+    assert (record.checkpoints_ns, record.recompute_ns) == (2 * S, 0)
 
 
 def test_lives_before_the_prediction_last_for_20_s(
@@ -349,6 +398,9 @@ class SessionOfOne:
         self.scratch = scratch
         self.slot = 0
         self.failures: list[str] = []
+
+    def announce(self, words: str) -> None:
+        """Say nothing."""
 
     def fail(self, case: Case, phase: str, reason: str) -> None:
         """Note why a case failed, and take it away."""

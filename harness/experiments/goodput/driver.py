@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import statistics
 import time
 import zlib
@@ -18,8 +17,8 @@ from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.profile import Profile, TooLittle, profile, undisturbed_s
 from harness.experiments.goodput.records import PredictionRecord
-from harness.experiments.recovery.driver import needs_one_node, run_script
-from harness.experiments.recovery.script import Kill, Script, script_path
+from harness.experiments.recovery.driver import needs_one_node, remove_checkpoints, run_script
+from harness.experiments.recovery.script import Kill, Script
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
@@ -79,7 +78,7 @@ class Cell:
 
     def lives_that_tell(self) -> list[Life]:
         """Train from start to start, with a kill after some checkpoints, and come back from all."""
-        self.remove_checkpoints()
+        remove_checkpoints(self.session, self.case)
         lives: list[Life] = []
         saves = _LEAST_SAVES
         step = 0
@@ -98,6 +97,8 @@ class Cell:
         script = self.script(_PROFILED_STEPS, steps=step + _STEPS_TO_KILL)
         launched_ns = time.monotonic_ns()
         segment = run_script(self.session, self.case, replace(script, kills=kills))
+        if segment.reason and not segment.deaths and not self.has_failed():
+            self.fail_unkilled(segment.reason)
         return life(segment, launched_ns, None)
 
     def predict(self, costs: Profile) -> PredictionRecord:
@@ -133,7 +134,7 @@ class Cell:
 
     def judge(self, predicted: PredictionRecord, costs: Profile) -> None:
         """Train while ranks are killed at the instants of the prediction, and store the result."""
-        self.remove_checkpoints()
+        remove_checkpoints(self.session, self.case)
         begin_ns = time.monotonic_ns()
         until_ns = begin_ns + predicted.length_ns
         script = replace(self.script(predicted.interval_steps, steps=0), until_ns=until_ns)
@@ -146,18 +147,26 @@ class Cell:
                 if self.has_failed():
                     return
                 struck = killer.struck[struck_before:]
-                lives.append(life(segment, launched_ns, _last_ns(struck)))
+                lives.append(life(segment, launched_ns, _first_ns(struck)))
                 if not segment.reason:
                     break
                 if not struck:
-                    broken = f"the job broke, and nobody had killed a rank: {segment.reason}"
-                    self.session.fail(self.case, "train", broken)
+                    self.fail_unkilled(segment.reason)
                     return
         if segment.reason:
             self.session.fail(self.case, "train", f"the job never came back: {segment.reason}")
             return
-        record = outcome(lives, killer.struck, begin_ns, until_ns, costs.step_s)
-        self.session.add(replace(record, case=self.case.id, process=self.session.slot))
+        self.session.add(
+            outcome(
+                self.case.id,
+                self.session.slot,
+                lives,
+                killer.struck,
+                begin_ns,
+                until_ns,
+                costs.step_s,
+            )
+        )
 
     def script(self, save_every: int, steps: int) -> Script:
         """Return the script of a job that starts again after each kill."""
@@ -170,10 +179,10 @@ class Cell:
             save_every=save_every,
         )
 
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of an earlier job, because this one begins anew."""
-        folder = script_path(self.session.scratch, self.case).parent / "checkpoints"
-        shutil.rmtree(folder, ignore_errors=True)
+    def fail_unkilled(self, reason: str) -> None:
+        """Fail the case, because its job broke by itself."""
+        broken = f"the job broke, and nobody had killed a rank: {reason}"
+        self.session.fail(self.case, "train", broken)
 
     def has_failed(self) -> bool:
         """Return whether a rank has raised an error, so that the case has failed."""
@@ -189,9 +198,12 @@ def _saves_a_life(lives: Sequence[Life]) -> int:
     return max(_LEAST_SAVES, math.ceil(_LEAST_LIFE_S / between_s))
 
 
-def _last_ns(struck: Sequence[Struck]) -> int | None:
-    """Return the instant of the last kill of a life; None where it was not killed."""
-    return struck[-1].at_ns if struck else None
+def _first_ns(struck: Sequence[Struck]) -> int | None:
+    """Return the instant of the kill that ended a life; None where it was not killed.
+
+    Another one may have come while the launcher was ending the job.
+    """
+    return struck[0].at_ns if struck else None
 
 
 def _ns(seconds: Sequence[float]) -> tuple[int, ...]:

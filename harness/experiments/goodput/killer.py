@@ -30,12 +30,13 @@ class Killer:
     """A thread that kills one process of the job at each instant.
 
     It takes a rank at random. While the launcher has not started any yet, it takes the launcher.
-    Between two jobs, it waits for the next one.
+    Between two jobs, it waits for the next one, and so it does where a process ends just then.
     """
 
     at_ns: Sequence[int]
     seed: int
     struck: list[Struck] = field(default_factory=list)
+    _victims: set[psutil.Process] = field(default_factory=set)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Killer:
@@ -58,15 +59,19 @@ class Killer:
         """Kill a process of the job. Return whether there was one."""
         processes = psutil.Process().children(recursive=True)
         ranks = [process for process in processes if _is_rank(process)]
-        launchers = [process for process in processes if process.ppid() == os.getpid()]
+        launchers = [process for process in processes if _is_launcher(process)]
         victims = sorted(ranks or launchers, key=lambda process: process.pid)
         if not victims:
             return False
         victim = draw.choice(victims)
+        # A process takes a moment to die.
+        if victim in self._victims:
+            return False
         try:
             victim.send_signal(signal.SIGKILL)
         except psutil.NoSuchProcess:
             return False
+        self._victims.add(victim)
         self.struck.append(Struck(time.monotonic_ns(), "a rank" if ranks else "the launcher"))
         return True
 
@@ -76,6 +81,21 @@ def _is_rank(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.Error):
         parent = process.parent()
         is_fork = parent is not None and parent.cmdline()[1:3] == _WORKER
-        is_alive = process.status() != psutil.STATUS_ZOMBIE
-        return process.cmdline()[1:3] == _WORKER and not is_fork and is_alive
+        return process.cmdline()[1:3] == _WORKER and not is_fork and _is_alive(process)
     return False
+
+
+def _is_launcher(process: psutil.Process) -> bool:
+    """Return whether a process is the first one of a job, and not an orphan that came from one.
+
+    The first process leads a session, and nothing adopts it.
+    """
+    with contextlib.suppress(psutil.Error, ProcessLookupError):
+        leads = os.getsid(process.pid) == process.pid
+        return leads and process.ppid() == os.getpid() and _is_alive(process)
+    return False
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Return False for a process that has ended and that nobody has asked about yet."""
+    return bool(process.status() != psutil.STATUS_ZOMBIE)

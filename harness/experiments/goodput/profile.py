@@ -10,7 +10,7 @@ from harness.experiments.goodput.lives import Life, Save
 
 
 @dataclass(frozen=True)
-class WayBack:
+class KillCost:
     """The seconds that one kill cost until the state was restored."""
 
     detect_s: float
@@ -45,7 +45,7 @@ class Profile:
     """
 
     start_s: float
-    ways_back: tuple[WayBack, ...]
+    ways_back: tuple[KillCost, ...]
     steps_s: tuple[tuple[float, ...], ...]
     first_saves: tuple[SaveCost, ...]
     saves: tuple[SaveCost, ...]  # those between the first and the last one of a life
@@ -79,7 +79,7 @@ def profile(lives: Sequence[Life]) -> Profile:
     steps_s = [tuple(undisturbed_s([each])) for each in lives]
     undisturbed = [seconds for life_s in steps_s for seconds in life_s]
     if not undisturbed:
-        raise TooLittle("no step was undisturbed, because a checkpoint takes longer than 8 steps")
+        raise TooLittle("no step was undisturbed, because checkpoints follow one another")
     mean_s = statistics.mean(undisturbed)
     costs = [[_cost(save, each, mean_s) for save in each.saves[:-1]] for each in lives]
     first_saves = [of_life[0] for of_life in costs if of_life]
@@ -105,11 +105,11 @@ def undisturbed_s(lives: Sequence[Life]) -> list[float]:
     return [step.seconds for each in lives for step in each.steps if not step.disturbed]
 
 
-def way_back(before: Life, after: Life) -> WayBack | None:
+def way_back(before: Life, after: Life) -> KillCost | None:
     """Return what the kill of a life cost; None where the next one did not come back."""
     if before.killed_ns is None or after.ready_ns is None or after.restored_ns is None:
         return None
-    return WayBack(
+    return KillCost(
         (before.ended_ns - before.killed_ns) / 1e9,
         (after.ready_ns - before.ended_ns) / 1e9,
         (after.restored_ns - after.ready_ns) / 1e9,

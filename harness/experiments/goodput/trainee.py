@@ -6,18 +6,13 @@ This module imports mpi4py, so the worker imports it only when its ranks are the
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from mpi4py import MPI
 
-from harness.experiments.recovery.checkpoints import Checkpoints
-from harness.experiments.recovery.events import EventLog
-from harness.experiments.recovery.member import Member, Parts, PlainWorld
-from harness.experiments.recovery.ranks import method_of, open_method
+from harness.experiments.recovery.member import Member, PlainWorld
+from harness.experiments.recovery.ranks import go_on_from_files, parts_of
 from harness.experiments.recovery.script import read_script, script_path
-from harness.experiments.recovery.training import Training
 from harness.worker.bench import Bench, Entries
-from workloads import Workload
 
 
 class Trainee(Member):
@@ -38,7 +33,7 @@ class Trainee(Member):
         """Return whether the last step is done. All ranks have the answer of the first one."""
         until_ns = self.script.until_ns
         if not until_ns:
-            return self.step >= self.script.steps
+            return super().is_done()
         return bool(self.world.team.bcast(time.monotonic_ns() >= until_ns))
 
 
@@ -47,27 +42,14 @@ def run(bench: Bench, entries: Entries) -> None:
     index, task = entries[0]
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
-    log = EventLog(Path(script.events), MPI.COMM_WORLD.rank)
-    assert isinstance(bench.workload, Workload)
-    training = Training(bench.framework, bench.state, bench.workload, script)
-    bench.output.enter("compile")
-    training.warm_up()
-    checkpoints = Checkpoints(Path(script.checkpoints), method_of(bench, task.case))
-    checkpoints.on_complete = lambda step: log.write("complete", step=step)
-    world = PlainWorld(MPI.COMM_WORLD)
-    parts = Parts(training, checkpoints, log, None)
-    open_method(bench, parts, world.slot == 0, world.team.Barrier)
-    trainee = Trainee(world, parts)
-    log.write("ready")
-    newest = trainee.world.team.bcast(max(checkpoints.steps(), default=0))
-    if newest:
-        trainee.load_files(newest)
-    log.write("restored", step=newest)
-    trainee.begin()
+    parts = parts_of(bench, task.case, script)
+    parts.checkpoints.on_complete = lambda step: parts.log.write("complete", step=step)
+    trainee = Trainee(PlainWorld(MPI.COMM_WORLD), parts)
+    go_on_from_files(bench, trainee)
     while not trainee.is_done():
         bench.output.enter("train")
         trainee.take_step()
     bench.output.enter("finish")
-    checkpoints.wait()
+    parts.checkpoints.wait()
     bench.output.finish()
     bench.world.leave()
