@@ -222,7 +222,7 @@ class SurvivingWorld:
         """Make a world of the survivors and the spares, and agree on the step to redo.
 
         `step` is the number of steps that this process has done; a spare passes -1. More failures
-        in the meantime begin the repair again. `before_agreement` is called once on the way, for
+        in the meantime begin the repair again. `before_agreement` is called in each attempt, for
         tests that fail there. Raises NoMembersLeft if only spares survive.
         """
         while True:

@@ -98,13 +98,6 @@ class QuorumMember(Member):
             self.whole_since = None
             self._missing_since_s = time.monotonic()
 
-    def copy_own(self) -> int:
-        """Note what this rank alone has after the forward passes; return the nanoseconds taken."""
-        begin_ns = time.monotonic_ns()
-        self.mirrored_after = self.mirrored
-        self.own_after = self.training.own_leaves()
-        return time.monotonic_ns() - begin_ns
-
     def give_up(self, error: RankLost) -> None:
         """Go back to where the step began, because this rank does not take it."""
         self.log.write("detected", told=str(error))
@@ -132,7 +125,7 @@ class QuorumMember(Member):
 
         After a kill, they go on until a new rank has joined them, within a limit.
         """
-        if self.step < self.script.steps:
+        if not super().is_done():
             return False
         if self.script.planned:
             return True
@@ -169,8 +162,9 @@ def train(bench: Bench, parts: Parts, is_new: bool) -> None:
 
 def gather(bench: Bench, member: QuorumMember) -> None:
     """Return when the quorum has all ranks, because a few must not begin without the others."""
+    # Only once, because a phase that begins anew is progress, and these ranks make none.
+    bench.output.enter("wait")
     while len(member.world.slots) < member.script.members:
-        bench.output.enter("wait")
         # A rank that joins just now may break up the group of the others.
         with contextlib.suppress(RankLost):
             member.agree()
