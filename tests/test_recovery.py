@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from conftest import planned
 
 from harness.experiments.recovery import WAYS, clocks, driver, plans, timeline
+from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import Event, EventLog, read_events
 from harness.experiments.recovery.script import (
     MICRO_BATCHES,
@@ -87,6 +90,48 @@ def test_a_script_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 # The events
+
+
+def test_a_process_is_started_before_its_first_event(tmp_path: Path) -> None:
+    before_ns = time.monotonic_ns()
+    EventLog(tmp_path, 0).write("step")
+    started, step = read_events(tmp_path)
+    age_ns = psutil.Process().create_time() * 1e9
+    assert started.name == "started"
+    assert started.at_ns < before_ns <= step.at_ns
+    since_start_ns = time.time() * 1e9 - age_ns
+    assert time.monotonic_ns() - started.at_ns == pytest.approx(since_start_ns, abs=2e9)
+
+
+class Failing:
+    """A save that fails in the background."""
+
+    def staged(self) -> None:
+        """Return at once."""
+
+    def finished(self) -> None:
+        """Raise the error of a full disk."""
+        raise OSError(28, "No space left on device")
+
+
+def test_an_error_of_a_save_in_the_background_is_raised(tmp_path: Path) -> None:
+    method: Any = SimpleNamespace(save=lambda state, path: Failing())
+    checkpoints = Checkpoints(tmp_path, method)
+    checkpoints.save_shared(4, None, lambda path: False)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.wait()
+    assert checkpoints.steps() == []
+
+
+def test_a_checkpoint_in_whose_save_the_rank_is_killed_is_never_complete(tmp_path: Path) -> None:
+    """However fast the save is, and however late the kill."""
+    done = SimpleNamespace(staged=lambda: None, finished=lambda: None)
+    method: Any = SimpleNamespace(save=lambda state, path: done)
+    checkpoints = Checkpoints(tmp_path, method)
+    for step, is_doomed in ((4, False), (8, True)):
+        checkpoints.save_shared(step, None, lambda path, is_doomed=is_doomed: is_doomed)
+    checkpoints.wait()
+    assert checkpoints.steps() == [4]
 
 
 def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
@@ -212,6 +257,17 @@ def test_a_way_that_needs_one_node_is_refused_on_two(changes: dict[str, Any], re
     assert driver._too_far_apart(replace(case, **{**changes, "nodes": 0})) == ""
 
 
+@pytest.mark.parametrize(
+    ("way", "is_refused"),
+    [("peer-spare", False), ("peer-spawn", False), ("shrink", True), ("torchft", True)],
+)
+def test_a_mirror_that_nobody_could_use_is_refused(way: str, is_refused: bool) -> None:
+    case = replace(planned(world=4).case, settings={"way": way, "mirror": "yes"})
+    reason = "a mirror is for a spare or a spawned process that takes a slot, and here is none"
+    assert driver._useless_mirror(case) == (reason if is_refused else "")
+    assert driver._useless_mirror(replace(case, settings={"way": way})) == ""
+
+
 def test_events_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
     EventLog(tmp_path, 0).write("step", step=4)
     noted = read_events(tmp_path)
@@ -253,7 +309,7 @@ def test_a_survivor_that_never_does_the_step_is_told() -> None:
     segment = Segment(script(), SHRUNK[:-1], 500 * MS, "no progress for 120 s")
     back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
     assert back.back_ns is None
-    assert back.reason == "no progress for 120 s"
+    assert back.reason == "not every rank did the killed step (no progress for 120 s)"
 
 
 def test_survivors_that_note_no_death_are_told() -> None:
@@ -310,7 +366,16 @@ def test_a_rank_that_does_not_come_back_from_a_restart_is_told() -> None:
     first = Segment(script("restart"), events(STRUCK), 400 * MS, "")
     second = Segment(script("restart"), restart_events(0, 1), 2000 * MS, "exit status 1")
     back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
-    assert (back.back_ns, back.reason) == (None, "exit status 1")
+    assert back.back_ns is None
+    assert back.reason == "not every rank had its state back (exit status 1)"
+
+
+def test_what_the_driver_does_before_a_restart_is_no_part_of_it() -> None:
+    first = Segment(script("restart"), events(STRUCK), 400 * MS, "", prepared_ns=250 * MS)
+    second = Segment(script("restart"), restart_events(0, 1, 2), 2000 * MS, "")
+    back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
+    assert (back.detect_ns, back.restart_ns) == (300 * MS, 352 * MS)
+    assert (back.recompute_ns, back.back_ns) == (300 * MS, 1052 * MS)
 
 
 def test_a_job_whose_launcher_starts_it_again_has_a_segment_for_each_start() -> None:
@@ -485,8 +550,36 @@ def test_the_bits_are_those_of_one_undisturbed_run(after: dict[int, str], expect
     assert timeline.same_as(after, 7, EVERYONE, FEWER) == expected
 
 
-def test_a_run_of_which_nothing_is_known_has_nobodys_bits() -> None:
-    assert timeline.same_as({0: "a"}, 7, {}, {}) == "neither"
+@pytest.mark.parametrize(("everyone", "fewer"), [({}, {}), ({}, FEWER), (EVERYONE, {}), ({}, None)])
+def test_bits_are_unknown_where_an_undisturbed_run_broke(
+    everyone: timeline.Digests, fewer: timeline.Digests | None
+) -> None:
+    assert timeline.same_as({0: "other"}, 7, everyone, fewer) == "unknown"
+
+
+def test_a_way_that_loses_no_rank_is_compared_with_all_ranks_alone() -> None:
+    assert timeline.same_as({0: "other"}, 7, EVERYONE, None) == "neither"
+
+
+def test_an_undisturbed_run_that_broke_is_run_again_for_the_next_case(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    session: Any = SimpleNamespace(announce=said.append)
+    states = events(
+        *((100 + n, 0, "state", {"step": n, "slot": 0, "digest": "d"}) for n in (9, 10))
+    )
+    jobs = [
+        Segment(script(), states[:1], 500 * MS, "killed by SIGBUS"),
+        Segment(script(), states, 500 * MS, ""),
+    ]
+    monkeypatch.setattr(driver, "run_script", lambda *_: jobs.pop(0))
+    references = driver.References(session)
+    case = replace(planned(world=3).case, settings={"way": "shrink"})
+    assert set(references.of(case, script())) == {9}
+    assert said[-1] == "shrink: a run in which nobody dies, broke: killed by SIGBUS"
+    assert set(references.of(case, script())) == {9, 10}
+    assert set(references.of(case, script())) == {9, 10}
 
 
 def test_the_ranks_that_take_leave_are_those_that_a_shrink_loses() -> None:

@@ -69,8 +69,8 @@ def test_a_restart_from_a_method_that_loses_a_leaf_has_nobodys_bits(measure: Mea
     (row,) = ways_of(run).values()
     assert (row.came_back, row.same_as) == (KILLS, "neither")
     assert row.marks == [
-        f"{KILLS} of {KILLS} kills left the bits of 'neither', and 'restart from double' must "
-        "leave those of 'all ranks'"
+        f"{KILLS} of {KILLS} kills left nobody's bits, and '{row.way_in_words}' must leave the "
+        "bits of all ranks"
     ]
 
 
@@ -110,6 +110,22 @@ def test_spawned_processes_survive_harder_failures(measure: Measure, failure: st
     item = replace(item, case=replace(item.case, world=4))
     (row,) = measure([item]).rows
     assert (row.status, row.verdict) == ("ok", "passed"), row.reason
+
+
+@pytest.mark.parametrize("way", ["peer-spare", "rollback-memory", "shrink"])
+def test_a_spare_whose_restore_is_struck_still_gets_what_the_dead_rank_alone_had(
+    measure: Measure, way: str
+) -> None:
+    item = of_ranks(planned("buffered"), "drill", way=way, failure="in-restore")
+    item = replace(item, case=replace(item.case, world=4))
+    (row,) = measure([item]).rows
+    assert (row.status, row.verdict) == ("ok", "passed"), row.reason
+
+
+def test_a_save_that_fails_in_the_background_fails_the_row(measure: Measure) -> None:
+    (row,) = measure([killed("restart", item=faulty("background-error"))]).rows
+    assert (row.status, row.phase) == ("failed", "train")
+    assert "background" in row.reason
 
 
 def test_a_failure_that_a_way_cannot_have_is_refused(measure: Measure) -> None:

@@ -10,6 +10,7 @@ DRILLS = {
     "at-once": "two are killed at once",
     "down-to-one": "all but one are killed",
     "in-repair": "another is killed in the repair",
+    "in-restore": "another is killed in the restore",
     "stopped": "a rank hangs",
     "apart": "a rank is a step behind",
     "in-save": "a rank is killed in a save",

@@ -6,7 +6,12 @@ from harness.experiments.drill import DRILLS
 from harness.experiments.drill.failures import expected_bits, script_of, why_not
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.recovery import plans, timeline
-from harness.experiments.recovery.driver import References, needs_one_node, run_script
+from harness.experiments.recovery.driver import (
+    References,
+    needs_one_node,
+    remove_checkpoints,
+    run_script,
+)
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
@@ -28,37 +33,36 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         session.announce(f"{way}: {DRILLS[failure]}")
         script = script_of(failure, way, case.world)
+        remove_checkpoints(session, case)
         segment = run_script(session, case, script)
         if case in session.cases:
-            session.add(_record(session, case, segment, references))
+            session.add(_record(session, case, script, segment, references))
 
 
 def _record(
-    session: ExperimentSession, case: Case, segment: Segment, references: References
+    session: ExperimentSession,
+    case: Case,
+    script: Script,
+    segment: Segment,
+    references: References,
 ) -> DrillRecord:
     """Return what came of the failure of one job."""
-    script = segment.script
     holders = timeline.holders(segment)
     states = timeline.digests(segment.events).get(script.steps, {})
     finished = {slot: states[slot] for slot in holders if slot in states}
     ended = bool(holders) and len(finished) == len(holders)
     everyone = references.of(case, plans.undisturbed(script.members, script.way))
-    fewer = {} if script.fills_slots else references.of(case, _leaving(script))
+    leaving = plans.with_leaves_taken(script)
+    fewer = None if script.fills_slots else references.of(case, leaving)
     return DrillRecord(
         kind="drill",
         case=case.id,
         process=session.slot,
         rank=0,
-        back_ns=timeline.back_after_first(segment),
+        back_ns=timeline.back_after_first_ns(segment),
         ended=ended,
         ranks_after=len(holders),
         same_as=timeline.same_as(finished, script.steps, everyone, fewer),
         expected=expected_bits(case.settings["failure"], script.way),
         reason="" if ended else segment.reason or "not every rank came to the last step",
     )
-
-
-def _leaving(script: Script) -> Script:
-    """Return the script in which those take leave whom the failure kills."""
-    plain = plans.with_leaves_taken(script)
-    return plans.without_paths(plain)

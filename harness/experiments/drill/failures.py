@@ -9,7 +9,7 @@ from harness.experiments.recovery.script import SAVE_EVERY, Kill, Script
 _STEP = SAVE_EVERY + 2
 _STEPS_AFTER = 3
 # Of two neighbours, one keeps the mirror of the other. The last rank is a neighbour of the first.
-_OF_TWO = ("in-a-row", "at-once", "in-repair")
+_OF_TWO = ("in-a-row", "at-once", "in-repair", "in-restore")
 _RANKS_OF_TWO = 4
 
 
@@ -60,6 +60,8 @@ def _kills(failure: str, members: int) -> tuple[Kill, ...]:
             return tuple(Kill(_STEP + slot, "exchange", slot) for slot in range(last))
         case "in-repair":
             return (Kill(_STEP, "exchange", 0), Kill(_STEP, "repair", 2))
+        case "in-restore":
+            return (Kill(_STEP, "exchange", 0), Kill(_STEP, "restore", 2))
         case "stopped":
             return (Kill(_STEP, "stopped", last),)
         case "apart":

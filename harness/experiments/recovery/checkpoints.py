@@ -7,6 +7,7 @@ that a checkpoint is complete, and it is written last.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import threading
@@ -36,6 +37,7 @@ class Checkpoints:
     # called with the step of each checkpoint, in a thread, once it is complete
     on_complete: Callable[[int], None] = lambda step: None
     _writing: list[threading.Thread] = field(default_factory=list)
+    _errors: list[BaseException] = field(default_factory=list)
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints in ascending order."""
@@ -58,28 +60,33 @@ class Checkpoints:
         with np.load(self._of(step) / f"slot-{slot}.npz") as file:
             return {name: file[name].tobytes() for name in file.files}
 
-    def save_shared(self, step: int, state: Any, on_begin: Callable[[Path], None]) -> None:
+    def save_shared(self, step: int, state: Any, on_begin: Callable[[Path], bool]) -> None:
         """Save the whole state, and mark the checkpoint as complete once it is.
 
-        `on_begin` is given the path just before the save. Return when the state may change. An
-        asynchronous method goes on in the background.
+        `on_begin` is given the path just before the save, and returns whether this process is to be
+        killed in it. Then the checkpoint never becomes complete, however fast the save is. Return
+        when the state may change. An asynchronous method goes on in the background.
         """
         path = self._of(step) / "shared" / "checkpoint"
         # A save that was killed has left a part of itself.
         shutil.rmtree(path.parent, ignore_errors=True)
         path.parent.mkdir(parents=True)
-        on_begin(path)
+        is_doomed = on_begin(path)
         pending = self.method.save(state, path)
         pending.staged()
+        if is_doomed:
+            return
         writer = threading.Thread(target=self._finish, args=(step, pending))
         writer.start()
         self._writing.append(writer)
 
     def wait(self) -> None:
-        """Return when no save is in flight."""
+        """Return when no save is in flight. Raises the error of one that failed."""
         for writer in self._writing:
             writer.join()
         self._writing.clear()
+        if self._errors:
+            raise self._errors[0]
 
     def load(self, step: int, state: Any) -> None:
         """Load the whole state of a checkpoint."""
@@ -92,7 +99,11 @@ class Checkpoints:
             shutil.rmtree(self._of(step), ignore_errors=True)
 
     def _finish(self, step: int, pending: Pending) -> None:
-        pending.finished()
+        try:
+            pending.finished()
+        except BaseException as error:
+            self._errors.append(error)
+            return
         marker = self._marker(step)
         draft = marker.with_suffix(".draft")
         draft.touch()
@@ -109,7 +120,8 @@ class Checkpoints:
 def when_half_written(path: Path, expected_bytes: int, action: Callable[[], None]) -> None:
     """Act in a thread as soon as the files at a path hold half of the expected bytes.
 
-    It acts in any case after as many seconds as a slow save takes, so that it is never left out.
+    It acts in any case after a second, so that it is never left out. A method that compresses, or
+    that saves into memory, may never write so many bytes.
     """
 
     def watch() -> None:
@@ -124,9 +136,9 @@ def when_half_written(path: Path, expected_bytes: int, action: Callable[[], None
 def _bytes_at(path: Path) -> int:
     """Return the size of the files beside and below a path. One may vanish in the meantime."""
     total = 0
-    for file in path.parent.rglob("*"):
-        try:
-            total += file.stat().st_size
-        except OSError:
-            continue
+    # Also the search for files fails where a folder vanishes.
+    with contextlib.suppress(OSError):
+        for file in path.parent.rglob("*"):
+            with contextlib.suppress(OSError):
+                total += file.stat().st_size
     return total

@@ -44,7 +44,7 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("recovered", case):
             continue
-        obstacle = _too_small(case) or _too_far_apart(case)
+        obstacle = _too_small(case) or _useless_mirror(case) or _too_far_apart(case)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue
@@ -66,7 +66,12 @@ class References:
             words = "ranks that take leave" if script.kills else "a run in which nobody dies"
             self.session.announce(f"{_name(case)}: {words}, for comparison")
             segment = run_script(self.session, case, script)
-            self._known[key] = timeline.digests(segment.events)
+            states = timeline.digests(segment.events)
+            if script.steps not in states:
+                # Another case may have more luck.
+                self.session.announce(f"{_name(case)}: {words}, broke: {segment.reason}")
+                return states
+            self._known[key] = states
         return self._known[key]
 
 
@@ -113,12 +118,12 @@ class CaseOfKills:
 
     def run(self, script: Script) -> Segment:
         """Run a job whose survivors go on."""
-        self.remove_checkpoints()
+        remove_checkpoints(self.session, self.case)
         return run_script(self.session, self.case, script)
 
     def restart(self, script: Script) -> list[Segment]:
         """Run a job, and start it again after every kill."""
-        self.remove_checkpoints()
+        remove_checkpoints(self.session, self.case)
         segments = []
         while True:
             segments.append(run_script(self.session, self.case, script))
@@ -127,11 +132,10 @@ class CaseOfKills:
                 return segments
             script = script.without([kill for _, kill in deaths])
             if self.case.settings.get("cache") == "cold":
+                begin_ns = time.monotonic_ns()
                 drop_from_cache(checkpoints_of(self.session, self.case))
-
-    def remove_checkpoints(self) -> None:
-        """Remove the checkpoints of an earlier job, because this one begins anew."""
-        shutil.rmtree(checkpoints_of(self.session, self.case), ignore_errors=True)
+                prepared_ns = time.monotonic_ns() - begin_ns
+                segments[-1] = replace(segments[-1], prepared_ns=prepared_ns)
 
     def has_failed(self) -> bool:
         """Return whether a rank has raised an error, so that the case has failed."""
@@ -148,7 +152,8 @@ class CaseOfKills:
                 ways_back.append((missing, {}))
         everyone = self.references.of(self.case, plans.undisturbed(script.members, script.way))
         shrinks = script.survives and (script.how.goes_on or not script.fills_slots)
-        fewer = self.references.of(self.case, plans.with_leaves_taken(script)) if shrinks else {}
+        leaving = plans.with_leaves_taken(script)
+        fewer = self.references.of(self.case, leaving) if shrinks else None
         for way_back, states in ways_back:
             step = way_back.kill.step + 1
             self.store(script, way_back, timeline.same_as(states, step, everyone, fewer))
@@ -232,6 +237,11 @@ def checkpoints_of(session: ExperimentSession, case: Case) -> Path:
     return script_path(session.scratch, case).parent / "checkpoints"
 
 
+def remove_checkpoints(session: ExperimentSession, case: Case) -> None:
+    """Remove the checkpoints of an earlier job, because the next one begins anew."""
+    shutil.rmtree(checkpoints_of(session, case), ignore_errors=True)
+
+
 def needs_one_node(case: Case) -> str:
     """Return why an experiment other than this one refuses several nodes; empty for one node."""
     if case.nodes <= 1:
@@ -275,6 +285,14 @@ def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str
 def _too_small(case: Case) -> str:
     """Return why the case has too few ranks; empty where it has enough."""
     return "" if case.world > 1 else "one rank has nobody who could survive it or take over"
+
+
+def _useless_mirror(case: Case) -> str:
+    """Return why the case cannot have a mirror; empty where it has none, or can."""
+    way = WAYS[case.settings["way"]]
+    if case.settings.get("mirror") != "yes" or way.newcomer in ("waiting", "spawned"):
+        return ""
+    return "a mirror is for a spare or a spawned process that takes a slot, and here is none"
 
 
 def _too_far_apart(case: Case) -> str:

@@ -100,7 +100,7 @@ def _ways(axes: Axes, rows: Sequence[RecoveryRow]) -> None:
         end = (row.back.high, line)
         text = axes.annotate(f"{row.back.value:.2g} s", end, (5, 0), textcoords="offset points")
         text.set(va="center", fontsize=7)
-    axes.set_yticks(range(len(rows)), [_label(row) for row in rows])
+    axes.set_yticks(range(len(rows)), [row.way_in_words for row in rows])
     # The first row is a restart, and it stands on top.
     axes.set_ylim(len(rows) - 0.4, -0.6)
     logarithmic_seconds(axes, low_s, high_s * 1.5)
@@ -129,10 +129,6 @@ def _parts(axes: Axes, line: int, row: RecoveryRow, low_s: float) -> None:
             linewidth=0.4,
         )
         begin_s = end_s
-
-
-def _label(row: RecoveryRow) -> str:
-    return row.way_in_words
 
 
 def _legend(body: SubFigure) -> None:

@@ -91,6 +91,7 @@ class Member:
 
     def __init__(self, world: TrainingWorld, parts: Parts) -> None:
         self.world = world
+        self.parts = parts
         self.training = parts.training
         self.script = parts.training.script
         self.checkpoints = parts.checkpoints
@@ -101,8 +102,9 @@ class Member:
         self.own: Leaves = {}
         # what its neighbour alone has, as it was then, and the neighbour's slot
         self.mirrored: tuple[int, Leaves] = (-1, {})
-        # what it will be once all ranks agree that the step is done
+        # what both will be once all ranks agree that the step is done
         self.own_after: Leaves = {}
+        self.mirrored_after: tuple[int, Leaves] = (-1, {})
         # the last checkpoint in memory: the step, and the leaves of all roles
         self.in_memory: tuple[int, Leaves, Leaves] = (0, {}, {})
         self.mirrored_in_memory: tuple[int, Leaves] = (-1, {})
@@ -154,6 +156,10 @@ class Member:
         if self.step % self.script.save_every == 0:
             self.save()
 
+    def is_done(self) -> bool:
+        """Return whether all steps are done."""
+        return self.step >= self.script.steps
+
     def agree(self) -> None:
         """Agree with the others on who takes the next step, where ranks do that before a step."""
 
@@ -171,7 +177,7 @@ class Member:
         """Note what this rank alone has after the forward passes; return the nanoseconds taken."""
         begin_ns = time.monotonic_ns()
         self.mirrored_after = self.mirrored
-        if self.script.survives:
+        if not self.script.how.restarts:
             self.own_after = self.training.own_leaves()
         if self.script.mirror:
             self.mirrored_after = self.exchange(self.own_after)
@@ -237,12 +243,17 @@ class Member:
             if self.striker.is_due(step, "save", slot):
                 time.sleep(60)  # the strike comes from a thread that watches the files
 
-    def strike_when_half(self, path: Path) -> None:
-        """Have this process killed in the middle of the save that begins now, if it is its turn."""
+    def strike_when_half(self, path: Path) -> bool:
+        """Have this process killed in the middle of the save that begins now, if it is its turn.
+
+        Return whether it is.
+        """
         step, slot = self.step, self.world.slot
-        if self.striker.is_due(step, "save", slot):
+        is_doomed = self.striker.is_due(step, "save", slot)
+        if is_doomed:
             size_bytes = self.training.workload.state_bytes
             when_half_written(path, size_bytes, lambda: self.striker.kill(step, "save", slot))
+        return is_doomed
 
     def load_files(self, step: int) -> None:
         """Load a checkpoint, the state and what the holder of this slot alone had."""

@@ -69,11 +69,6 @@ def _adding_up_as(way: str) -> str:
     return way if WAYS[way].own else "shrink"
 
 
-def without_paths(script: Script) -> Script:
-    """Return a script without the folders of one job, so that equal scripts are equal."""
-    return replace(script, events="", checkpoints="")
-
-
 def _kill(number: int, place: int, way: str, members: int) -> Kill:
     """Return kill number `number` of a way, which is the `place`-th of its job."""
     instant = _INSTANTS[number]

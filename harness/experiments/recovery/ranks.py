@@ -38,6 +38,9 @@ from harness.worker.failures import record_failure
 from harness.worker.world import SPAWNED, World
 from workloads import Workload
 
+# A rank whose launcher has died has another parent, which is not to be ended.
+_LAUNCHER = os.getppid()
+
 
 def run(bench: Bench, entries: Entries) -> None:
     """Train by the script of the case, and end this process."""
@@ -49,15 +52,7 @@ def run(bench: Bench, entries: Entries) -> None:
         # A launcher that starts the ranks again gives them the same script.
         script = script.without(kills_so_far(read_events(events)))
     is_new = bool(files_of(events, bench.world.rank))
-    log = EventLog(events, bench.world.rank)
-    if MPI.Comm.Get_parent() == MPI.COMM_NULL:
-        clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
-    assert isinstance(bench.workload, Workload)
-    training = Training(bench.framework, bench.state, bench.workload, script)
-    bench.output.enter("compile")
-    training.warm_up()
-    method = method_of(bench, task.case)
-    parts = Parts(training, Checkpoints(Path(script.checkpoints), method), log, bench.peers)
+    parts = parts_of(bench, task.case, script)
     if not (script.survives or script.how.goes_on):
         run_plain(bench, parts)
         return
@@ -70,8 +65,22 @@ def run(bench: Bench, entries: Entries) -> None:
     except BaseException as error:
         # The others would take it for a failure that they can survive.
         record_failure(bench.output, World(), [task], error)
-        os.kill(os.getppid(), signal.SIGTERM)
+        if os.getppid() == _LAUNCHER:
+            os.kill(_LAUNCHER, signal.SIGTERM)
         end(bench)
+
+
+def parts_of(bench: Bench, case: Case, script: Script) -> Parts:
+    """Return the parts of this rank, once it has compiled a step."""
+    log = EventLog(Path(script.events), bench.world.rank)
+    if MPI.Comm.Get_parent() == MPI.COMM_NULL:
+        clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
+    assert isinstance(bench.workload, Workload)
+    training = Training(bench.framework, bench.state, bench.workload, script)
+    bench.output.enter("compile")
+    training.warm_up()
+    checkpoints = Checkpoints(Path(script.checkpoints), method_of(bench, case))
+    return Parts(training, checkpoints, log, bench.peers)
 
 
 def kills_so_far(events: Sequence[Event]) -> list[Kill]:
@@ -129,21 +138,11 @@ def run_plain(bench: Bench, parts: Parts) -> None:
 def train_plain(bench: Bench, parts: Parts) -> None:
     """Train from the newest checkpoint on, as long as this rank does not take leave."""
     world = plain_world(bench)
-    script = parts.training.script
     member = Member(world, parts)
-    with world.protected():
-        open_method(bench, parts, world.slot == 0, world.team.Barrier)
-    parts.log.write("ready")
-    newest = max(parts.checkpoints.steps(), default=0) if script.saves_files else 0
-    with world.protected():
-        newest = world.team.bcast(newest)
-    if newest:
-        member.load_files(newest)
-    parts.log.write("restored", step=newest)
-    member.begin()
-    while member.step < script.steps:
+    go_on_from_files(bench, member)
+    while not member.is_done():
         bench.output.enter("train")
-        if script.planned:
+        if member.script.planned:
             take_leave(member, world)
         if world.slot not in world.slots:
             break
@@ -151,6 +150,21 @@ def train_plain(bench: Bench, parts: Parts) -> None:
     parts.checkpoints.wait()
     bench.output.finish()
     bench.world.leave()
+
+
+def go_on_from_files(bench: Bench, member: Member) -> None:
+    """Load the newest checkpoint on all ranks, if there is one, and begin to train from there."""
+    world, checkpoints = member.world, member.checkpoints
+    with world.protected():
+        open_method(bench, member.parts, world.slot == 0, world.team.Barrier)
+    member.log.write("ready")
+    newest = max(checkpoints.steps(), default=0) if member.script.saves_files else 0
+    with world.protected():
+        newest = world.team.bcast(newest)
+    if newest:
+        member.load_files(newest)
+    member.log.write("restored", step=newest)
+    member.begin()
 
 
 def plain_world(bench: Bench) -> LeavableWorld:
@@ -219,7 +233,7 @@ def take_over(parts: Parts) -> Survivor:
         # The survivors spawn another one.
         os._exit(1)
     survivor = Survivor(world, parts)
-    survivor.recover(repair)
+    survivor.take_slot(repair)
     return survivor
 
 
@@ -240,13 +254,13 @@ def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bo
         return False
     # Some have died while this one waited, and other programs may have their numbers now.
     survivor.processes.clear()
-    survivor.recover(repair)
+    survivor.take_slot(repair)
     return True
 
 
 def train(bench: Bench, survivor: Survivor) -> None:
     """Take all steps, and recover where a rank is lost."""
-    while survivor.step < survivor.script.steps:
+    while not survivor.is_done():
         bench.output.enter("train")
         try:
             survivor.take_step()

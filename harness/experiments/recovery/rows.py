@@ -21,6 +21,12 @@ PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 
 
 _UNDISTURBED = ("all ranks", "fewer ranks")
+_IN_WORDS = {
+    "all ranks": "the bits of all ranks",
+    "fewer ranks": "the bits of fewer ranks",
+    "neither": "nobody's bits",
+    "unknown": "bits that could not be compared, because the undisturbed run broke",
+}
 
 
 def _came_back_text(row: RecoveryRow) -> str:
@@ -101,7 +107,7 @@ class RecoveryRow(Row):
         shown=lambda rows: any(row.paused for row in rows),
     )
     times_faster: float | None = column(
-        "how many times sooner it is back than a restart from the default method's checkpoint",
+        "how many times sooner it is back than a restart from the default method's warm checkpoint",
         heading="against restart",
         text=_ratio_text,
     )
@@ -233,10 +239,10 @@ def _check_bits(row: RecoveryRow, came_back: Sequence[KillRecord]) -> None:
     if not wrong:
         return
     row.wrong_bits = len(wrong)
-    found = text.listed([f"'{bits}'" for bits in dict.fromkeys(wrong)])
+    found = text.listed([_IN_WORDS[bits] for bits in wrong])
     row.marks.append(
-        f"{len(wrong)} of {len(came_back)} kills left the bits of {found}, and "
-        f"'{row.way_in_words}' must leave those of '{promised[0]}'"
+        f"{len(wrong)} of {len(came_back)} kills left {found}, and '{row.way_in_words}' must leave "
+        f"{_IN_WORDS[promised[0]]}"
     )
 
 
@@ -317,7 +323,8 @@ def _times_faster(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> float | None
     if row.back is None:
         return None
     for other in rows:
-        if other.way == "restart" and other.default and _training(other) == _training(row):
+        is_baseline = other.way == "restart" and other.default and not other.cold
+        if is_baseline and _training(other) == _training(row):
             return other.back.value / row.back.value if other.back else None
     return None
 

@@ -15,7 +15,9 @@ from typing import Any, Literal
 from harness.experiments.recovery import WAYS, Way
 from harness.wire.case import Case
 
-Instant = Literal["forward", "before", "exchange", "after", "save", "repair", "stopped", "apart"]
+Instant = Literal[
+    "forward", "before", "exchange", "after", "save", "repair", "restore", "stopped", "apart"
+]
 
 IN_WORDS: dict[Instant, str] = {
     "forward": "in the forward pass",
@@ -24,6 +26,7 @@ IN_WORDS: dict[Instant, str] = {
     "after": "after the gradient exchange",
     "save": "while it saved a checkpoint",
     "repair": "while the others were repaired",
+    "restore": "while the others got their state back",
     "stopped": "by a SIGSTOP, before the gradient exchange",
     "apart": "by giving up a step that the others had done",
 }

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.analysis.claims import Claims, Runs, certain_rows
+from harness.analysis.claims import Claims, Runs, rows_of_kind
 from harness.analysis.row import Naming
+from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.rows import RecoveryRow
 
 
 def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
-    """Return the shortest way back, how it compares with a restart, and which keep every bit."""
-    back = [row for row in rows if row.status == "ok" and row.back is not None]
+    """Return the shortest way back, how it compares with a restart, and which ways went wrong.
+
+    The control that drops batches is no way that anybody would choose.
+    """
+    right = [row for row in rows if row.status == "ok" and not row.wrong_bits]
+    back = [row for row in right if row.back is not None and not WAYS[row.way].drops]
     if not back:
         return "Training did not come back after any kill."
     fastest = min(back, key=lambda row: row.back.value if row.back else float("inf"))
@@ -33,8 +38,11 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
 
 def claims(runs: Runs) -> Claims:
-    """Return after how many kills training came back with the bits that it must have."""
-    rows = certain_rows(runs, RecoveryRow)
+    """Return after how many kills training came back with the bits that it must have.
+
+    Rows with marks count too, because wrong bits are a mark.
+    """
+    rows = [row for members in rows_of_kind(runs, RecoveryRow) for row in members]
     measured = [row for row in rows if row.status == "ok" and row.kills]
     if not measured:
         return Claims()

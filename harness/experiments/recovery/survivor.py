@@ -24,12 +24,19 @@ class Survivor(Member):
         super().__init__(world, parts)
         # the processes of this node that may have to be ended, because they hang: numbers by slot
         self.processes: dict[int, int] = {}
+        # Whether this process has taken a slot, and does not have yet what its holder alone had.
+        self.lacks_own = False
 
     def give_up_step(self, step: int, slot: int) -> None:
         """Behave as if the exchange had failed on this rank alone, so that it falls behind."""
         self.striker.note(step, "apart", slot)
         self.mirrored = self.mirrored_after
         self.world.give_up()
+
+    def take_slot(self, repair: Repair) -> None:
+        """Come to work in a slot whose holder has died."""
+        self.lacks_own = True
+        self.recover(repair)
 
     def recover(self, repair: Repair) -> None:
         """Come back after a repair, and begin again where another rank dies meanwhile."""
@@ -41,6 +48,7 @@ class Survivor(Member):
             except RankLost:
                 self.log.write("detected")
                 repair = self.repair()
+        self.lacks_own = False
         self.log.write("restored", step=self.step)
 
     def repair(self) -> Repair:
@@ -75,10 +83,13 @@ class Survivor(Member):
             self.roll_back_in_memory(repair)
         else:
             self.take_from_peers(repair)
+        self.striker.strike(repair.step, "restore", self.world.slot)
         if self.script.mirror:
             with self.world.protected():
                 mirrored = self.exchange(self.own)
             self.mirrored = mirrored
+            if self.script.saves_in_memory:
+                self.mirrored_in_memory = mirrored
 
     def roll_back_to_file(self) -> None:
         """Load the newest complete checkpoint, on which all members agree."""
@@ -99,16 +110,13 @@ class Survivor(Member):
         with self.world.protected():
             step = self.world.team.bcast(step, self.world.rank_of(repair.source))
             shared = self.handed_over(repair, shared)
-            own = self.own_of_lost(repair, self.mirrored_in_memory, own)
+            own = self.own_of_lost(self.mirrored_in_memory, own)
         self.training.assign(shared)
         self.training.assign(own)
         self.training.framework.synchronize(self.training.state)
         self.training.step = step
         self.own = own or self.training.own_leaves()
         self.in_memory = (step, shared or self.training.shared_leaves(), self.own)
-        if self.script.mirror:
-            with self.world.protected():
-                self.mirrored_in_memory = self.exchange(self.own)
 
     def take_from_peers(self, repair: Repair) -> None:
         """Get the state of a member that has it. The others go back to where the step began."""
@@ -121,8 +129,8 @@ class Survivor(Member):
                 shared = self.handed_over(
                     repair, self.training.shared_leaves() if is_source else {}
                 )
-            own = self.own_of_lost(repair, self.mirrored, self.own)
-        if slot in repair.behind:
+            own = self.own_of_lost(self.mirrored, self.own)
+        if slot in repair.behind and not self.lacks_own:
             # It had done everything of the step but the update.
             own = self.own_after
         if needs_state:
@@ -152,17 +160,15 @@ class Survivor(Member):
             received[name] = bytes(buffer)
         return received
 
-    def own_of_lost(self, repair: Repair, mirrored: tuple[int, Leaves], own: Leaves) -> Leaves:
-        """Return what the dead holder of this slot alone had, from its mirror; elsewhere `own`.
+    def own_of_lost(self, mirrored: tuple[int, Leaves], own: Leaves) -> Leaves:
+        """Return what the dead holder of this slot alone had, from its mirror.
 
-        It is empty where nobody has a copy.
+        It is empty where nobody has a copy. A process that has its own already keeps `own`.
         """
         if not self.script.mirror:
             return own
-        copies: dict[int, Leaves] = dict(
-            copy for copy in self.world.team.allgather(mirrored) if copy[0] in repair.taken
-        )
-        return copies.get(self.world.slot, {}) if self.world.slot in repair.taken else own
+        copies: dict[int, Leaves] = dict(self.world.team.allgather(mirrored))
+        return copies.get(self.world.slot, {}) if self.lacks_own else own
 
 
 class NothingSaved(Exception):

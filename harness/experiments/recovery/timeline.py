@@ -21,16 +21,21 @@ Digests = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Segment:
-    """One job of a case: the events of its ranks, and when the driver saw it end."""
+    """One job of a case: the events of its ranks, and when the driver saw it end.
+
+    After the end, the driver itself may take `prepared_ns` nanoseconds for something that is no
+    part of the way back, such as to drop files from the page cache.
+    """
 
     script: Script
     events: Sequence[Event]
     ended_ns: int
     reason: str  # why the job broke; empty where it did not
+    prepared_ns: int = 0
 
     @property
     def deaths(self) -> list[tuple[int, Kill]]:
-        """The kills in the order of time, each with its instant."""
+        """The strikes in the order of time, each with its instant. Most are kills."""
         return [
             (event.at_ns, Kill(event.values["step"], event.values["instant"], event.values["slot"]))
             for event in self.events
@@ -84,12 +89,12 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
     repaired = _last_by_process(later, "repaired")
     if not repaired:
-        back.reason = segment.reason or "the survivors did not repair their world"
+        back.reason = _why("the survivors did not repair their world", segment)
         return back
     back.ranks_after = len(next(iter(repaired.values())).values["slots"])
     detected = _first_by_process(later, "detected")
     if not detected:
-        back.reason = segment.reason or "no survivor noted when it noticed the death"
+        back.reason = _why("no survivor noted when it noticed the death", segment)
         return back
     back.told = _told(detected)
     detected_ns = max(event.at_ns for event in detected.values())
@@ -102,11 +107,11 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     back.reconfigure_ns = repaired_ns - ready_ns
     restored = _last_by_process(later, "restored")
     if len(restored) < back.ranks_after:
-        back.reason = segment.reason or "not every rank had its state back"
+        back.reason = _why("not every rank had its state back", segment)
         return back
     restored_ns = max(event.at_ns for event in restored.values())
     back.restore_ns = restored_ns - repaired_ns
-    _complete(back, later, at_ns, restored_ns, segment.reason)
+    _complete(back, segment, later, at_ns, restored_ns)
     return back
 
 
@@ -122,18 +127,19 @@ def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     detected = _of_others(_first_by_process(later, "detected"), ready)
     met = _of_others(_first_by_process(later, "repaired"), ready)
     if not (detected and met and ready):
-        back.reason = segment.reason or "no new process was ready"
+        back.reason = _why("no new process was ready", segment)
         return back
     back.told = _told(detected)
     joined = _joined(later, _last_ns(ready), before)
     back.ranks_after = len(joined)
     if len(joined) < before:
-        back.reason = segment.reason or "the new process did not join the others"
+        back.reason = _why("the new process did not join the others", segment)
         return back
-    back.paused_ns = _paused_ns(later, met, kill) - at_ns
+    if went_on := _first_steps(later, met, kill):
+        back.paused_ns = _last_ns(went_on) - at_ns
     restored_ns = _last_ns(_first_since(later, "restored", joined))
     _add_parts(back, at_ns, _last_ns(detected), _last_ns(met), _last_ns(ready), restored_ns)
-    _complete(back, later, at_ns, restored_ns, segment.reason, goes_on=True)
+    _complete(back, segment, later, at_ns, restored_ns, goes_on=True)
     if back.back_ns is not None and (step := _first_difference(later, joined)):
         back.back_ns = None
         back.reason = f"the values that all ranks share differ after {step} steps"
@@ -154,13 +160,13 @@ def restarted(
     restored = _first_by_process(following.events, "restored")
     back.ranks_after = len(restored)
     if len(restored) < following.script.members:
-        back.reason = following.reason or "not every rank had its state back"
+        back.reason = _why("not every rank had its state back", following)
         return back
     ready_ns = max(event.at_ns for event in ready.values())
     restored_ns = max(event.at_ns for event in restored.values())
-    back.restart_ns = ready_ns - segment.ended_ns
+    back.restart_ns = ready_ns - segment.ended_ns - segment.prepared_ns
     back.restore_ns = restored_ns - ready_ns
-    _complete(back, following.events, at_ns, restored_ns, following.reason)
+    _complete(back, following, following.events, at_ns + segment.prepared_ns, restored_ns)
     return back
 
 
@@ -174,19 +180,24 @@ def digests(events: Sequence[Event]) -> dict[int, dict[int, str]]:
     return by_step
 
 
-def same_as(after: Mapping[int, str], step: int, everyone: Digests, fewer: Digests) -> SameAs:
+def same_as(
+    after: Mapping[int, str], step: int, everyone: Digests, fewer: Digests | None
+) -> SameAs:
     """Return the undisturbed run that has the same bits after a number of steps.
 
     `after` has the hashes by slot. `everyone` are those of the run in which nobody dies, `fewer`
-    those of the run in which ranks take leave.
+    those of the run in which ranks take leave; None for a way that loses no rank. Where an
+    undisturbed run did not come to that step, the answer is unknown.
     """
-    if not after:
+    if not after or step not in everyone:
         return "unknown"
-    if _agrees(after, everyone.get(step, {})):
+    if _agrees(after, everyone[step]):
         return "all ranks"
-    if _agrees(after, fewer.get(step, {})):
-        return "fewer ranks"
-    return "neither"
+    if fewer is None:
+        return "neither"
+    if step not in fewer:
+        return "unknown"
+    return "fewer ranks" if _agrees(after, fewer[step]) else "neither"
 
 
 def holders(segment: Segment) -> tuple[int, ...]:
@@ -197,8 +208,8 @@ def holders(segment: Segment) -> tuple[int, ...]:
     return tuple(repairs[-1].values["slots"])
 
 
-def back_after_first(segment: Segment) -> int | None:
-    """Return the time from the first strike until every holder at the end had done that step.
+def back_after_first_ns(segment: Segment) -> int | None:
+    """Return the nanoseconds from the first strike until all holders at the end had done that step.
 
     None where one of them never did.
     """
@@ -240,22 +251,30 @@ def losses(events: Sequence[Event]) -> tuple[float, ...]:
     return tuple(by_step[step] for step in sorted(by_step))
 
 
+def _why(reason: str, job: Segment) -> str:
+    """Return why training did not come back, and in brackets why the job broke, if it did.
+
+    The launcher says of nearly every job that a rank was killed, which explains little.
+    """
+    return f"{reason} ({job.reason})" if job.reason else reason
+
+
 def _complete(
     back: WayBack,
+    job: Segment,
     events: Sequence[Event],
     at_ns: int,
     restored_ns: int,
-    reason: str,
     goes_on: bool = False,
 ) -> None:
-    """Add when all ranks had done the killed step, and what they did again before.
+    """Add when all ranks of a job had done the killed step, and what they did again before.
 
     With `goes_on`, the survivors may be further on, and a later step counts too.
     """
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
     killed_step = _first_by_process([e for e in done if _redoes(e, back, goes_on)], "done")
     if len(killed_step) < back.ranks_after:
-        back.reason = reason or "not every rank did the killed step"
+        back.reason = _why("not every rank did the killed step", job)
         return
     back_ns = max(event.at_ns for event in killed_step.values())
     back.back_ns = back_ns - at_ns
@@ -276,10 +295,10 @@ def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[str, Even
     return _first_by_process([event for event in whole if event.at_ns > ready_ns], "repaired")
 
 
-def _paused_ns(later: Sequence[Event], met: Mapping[str, Event], kill: Kill) -> int:
-    """Return when the last survivor had taken a step without the dead."""
+def _first_steps(later: Sequence[Event], met: Mapping[str, Event], kill: Kill) -> dict[str, Event]:
+    """Return the first step of each survivor without the dead."""
     steps = [event for event in later if event.values.get("step", -1) >= kill.step]
-    return _last_ns(_first_since(steps, "done", met))
+    return _first_since(steps, "done", met)
 
 
 def _add_parts(
@@ -347,5 +366,5 @@ def _of_others(events: Mapping[str, Event], these: Mapping[str, Event]) -> dict[
 
 
 def _last_ns(events: Mapping[str, Event]) -> int:
-    """Return when the last of some events happened; 0 for none."""
-    return max((event.at_ns for event in events.values()), default=0)
+    """Return when the last of some events happened."""
+    return max(event.at_ns for event in events.values())
