@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,7 +26,10 @@ from harness.analysis.advice import (
     scaled,
 )
 from harness.analysis.runs import reference_runs
+from harness.analysis.statistics import Estimate
 from harness.cli import amounts
+from harness.experiments.cost.rows import CostRow
+from harness.experiments.train.rows import TrainRow
 from harness.intervals import failures
 from harness.intervals.costs import Costs
 from harness.wire.records import LoadRecord
@@ -50,7 +53,7 @@ def test_every_method_gets_an_interval_and_the_split_of_its_loss() -> None:
         assert line["effective_low"] <= line["effective"] <= line["effective_high"]
         assert line["flat_from_s"] <= line["interval_s"] <= line["flat_to_s"]
         assert line["interval_steps"] >= 1
-        assert line["notes"] == ["measured on 2 ranks, the largest world of the run"]
+        assert line["notes"][-1] == "measured on 2 ranks, the largest world of the run"
     shares = [line["effective"] for line in lines]
     assert shares == sorted(shares, reverse=True)
 
@@ -118,6 +121,124 @@ def test_the_output_says_what_was_asked_and_where_its_figures_are_from() -> None
     output = " ".join(advised("--state-bytes", "1TB").output.split())
     assert "costs extrapolated to a larger state" in output
     assert "Extrapolated from what was measured: what a checkpoint costs" in output
+
+
+class Rows(NamedTuple):
+    """The rows of one method: what it costs, and by how much it slows down training."""
+
+    cost: CostRow
+    train: TrainRow
+
+    def advised(self, **changes: object) -> Measured:
+        """Return the costs with other values of the rows, by the names of their columns."""
+        of_rows = []
+        for row in self:
+            known = {name: value for name, value in changes.items() if hasattr(row, name)}
+            of_rows.append(replace(row, **known))
+        (one,) = measured(of_rows, ASSUMED)
+        return one
+
+
+@pytest.fixture
+def rows_of_dcp() -> Rows:
+    """Return rows whose state is complete, with costs that are easy to add up."""
+    of_method = [row for row in TRAINED.rows if (row.method, row.world) == ("dcp", 1)]
+    cost = next(row for row in of_method if isinstance(row, CostRow))
+    train = next(row for row in of_method if isinstance(row, TrainRow))
+    cost = replace(cost, stall_s=seconds(1), durable_s=seconds(5), load_s=seconds(2), marks=[])
+    train = replace(train, stall_s=seconds(1), overhead_s=seconds(3), marks=[])
+    return Rows(cost, replace(train, back_pressure_s=seconds(0)))
+
+
+def seconds(value: float, low: float | None = None, single: bool = False) -> Estimate:
+    return Estimate(value, value if low is None else low, value, single=single)
+
+
+def test_the_lag_begins_when_training_has_paid_for_the_checkpoint(rows_of_dcp: Rows) -> None:
+    """Of the 5 s until it is durable, 3 s are in what it adds to training already."""
+    costs = rows_of_dcp.advised().costs
+    assert (costs.training_s, costs.lag_s, costs.restore_s) == (3, 2, 2)
+
+
+@pytest.mark.parametrize("overhead_s", [-0.5, 0.0, 0.4])
+def test_a_checkpoint_costs_its_stall_at_least(rows_of_dcp: Rows, overhead_s: float) -> None:
+    one = rows_of_dcp.advised(overhead_s=seconds(overhead_s, low=-1.0))
+    assert one.costs.training_s == 1
+    assert "what a checkpoint adds to training was within the noise of the steps" in one.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        (
+            {"back_pressure_s": seconds(2)},
+            "of the 3 s that a checkpoint cost every 4 steps, 2 s were a wait for the one before; "
+            "at a longer interval it costs less",
+        ),
+        ({"covers": "weights"}, "its checkpoints hold weights alone, so training cannot go on"),
+        ({"load_cache": "warm"}, "its restore was measured with files in the page cache"),
+        ({"load_cache": "memory"}, "its restore was measured from the node's memory, which dies"),
+        ({"durable_s": None}, "the lag until durable was not measured, and counts as 0"),
+        ({"load_s": seconds(2, single=True)}, "some of its costs are of a single sample"),
+    ],
+)
+def test_what_limits_an_advice_is_noted(
+    rows_of_dcp: Rows, changes: dict[str, object], note: str
+) -> None:
+    assert not any(said.startswith(note) for said in rows_of_dcp.advised().notes)
+    assert any(said.startswith(note) for said in rows_of_dcp.advised(**changes).notes)
+
+
+def test_a_single_sample_has_no_brackets(rows_of_dcp: Rows) -> None:
+    one = advise(rows_of_dcp.advised(load_s=seconds(2, single=True)), ASSUMED)
+    assert (one.to_json()["effective_low"], one.to_json()["effective_high"]) == (None, None)
+    several = advise(rows_of_dcp.advised(), ASSUMED)
+    assert several.to_json()["effective_low"] == several.low
+
+
+def test_both_sides_of_a_comparison_are_advised(rows_of_dcp: Rows) -> None:
+    both = [replace(row, arm=arm) for arm in "ab" for row in rows_of_dcp]
+    assert [one.name for one in measured(both, ASSUMED)] == ["dcp, side a", "dcp, side b"]
+
+
+def test_the_row_with_the_fewest_checkpoints_counts(rows_of_dcp: Rows) -> None:
+    often = replace(rows_of_dcp.train, every=1, overhead_s=seconds(9))
+    (one,) = measured([often, *rows_of_dcp], ASSUMED)
+    assert one.costs.training_s == 3
+
+
+def test_whole_steps_keep_to_the_budget(rows_of_dcp: Rows) -> None:
+    costs = Costs(training_s=0.7)
+    one = Measured("any", costs, costs, costs, 8.0, None, ())
+    kept = advise(one, replace(ASSUMED, budget=0.035, policy="checkfreq"))
+    # 20 s are 2.5 steps, and two of them would cost 4.4 %.
+    assert (kept.interval_s, kept.steps) == (pytest.approx(20.0), 3)
+
+
+def test_a_small_part_of_a_larger_state_is_noted() -> None:
+    one = Measured("any", *[Costs(training_s=1.0)] * 3, 0.5, 1000, ())
+    assert scaled(one, LargerState(8000.0, 4, 1)).step_s is None
+    notes = [*scaled(one, LargerState(8000.0, 4, 1)).notes]
+    assert not any("counts for too little" in note for note in notes)
+    notes = [*scaled(one, LargerState(8000.0, 16, 2)).notes]
+    assert any("a rank's part of 500 B is smaller than the 1" in note for note in notes)
+
+
+def test_a_given_bandwidth_replaces_what_was_not_measured(rows_of_dcp: Rows) -> None:
+    one = rows_of_dcp.advised(durable_s=None, load_s=None)
+    assert (one.sources["lag_s"], one.sources["restore_s"]) == ("unknown", "unknown")
+    larger = LargerState(1e12, 1024, 128, node_bytes_per_s=2e9)
+    known = scaled(one, larger)
+    assert (known.sources["lag_s"], known.sources["restore_s"]) == ("extrapolated",) * 2
+    assert not any("counts as 0" in note for note in known.notes)
+
+
+def test_spares_count_for_what_a_trace_has() -> None:
+    options = ("--trace", "gpu-400", "--ranks", "3200")
+    (line, *_) = by_method(*options).values()
+    assert (line["nodes"], line["extrapolated"]) == (400, False)
+    (line, *_) = by_method(*options, "--spares", "1").values()
+    assert line["extrapolated"] is True
 
 
 def test_a_curve_begins_where_saves_do_not_overlap() -> None:

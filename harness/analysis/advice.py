@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from harness.analysis.row import Row
+from harness.analysis.row import COVERAGE, Row
 from harness.analysis.statistics import Estimate
 from harness.analysis.text import ranks_in_words, size
 from harness.intervals import expected, policies
@@ -44,6 +44,8 @@ class Measured:
     asynchronous: bool = False
     unmeasured: tuple[str, ...] = ()  # names of costs
     is_extrapolated: bool = False
+    is_partial: bool = False  # a checkpoint does not hold the whole state
+    has_spread: bool = True  # `cheapest` and `dearest` come from several samples
 
     @property
     def sources(self) -> dict[str, str]:
@@ -114,12 +116,15 @@ class Advice:
     high: float
     flat_from_s: float
     flat_to_s: float
+    least_s: float  # the shortest interval that is allowed
 
     @property
     def steps(self) -> int | None:
-        """The interval in steps; None where no step was measured."""
+        """The interval in whole steps that is allowed; None where no step was measured."""
         step_s = self.measured.step_s
-        return max(1, round(self.interval_s / step_s)) if step_s else None
+        if not step_s:
+            return None
+        return max(1, round(self.interval_s / step_s), math.ceil(self.least_s / step_s - _ROUNDING))
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as flat JSON values."""
@@ -128,8 +133,8 @@ class Advice:
             "interval_s": self.interval_s,
             "interval_steps": self.steps,
             "effective": self.shares.effective,
-            "effective_low": self.low,
-            "effective_high": self.high,
+            "effective_low": self.low if self.measured.has_spread else None,
+            "effective_high": self.high if self.measured.has_spread else None,
             **{f"lost_{part}": getattr(self.shares, part) for part in expected.PARTS},
             "largest_loss": self.shares.largest_loss,
             "flat_from_s": self.flat_from_s,
@@ -151,17 +156,21 @@ def measured(rows: Iterable[Row], assumed: Assumed) -> list[Measured]:
         if row.status == "ok" and row.method and row.experiment in ("cost", "train")
     ]
     chosen, remark = _of_largest_world(usable)
-    by_case: dict[tuple[str, str, str, str, str, int, str], dict[str, Row]] = {}
+    # Where checkpoints come very often, the loop waits for the one before. So these come last.
+    chosen = sorted(chosen, key=lambda row: -row.every)
+    by_case: dict[tuple[str, str, str, str, str, str, int, str], dict[str, Row]] = {}
     for row in chosen:
         state = (row.workload, row.preset, row.precision, row.world, row.strategy)
-        key = (row.framework, row.method, *state)
+        key = (row.framework, row.method, row.arm, *state)
         by_case.setdefault(key, {}).setdefault(row.experiment, row)
     several = len({key[0] for key in by_case}) > 1
-    states = {key[2:] for key in by_case}
+    states = {key[3:] for key in by_case}
     found = []
     for key, experiments in by_case.items():
-        framework, method, workload, preset, precision, world, strategy = key
+        framework, method, arm, workload, preset, precision, world, strategy = key
         name = f"{framework} {method}" if several else method
+        if arm:
+            name += f", side {arm}"
         if len(states) > 1:
             name += f", {workload} {preset} {precision}, {ranks_in_words([world])}"
             name += f" with {strategy}" if strategy else ""
@@ -187,7 +196,15 @@ def _of_largest_world(rows: Sequence[Row]) -> tuple[Sequence[Row], tuple[str, ..
 
 def _subjects(rows: Sequence[Row]) -> set[tuple[str, ...]]:
     return {
-        (row.framework, row.method, row.workload, row.preset, row.precision, row.experiment)
+        (
+            row.framework,
+            row.method,
+            row.arm,
+            row.workload,
+            row.preset,
+            row.precision,
+            row.experiment,
+        )
         for row in rows
     }
 
@@ -221,16 +238,27 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
         restore_s = through_storage_s(costs.restore_s)
         return replace(costs, training_s=training_s, lag_s=lag_s, restore_s=restore_s)
 
-    note = (
+    notes = [
         f"extrapolated from {size(one.state_bytes or 0)} of state to {size(larger.state_bytes)}, "
         f"divided evenly over {larger.ranks} ranks on {larger.nodes} nodes"
-    )
+    ]
+    if factor < 1.0:
+        notes.append(
+            f"a rank's part of {size(round(larger.rank_bytes))} is smaller than the "
+            f"{size(round(one.rank_bytes))} that were measured, so what every save costs, such as "
+            "opening files, counts for too little"
+        )
+    # With a bandwidth, these two are known although nobody has measured them.
+    given = ("lag_s", "restore_s") if larger.has_bandwidth else ()
+    kept = [note for note in one.notes if note not in [_UNMEASURED[name] for name in given]]
     return replace(
         one,
         costs=of(one.costs),
         cheapest=of(one.cheapest),
         dearest=of(one.dearest),
-        notes=(*one.notes, note),
+        step_s=None,  # that of a larger model is not known
+        notes=(*kept, *notes),
+        unmeasured=tuple(name for name in one.unmeasured if name not in given),
         is_extrapolated=True,
     )
 
@@ -253,6 +281,7 @@ def at_interval(one: Measured, assumed: Assumed, interval_s: float) -> Advice:
         high=expected.effective_share(one.cheapest, best_s, assumed.mtbf_s),
         flat_from_s=max(low_s, least_s),
         flat_to_s=high_s,
+        least_s=least_s,
     )
 
 
@@ -284,12 +313,24 @@ def curve(one: Measured, assumed: Assumed, intervals_s: Sequence[float]) -> list
 
 
 def _interval_s(costs: Costs, assumed: Assumed) -> float:
+    """Return the interval of the policy. `shortest_s` has the bounds that hold for all of them."""
     if assumed.policy == "checkfreq":
         return CheckFreq(costs, assumed.budget or policies.CHECKFREQ_BUDGET).interval_s
-    return policies.bounded_s(costs, assumed.mtbf_s, assumed.budget, assumed.policy)
+    return policies.FORMULAS[assumed.policy](costs.training_s, assumed.mtbf_s)
 
 
 _LEAST_S = 1e-3  # a checkpoint that costs nothing is taken as often as anything is
+_ROUNDING = 1e-9
+_WAITS = 0.1  # a part of what a checkpoint costs that is worth a note
+_UNMEASURED = {
+    "lag_s": "the lag until durable was not measured, and counts as 0",
+    "restore_s": "the restore was not measured, and counts as 0",
+}
+_WHERE_LOADED = {
+    "warm": "its restore was measured with files in the page cache, as on the same node",
+    "mixed": "some of its restores were measured with files in the page cache",
+    "memory": "its restore was measured from the node's memory, which dies with the node",
+}
 
 
 def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) -> Measured | None:
@@ -297,28 +338,36 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
     notes = []
     unmeasured = []
     overhead = _estimate(train, "overhead_s")
-    stall = _estimate(cost, "stall_s")
-    training = overhead or stall
-    if training is None:
+    # A checkpoint costs its stall at least. Steps that vary may hide that.
+    stall = _estimate(train, "stall_s") or _estimate(cost, "stall_s")
+    if overhead is None and stall is None:
         return None
     if overhead is None:
         notes.append("the slowdown of training was not measured, so a checkpoint costs its stall")
+    elif overhead.low <= 0.0:
+        notes.append("what a checkpoint adds to training was within the noise of the steps")
     durable = _estimate(cost, "durable_s")
     load = _estimate(cost, "load_s")
-    if durable is None or stall is None:
-        unmeasured.append("lag_s")
-        notes.append("the lag until durable was not measured, and counts as 0")
-    if load is None:
-        unmeasured.append("restore_s")
-        notes.append("the restore was not measured, and counts as 0")
-    notes += _doubts(cost) + _doubts(train)
+    for cost_name, estimate in (("lag_s", durable), ("restore_s", load)):
+        if estimate is None:
+            unmeasured.append(cost_name)
+            notes.append(_UNMEASURED[cost_name])
+    notes += _waits(train, overhead) + _of_other_loads(cost) + _doubts(cost) + _doubts(train)
+    covers = next((row.covers for row in (cost, train) if row and row.covers), "full")
+    if covers != COVERAGE[-1]:
+        notes.append(f"its checkpoints hold {covers} alone, so training cannot go on exactly")
+    known = [each for each in (overhead, stall, durable, load) if each is not None]
+    has_spread = not any(each.single for each in known)
+    if not has_spread:
+        notes.append("some of its costs are of a single sample, so how far they vary is not known")
 
     def costs(end: str) -> Costs:
-        lag_s = _end(durable, end) - _end(stall, end) if durable and stall else 0.0
+        training_s = max(_end(overhead, end), _end(stall, end), 0.0)
         return Costs(
-            training_s=max(0.0, _end(training, end)),
-            lag_s=max(0.0, lag_s),
-            restore_s=max(0.0, _end(load, end)) if load else 0.0,
+            training_s=training_s,
+            # The slowdown comes while the checkpoint is written, so that time is over then.
+            lag_s=max(0.0, _end(durable, end) - training_s),
+            restore_s=max(0.0, _end(load, end)),
             restart_s=assumed.restart_s,
             detect_s=assumed.detect_s,
         )
@@ -337,7 +386,28 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         row.sharded if row else False,
         row.asynchronous if row else False,
         tuple(unmeasured),
+        is_partial=covers != COVERAGE[-1],
+        has_spread=has_spread,
     )
+
+
+def _waits(train: Row | None, overhead: Estimate | None) -> list[str]:
+    """Return a note where much of the cost was a wait, which a longer interval does not have."""
+    waits = _estimate(train, "back_pressure_s")
+    if train is None or overhead is None or waits is None:
+        return []
+    if waits.value < _WAITS * overhead.value:
+        return []
+    return [
+        f"of the {overhead.value:.2g} s that a checkpoint cost every {train.every} steps, "
+        f"{waits.value:.2g} s were a wait for the one before; at a longer interval it costs less"
+    ]
+
+
+def _of_other_loads(cost: Row | None) -> list[str]:
+    """Return a note where the files of a load were not on the disk alone."""
+    words = _WHERE_LOADED.get(str(getattr(cost, "load_cache", "")))
+    return [words] if words else []
 
 
 def _doubts(row: Row | None) -> list[str]:
@@ -352,5 +422,6 @@ def _estimate(row: Row | None, name: str) -> Estimate | None:
     return value if isinstance(value, Estimate) else None
 
 
-def _end(estimate: Estimate, end: str) -> float:
-    return float(getattr(estimate, end))
+def _end(estimate: Estimate | None, end: str) -> float:
+    """Return the value, or an end of the interval; 0 where nothing was measured."""
+    return 0.0 if estimate is None else float(getattr(estimate, end))

@@ -41,17 +41,19 @@ def _figure(advised: Sequence[Advice], assumed: Assumed, words: str) -> Figure:
     axes = body.subplots()
     best_s = [each.interval_s for each in advised]
     low_s, high_s = min(best_s) / _AROUND, max(best_s) * _AROUND
+    best = 0.0
     for number, each in enumerate(advised):
         look = series(number)
         # Below the lag, a checkpoint would begin before the one before is durable.
         from_s = max(low_s, each.measured.costs.lag_s)
         intervals_s = np.geomspace(from_s, high_s, _POINTS).tolist()
         shares = advice.curve(each.measured, assumed, intervals_s)
+        # With a budget, the best interval is not the advised one.
+        best = max(best, *shares, each.shares.effective)
         axes.plot(intervals_s, shares, color=look.colour, ls=look.line, label=each.measured.name)
         axes.plot(each.interval_s, each.shares.effective, color=look.colour, marker=look.marker)
     logarithmic_seconds(axes, low_s, high_s)
     worst = min(each.shares.effective for each in advised)
-    best = max(each.shares.effective for each in advised)
     axes.set_ylim(max(0.0, worst - 4 * (1.0 - worst)), best + 0.05 * (1.0 - worst))
     axes.set_xlabel("seconds of training between two checkpoints")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))

@@ -91,10 +91,14 @@ def _ends(job: Job, schedules: Sequence[Floats]) -> Ends:
 
 
 def _described(name: str, schedules: Sequence[Floats], ends: Ends, young: Ends) -> dict[str, Any]:
+    difference = ends.loss - young.loss
+    if len(schedules) > 1:
+        # Draws of one training share its checkpoints, so the trainings are what varies.
+        difference = difference.reshape(len(schedules), -1).mean(axis=1)
     return {
         "policy": name,
         "checkpoints": float(np.mean([len(saves_s) for saves_s in schedules])),
         "loss": float(ends.loss.mean()),
         "undone": float(ends.undone.mean()),
-        "loss_against_young": asdict(mean_with_interval(ends.loss - young.loss)),
+        "loss_against_young": asdict(mean_with_interval(difference)),
     }

@@ -140,8 +140,8 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Wort
 def effect_of_bursts(one: Measured, setting: Setting, draws: int) -> Estimate:
     """Return by how much the share differs from that under the same failures without bursts.
 
-    There, each failure comes at a random instant to a random node, and takes its repair with it.
-    Below 0, bursts hurt.
+    There, each failure comes at a random instant to the same node, with the same repair. Below 0,
+    bursts hurt.
     """
     learnt, judging = failures.halves(failures.trace(setting.trace))
     advised = _advised([one], setting, learnt.rate_per_node_s)
@@ -198,14 +198,14 @@ def _shares_of(
 
 
 def _scattered(found: NodeFailures, rng: np.random.Generator) -> NodeFailures:
-    """Return the same failures at random instants and nodes, each with its repair."""
+    """Return the same failures at random instants, each with its node and its repair."""
     count = len(found.at_s)
     order = rng.permutation(count)
     return NodeFailures(
         found.nodes,
         found.length_s,
         np.sort(rng.uniform(0.0, found.length_s, count)),
-        rng.integers(found.nodes, size=count),
+        found.node[order],
         found.repair_s[order],
         found.interrupts[order],
     )

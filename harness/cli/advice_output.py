@@ -31,13 +31,14 @@ class Job:
 
     ranks: int
     nodes: int
+    spares: int  # the most that are tried
     trace: str
     policy: str
 
     @property
-    def is_extrapolated(self) -> bool:
-        """Return whether the job needs more nodes than the trace's system has."""
-        return bool(self.trace) and self.nodes > failures.TRACES[self.trace][1]
+    def exceeds_trace(self) -> bool:
+        """Return whether the job and its spares are more nodes than the trace's system has."""
+        return bool(self.trace) and self.nodes + self.spares > failures.TRACES[self.trace][1]
 
 
 def table(
@@ -54,7 +55,7 @@ def table(
             escape(each.measured.name),
             duration(each.interval_s),
             str(each.steps or "–"),
-            _share(split, *ends),
+            _share(split, *ends, has_spread=one is not None or each.measured.has_spread),
             *(f"{getattr(split, part):.2%}" for part in parts),
             split.largest_loss,
             duration(each.flat_from_s),
@@ -72,7 +73,7 @@ def _headed(title: str, advised: Sequence[Advice], job: Job, parts: Sequence[str
     )
     made.add_column("method", overflow="fold")
     trains = f"trains in\n{job.trace}" if job.trace else "trains"
-    if job.is_extrapolated:
+    if job.exceeds_trace:
         trains += ",\nextrapolated"
     headings = ("every", "steps", trains, *parts, "largest\nloss", "as good\nfrom", "to")
     for heading in headings:
@@ -89,8 +90,8 @@ def explain(
     say(words)
     say(
         f"The interval is flat: between {duration(best.flat_from_s)} and "
-        f"{duration(best.flat_to_s)} the "
-        "share stays within half a point."
+        f"{duration(best.flat_to_s)}, the share under failures at random instants is at most half "
+        "a point lower."
     )
     extrapolated = any(each.measured.is_extrapolated for each in advised)
     origin = "Extrapolated from what was measured" if extrapolated else "Measured"
@@ -108,11 +109,11 @@ def explain(
             f"{judging.DRAWS} jobs drawn from the second half of {job.trace}, whose first half "
             "gave the failure rate."
         )
-    if job.is_extrapolated:
+    if job.exceeds_trace:
         known = failures.TRACES[job.trace][1]
         say(
-            f"Extrapolated: {job.trace} has {known} nodes, so {job.nodes} are copies of it at "
-            "other instants, which lose its bursts."
+            f"Extrapolated: {job.trace} has {known} nodes, so {job.nodes + job.spares} are copies "
+            "of it at other instants, which lose its bursts."
         )
     for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
         names = [each.measured.name for each in advised if note in each.measured.notes]
@@ -135,8 +136,9 @@ def _largest_loss(best: Advice, shares: Shares, trace: str) -> str:
     return words
 
 
-def _share(shares: Shares, low: float, high: float) -> str:
-    return f"{shares.effective:.2%}\n[{100 * low:.2f}–{100 * high:.2f}]"
+def _share(shares: Shares, low: float, high: float, has_spread: bool) -> str:
+    ends = f"{100 * low:.2f}–{100 * high:.2f}" if has_spread else "–"
+    return f"{shares.effective:.2%}\n[{ends}]"
 
 
 def print_spares(tried: Sequence[Spares], method: str) -> None:
@@ -171,7 +173,7 @@ def as_json(
         "trace": job.trace or None,
         "policy": job.policy,
         "budget": assumed.budget,
-        "extrapolated": job.is_extrapolated,
+        "extrapolated": job.exceeds_trace,
     }
     lines = []
     for number, each in enumerate(advised):

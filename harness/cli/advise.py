@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
+from harness.analysis.judging import Judged
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.text import size
 from harness.cli import advice_output, amounts
@@ -33,6 +34,7 @@ from harness.run import store
 from harness.run.errors import UsageError, nearest
 
 _NODES = 128  # of the job where nobody says how large it is
+_MOST_RANKS = 10_000_000
 _GIGA = 1e9
 _LEAST_BANDWIDTH = 1e-3  # GB/s
 _POLICIES = (*advice.POLICIES, judging.REPLAYED)
@@ -59,7 +61,7 @@ NodeMtbfOption = Annotated[
         help="The same of one node. 250d is assumed where neither is given; the rates add up.",
     ),
 ]
-RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1)]
+RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1, max=_MOST_RANKS)]
 RanksPerNodeOption = Annotated[int, typer.Option(help="Ranks on each node.", min=1)]
 TraceOption = Annotated[
     str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
@@ -145,12 +147,11 @@ def advise_command(
         advised = judging.replayed(found, assumed, learnt, nodes)
     else:
         advised = [advice.advise(one, assumed) for one in found]
-    advised.sort(key=lambda each: -each.shares.effective)
-    judged = judging.judged(advised, unseen, nodes) if unseen is not None else None
+    advised, judged = _best_first(advised, unseen, nodes)
     tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
     if folder is not None:
         _draw(advised, assumed, folder, run.name)
-    job = advice_output.Job(ranks, nodes, trace, policy)
+    job = advice_output.Job(ranks, nodes, spares, trace, policy)
     if format_ is Format.JSON:
         put(advice_output.as_json(advised, judged, assumed, job, tried))
         return
@@ -158,6 +159,24 @@ def advise_command(
     advice_output.explain(advised, judged, assumed, job)
     if tried:
         advice_output.print_spares(tried, advised[0].measured.name)
+
+
+def _best_first(
+    advised: Sequence[Advice], unseen: failures.NodeFailures | None, nodes: int
+) -> tuple[list[Advice], list[Judged] | None]:
+    """Return the advice in the order of what it is worth, in the trace where there is one.
+
+    Methods that save a part of the state come last, because training cannot go on exactly.
+    """
+    judged = judging.judged(advised, unseen, nodes) if unseen is not None else None
+
+    def rank(number: int) -> tuple[bool, float]:
+        shares = judged[number].shares if judged is not None else advised[number].shares
+        return advised[number].measured.is_partial, -shares.effective
+
+    order = sorted(range(len(advised)), key=rank)
+    in_order = [judged[number] for number in order] if judged is not None else None
+    return [advised[number] for number in order], in_order
 
 
 def _job_mtbf_s(

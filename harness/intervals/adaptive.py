@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness.intervals.policies import oracle_s
-from harness.intervals.values import require_budget, require_positive
+from harness.intervals.values import require_budget, require_cost, require_positive
 
 _INTERVALS = 20  # over any so many intervals, the cost keeps to the budget
 
@@ -38,16 +38,21 @@ class Adaptive:
         self,
         mtbf_s: float,
         budget: float = 0.035,
+        lag_s: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Take the mean seconds between failures of the job, and the share that saves may cost.
 
-        Raises ValueError unless the time is finite and above 0, and the budget between 0 and 1.
+        `lag_s` is how long a save goes on in the background. No save begins before it is over,
+        because it would wait for the one before. Raises ValueError unless the mean time is finite
+        and above 0, the budget between 0 and 1, and the lag finite and not below 0.
         """
         require_positive("an MTBF", mtbf_s)
         require_budget(budget)
+        require_cost("lag_s", lag_s)
         self._mtbf_s = mtbf_s
         self._budget = budget
+        self._lag_s = lag_s
         self._clock = clock
         self._last_s = clock()
         # work and cost of each of the last intervals but the present one
@@ -96,11 +101,11 @@ class Adaptive:
 
     def _chosen_s(self) -> float:
         """Return the work until the next save."""
-        latest_slowdown_s = self._intervals[-1][1] if len(self._intervals) > 1 else 0.0
-        expected_s = max(self._stall_s, latest_slowdown_s)
+        latest_cost_s = self._intervals[-1][1] if len(self._intervals) > 1 else 0.0
+        expected_s = max(self._stall_s, latest_cost_s)
         best_s = oracle_s(expected_s, self._mtbf_s)
         # The next save costs as much as this one, and the interval before it pays for both.
         spent_s = sum(cost_s for _, cost_s in self._intervals) + expected_s
         trained_s = sum(work_s for work_s, _ in self._intervals)
         allowed_s = spent_s / self._budget - trained_s
-        return max(best_s, allowed_s, expected_s / self._budget)
+        return max(best_s, allowed_s, expected_s / self._budget, self._lag_s)

@@ -58,7 +58,10 @@ class ProfilingCheckFreq(Policy):
         require_cost("stall_s", stall_s)
         require_cost("lag_s", lag_s)
         if self.every is None:
-            self._step_s = fmean(self._steps_s[WARM_UP_STEPS:])
+            if not self._steps_s:
+                raise ValueError("a save before the first step tells nothing; take steps first")
+            # A training that saves early has no other steps than those of the warm-up.
+            self._step_s = fmean(self._steps_s[WARM_UP_STEPS:] or self._steps_s)
             require_positive("a profiled step", self._step_s)
             least_s = max(lag_s, stall_s / self._budget)
             self.every = max(1, math.ceil(least_s / self._step_s - _ROUNDING))
@@ -70,4 +73,7 @@ class ProfilingCheckFreq(Policy):
     def _overhead(self) -> float:
         """Return what the interval that ends now cost, as a share of its steps without saves."""
         undisturbed_s = self._steps * self._step_s
+        if undisturbed_s == 0.0:
+            # A script may save twice in a row, without a step between.
+            return 0.0
         return (self._stall_s + self._work_s - undisturbed_s) / undisturbed_s

@@ -59,7 +59,8 @@ def effective_shares(
 ) -> Floats:
     """Return the effective share of each method (rows) at each interval (columns).
 
-    A job with half of its nodes trains half as much in a second.
+    A job with half of its nodes trains half as much in a second. A failure before the save of a
+    planned start is durable falls back to the checkpoint before.
     """
     training_s = column(costs, "training_s")
     lag_s = column(costs, "lag_s")
@@ -68,16 +69,24 @@ def effective_shares(
     segment_s = intervals_s + training_s
     kept_s = np.zeros(segment_s.shape)
     begin_s = np.zeros(segment_s.shape)
+    # What the save before a planned start holds, beyond older checkpoints, and when it is durable.
+    held_s = np.zeros(segment_s.shape)
+    durable_at_s = np.zeros(segment_s.shape)
     failures.require_room(needed)
     speed = min(needed, len(failures.healthy)) / needed
     for change in changes(failures, needed):
         alive_s = np.maximum(change.at_s - begin_s, 0.0)
+        durable = np.maximum(np.floor((alive_s - lag_s) / segment_s), 0.0)
+        held_s = np.where(change.at_s < durable_at_s, held_s, 0.0)
         if change.is_failure:
-            durable = np.floor((alive_s - lag_s) / segment_s)
-            kept_s += speed * np.maximum(durable, 0.0) * intervals_s
+            kept_s += speed * durable * intervals_s - held_s
+            held_s = np.zeros(segment_s.shape)
             begin_s = np.broadcast_to(change.at_s + recovery_s, segment_s.shape)
         else:
-            kept_s += speed * _trained_s(alive_s, intervals_s, segment_s)
+            trained_s = _trained_s(alive_s, intervals_s, segment_s)
+            kept_s += speed * trained_s
+            held_s += speed * (trained_s - durable * intervals_s)
+            durable_at_s = np.broadcast_to(change.at_s + training_s + lag_s, segment_s.shape)
             # Nobody has to detect a planned start, and a recovery that was going on is over later.
             planned_s = change.at_s + training_s + lag_s + recovery_s - detect_s
             begin_s = np.maximum(begin_s, planned_s)

@@ -63,16 +63,26 @@ def shares(costs: Costs, interval_s: float, mtbf_s: float) -> Shares:
     rate = 1.0 / mtbf_s
     # Everything is a share of a life and the recovery after it: exp(rate R) / rate seconds.
     alive = math.exp(-rate * costs.recovery_s)
-    recovering = 1.0 - alive
     segment_s = interval_s + costs.training_s
     in_checkpoints = math.exp(-rate * interval_s) * -math.expm1(-rate * costs.training_s)
     checkpoints = alive * in_checkpoints / -math.expm1(-rate * segment_s)
-    by_part = {
-        part: recovering * getattr(costs, f"{part}_s") / (costs.recovery_s or 1.0)
-        for part in ("detect", "restart", "restore")
-    }
     recompute = max(0.0, alive - effective - checkpoints)
-    return Shares(effective, checkpoints, recompute, **by_part)
+    return Shares(effective, checkpoints, recompute, **_phases(costs, rate))
+
+
+def _phases(costs: Costs, rate: float) -> dict[str, float]:
+    """Return the share of each phase of the recoveries.
+
+    A phase is reached only where no failure hits those before it, because a recovery then begins
+    again. So early phases take more of the time than their part of one recovery.
+    """
+    found = {}
+    before_s = 0.0
+    for phase in ("detect", "restart", "restore"):
+        own_s = getattr(costs, f"{phase}_s")
+        found[phase] = math.exp(-rate * before_s) * -math.expm1(-rate * own_s)
+        before_s += own_s
+    return found
 
 
 def flat_from_to(

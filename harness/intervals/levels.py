@@ -7,6 +7,7 @@ restored. If another failure strikes during that, it begins again, perhaps from 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import numpy as np
 from harness.intervals.costs import Costs
 from harness.intervals.policies import levels_s
 from harness.intervals.replay import Interruptions
+from harness.intervals.values import require_positive
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ def effective_share(
     A failure that no level survives costs all that was trained. The failures are in the order of
     time. The job begins at `begin_s`.
     """
+    require_positive("an interval", interval_s)
     job = _Job([0] * len(levels), begin_s=begin_s)
     for failure in found:
         _advance(job, failure.at_s - job.begin_s, levels, interval_s)
@@ -96,9 +99,10 @@ def best_levels(levels: Sequence[Level], rates_per_s: Sequence[float]) -> tuple[
     costs_s = [level.costs.training_s for level in levels]
     best_s = levels_s(costs_s, rates_per_s)
     interval_s = max(best_s[0], levels[0].costs.lag_s)
+    require_positive("the interval of the cheapest level", interval_s)
     made = []
     for level, own_s in zip(levels, best_s, strict=True):
-        every = max(1, round(max(own_s, level.costs.lag_s) / interval_s))
+        every = max(1, round(own_s / interval_s), math.ceil(level.costs.lag_s / interval_s))
         made.append(Level(level.name, level.costs, level.survives, every))
     return interval_s, made
 
