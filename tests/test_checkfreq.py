@@ -88,6 +88,17 @@ def test_the_slowdown_of_steps_is_part_of_what_it_measures() -> None:
     assert count == 240
 
 
+def test_a_training_that_saves_early_is_profiled_by_its_first_steps() -> None:
+    policy = ProfilingCheckFreq(0.1)
+    with pytest.raises(ValueError, match="take steps first"):
+        policy.saved(1.0)
+    policy.checkpoint_now(0.5, 0.5)
+    policy.saved(1.0)
+    assert policy.every == 20
+    policy.saved(1.0)  # twice in a row
+    assert policy.every == 20
+
+
 def test_costs_that_fall_do_not_shorten_its_intervals() -> None:
     training = Training()
     training.until_save(stall_s=0.7)

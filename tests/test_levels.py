@@ -104,6 +104,22 @@ def test_a_second_level_is_worth_more_than_it_costs_where_processes_die_often() 
     assert 0.05 < gain < 0.2
 
 
+def test_no_level_is_written_faster_than_it_becomes_durable() -> None:
+    slow = Level("files", Costs(training_s=0.1, lag_s=40.0), frozenset({"node"}))
+    quick = Level("memory", Costs(training_s=0.05, lag_s=0.0), frozenset({"process"}))
+    interval_s, (_, files) = levels.best_levels([quick, slow], [1 / 9000.0, 1 / 9000.0])
+    assert interval_s == 30.0
+    assert files.every * interval_s >= 40.0
+
+
+def test_checkpoints_that_cost_nothing_have_no_best_interval() -> None:
+    free = Level("memory", Costs(training_s=0.0), frozenset({"process"}))
+    with pytest.raises(ValueError, match="the interval of the cheapest level"):
+        levels.best_levels([free], [1 / HOUR])
+    with pytest.raises(ValueError, match="an interval"):
+        levels.effective_share([], 1000.0, [free], 0.0)
+
+
 def test_a_level_keeps_at_least_every_checkpoint() -> None:
     with pytest.raises(ValueError, match="level files keeps every 0-th checkpoint"):
         Level("files", FILES.costs, FILES.survives, every=0)
@@ -191,6 +207,17 @@ def test_a_repaired_node_comes_back_by_a_planned_start() -> None:
     with_one_s = 2 * 90
     with_both_s = 4 * 90 + 50
     assert shrunk(found, 2) == pytest.approx((2 * 90 + with_one_s / 2 + with_both_s) / 1000)
+
+
+@pytest.mark.parametrize(("again_s", "kept_s"), [(565.0, 180), (575.0, 240)])
+def test_the_save_of_a_planned_start_counts_once_it_is_durable(
+    again_s: float, kept_s: float
+) -> None:
+    """The node is back at 560 s, and the save takes until 570 s. The other one fails meanwhile."""
+    found = nodes_of((250.0, 1, 310.0), (again_s, 0, 1e9), nodes=2, length_s=1000.0)
+    alive_s = 1000 - again_s - 50
+    later_s = alive_s // 100 * 90 + min(alive_s % 100, 90)
+    assert shrunk(found, 2) == pytest.approx((2 * 90 + kept_s / 2 + later_s / 2) / 1000)
 
 
 def test_a_job_begins_with_fewer_nodes_where_one_is_broken_at_the_start() -> None:
