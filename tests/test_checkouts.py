@@ -128,6 +128,15 @@ def test_a_checkout_that_does_not_say_what_it_reads_is_refused(checkout: Path) -
         arms.describe([str(checkout)])
 
 
+def test_a_checkout_that_does_not_answer_is_refused(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (checkout / "harness" / "wire" / "case.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(border, "_PROBE_TIMEOUT_S", 1)
+    with pytest.raises(IncomparableError, match="did not say within 1 s which records it writes"):
+        arms.describe([str(checkout)])
+
+
 def test_a_checkout_with_the_first_layout_is_understood(checkout: Path) -> None:
     wire = checkout / "harness" / "wire"
     edit(wire / "case.py", LACKS)

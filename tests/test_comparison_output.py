@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +15,9 @@ from compared_runs import Make, calibration, cost, item, maker
 from conftest import ROOT
 
 from harness.analysis import comparison_output
-from harness.analysis.comparison import ComparedRow, Comparison, Metric
+from harness.analysis.comparison import ComparedRow, Comparison, Metric, sides
 from harness.analysis.statistics import Estimate
+from harness.wire.case import OwnModel
 
 NASTY = 'a|b <script>alert("x")</script> \x1b[31mred\x00 & ]]>'
 
@@ -118,6 +121,29 @@ def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> Non
     refused = ckptbench("compare", base.name, elsewhere.name, *results)
     assert refused.returncode == 3
     assert "not measured alike (machine)" in refused.stderr
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_regression_is_one_whoever_has_read_enough(make: Make, tmp_path: Path, form: str) -> None:
+    """As in `ckptbench compare BASE HEAD | head -1` with pipefail."""
+    plan = [item()]
+    base, slow = make(plan, cost(plan[0])), make(plan, cost(plan[0], 1.3))
+    results = ("--results", str(tmp_path / "results"), "--format", form)
+    argv = [sys.executable, "-c", "from harness.cli import main; main()"]
+    argv += ["compare", base.name, slow.name, *results]
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb") as nobody_reads:
+        done = subprocess.run(argv, cwd=ROOT, stdout=nobody_reads, check=False)
+    assert done.returncode == 1
+
+
+def test_rows_of_a_model_that_lies_elsewhere_are_the_same(tmp_path: Path) -> None:
+    def at(folder: str) -> str:
+        model = OwnModel(file=f"/{folder}/train.py", function="make", digest="1234", state_bytes=9)
+        return sides.key(replace(item().case, model=model))
+
+    assert at("base") == at("head")
 
 
 def test_the_command_does_not_pass_what_it_could_not_compare(make: Make, tmp_path: Path) -> None:

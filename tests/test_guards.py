@@ -100,6 +100,15 @@ def guarded(measure: Measure) -> Measured:
     return measure(plan())
 
 
+def test_nobody_is_blamed_for_the_change_of_a_save_that_raised(measure: Measure) -> None:
+    found = measure([faulty("changes-and-raises"), planned("buffered"), planned("direct")])
+    raised = found.row("double[fault=changes-and-raises]")
+    assert (raised.status, raised.phase) == ("failed", "save")
+    for method in ("buffered", "direct"):
+        row = found.row(method)
+        assert (row.status, row.reason, row.verified) == ("ok", "", True)
+
+
 @pytest.mark.parametrize("fault", CAUGHT)
 def test_a_mistake_is_a_failed_row(guarded: Measured, fault: str) -> None:
     _, phase, reason = CAUGHT[fault]

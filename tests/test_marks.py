@@ -128,6 +128,26 @@ def test_a_mark_that_came_counts_as_worse_and_one_that_went_as_a_gain(tmp_path: 
     assert compared(make, marked, sound, plan).rows[0].gains == ("is not marked any more",)
 
 
+def test_a_second_mark_counts_as_worse_and_another_number_does_not(tmp_path: Path) -> None:
+    plan = [item()]
+
+    def with_marks(*sentences: str) -> list[Record]:
+        case = plan[0].case.id
+        marks = [
+            records.finding(case, guard=f"guard-{number}", weight="mark", sentence=sentence)
+            for number, sentence in enumerate(sentences)
+        ]
+        return [*cost(plan[0]), *marks]
+
+    make = maker(tmp_path / "results")
+    one, same = with_marks("nothing lasts"), with_marks("nothing lasts")
+    both = with_marks("nothing lasts", "it changed os.fsync")
+    assert compared(make, one, same, plan).rows[0].faults == ()
+    assert compared(make, one, both, plan).rows[0].faults == ("is marked now: it changed os.fsync",)
+    numbers = (with_marks("1.5 times as fast, 3 saves"), with_marks("12 times as fast, 4 saves"))
+    assert compared(make, *numbers, plan).rows[0].faults == ()
+
+
 def test_no_method_of_the_reference_runs_is_marked() -> None:
     marked = [row for run in reference_runs() for row in run.rows if row.marks]
     assert marked == []

@@ -122,8 +122,8 @@ def test_of_several_worlds_the_largest_is_told_and_named() -> None:
         "two stops training for 500 ms, and is on the disk after 2.00 s; "
         "one stops training for 500 ms, and is on the disk after 3.00 s. "
         f"After a crash of the machine each of these checkpoints is certain. {HINT.format('two')} "
-        "On 2 ranks two is durable first, in 2.00 s. As multiples of the time that one rank takes "
-        "there: one 3.0; two 4.0."
+        "On 2 ranks two is durable first, in 2.00 s. As multiples of the time in the "
+        "fewest ranks that the method was measured on: one 3.0; two 4.0."
     )
 
 

@@ -25,7 +25,14 @@ def looked_at(item: PlannedCase) -> PlannedCase:
     return replace(item, case=replace(item.case, experiment="sizes"), processes=2)
 
 
-FAULTS = ("changes-state", "time-stamp", "identifier", "hash-order", "overstated-entries")
+FAULTS = (
+    "changes-state",
+    "changes-and-raises",
+    "time-stamp",
+    "identifier",
+    "hash-order",
+    "overstated-entries",
+)
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +136,11 @@ def test_a_save_that_changes_the_state_costs_its_own_row_alone(run: Measured) ->
     row = row_of(run, "changes-state")
     assert (row.status, row.reason.partition(":")[0]) == ("failed", "StateChanged")
     assert "weights/stem.convolution.weight" in row.reason
+
+
+def test_nobody_is_blamed_for_the_change_of_a_save_that_raised(run: Measured) -> None:
+    assert row_of(run, "changes-and-raises").reason.startswith("RuntimeError")
+    assert row_of(run, "time-stamp").status == "ok"
 
 
 def test_an_entry_of_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from harness.run.reading import InvalidLine
 from harness.run.store import Run
 from harness.run.stored import PACKED
 from harness.wire.experiment import Experiment, Stage, SuiteKey
-from harness.wire.records import Record, to_line
+from harness.wire.records import IsolatedRecord, Record, to_line
 
 FIRST, SECOND, THIRD = (records.save(index=index) for index in range(3))
 
@@ -246,6 +246,17 @@ def test_rubbish_of_a_worker_does_not_keep_its_records_from_being_salvaged(make:
     run.salvage()
     assert run.records == [FIRST, SECOND]
     assert reopened(run).damages == []
+
+
+def test_what_begins_anew_may_write_the_line_that_a_killed_driver_had_voided(make: Make) -> None:
+    """Records without times are equal to the byte when a stage is repeated."""
+    kept = records.repeat()
+    voiding = IsolatedRecord("isolated", "other", kept.process, 0, "save", (kept.case,))
+    run = make(kept, voiding)
+    run = reopened(run)
+    run.salvage()
+    assert run.absorb(to_line(kept).rstrip("\n")) == kept
+    assert run.absorb(to_line(kept).rstrip("\n")) is None
 
 
 def test_nothing_need_be_there_to_salvage(make: Make) -> None:

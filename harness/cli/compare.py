@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from harness.cli.app import (
     AdapterOption,
     DirOption,
     PythonOption,
+    ReaderGone,
     ResultsOption,
     app,
     environments_of,
@@ -160,10 +162,12 @@ def present(found: Comparison, form: str, folder: Path | None) -> None:
     if folder is not None:
         for name, write in _WRITERS.values():
             (folder / name).write_text(write(found), encoding="utf-8")
-    if form == "table":
-        print_comparison(found)
-    else:
-        put(_WRITERS[form][1](found))
+    # A regression is one, whoever has read enough of it.
+    with contextlib.suppress(ReaderGone):
+        if form == "table":
+            print_comparison(found)
+        else:
+            put(_WRITERS[form][1](found))
 
 
 def end(found: Comparison, form: str, folder: Path | None, failed: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -306,8 +307,10 @@ def _watched(job: slurm_jobs.Job, run: store.Run) -> slurm_jobs.State:
             text = escape(f"Slurm job {job.id}: {state}")
             if bar.tasks[task].description != text:
                 bar.console.print(text, highlight=False, soft_wrap=True)
-            done = _samples_done(store.Run(run.folder))
-            bar.update(task, completed=done, description=text)
+            # A shared file system may refuse a read once. That is no reason to cancel the job.
+            with contextlib.suppress(OSError, UsageError):
+                bar.update(task, completed=_samples_done(store.Run(run.folder)))
+            bar.update(task, description=text)
 
         return job.watch(on_look)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -13,7 +14,15 @@ from rich.table import Table
 from harness.analysis import circumstances, precision, summary, tables
 from harness.analysis.row import Naming, Row
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, out, put, warn_of_damages
+from harness.cli.app import (
+    RESULTS,
+    ReaderGone,
+    ResultsOption,
+    app,
+    out,
+    put,
+    warn_of_damages,
+)
 from harness.cli.printing import print_table
 from harness.run import store
 from harness.run.errors import nearest
@@ -38,11 +47,13 @@ def show(run: store.Run, form: str) -> list[Row]:
     read = read_run(run)
     found = read.rows
     warn_of_damages(run)
-    if form == "table":
-        _print_tables(read)
-    else:
-        writers = {"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}
-        put(writers[form](found))
+    # Whoever has read enough, as `head` has, does not change the exit status of a measurement.
+    with contextlib.suppress(ReaderGone):
+        if form == "table":
+            _print_tables(read)
+        else:
+            writers = {"markdown": tables.to_markdown, "csv": tables.to_csv, "json": tables.to_json}
+            put(writers[form](found))
     return found
 
 

@@ -105,14 +105,20 @@ def _language(checkout: Path) -> _Language:
     """Ask a checkout what its worker reads and writes. Raise IncomparableError if it cannot say."""
     variables = os.environ | {"PYTHONPATH": str(checkout), "PYTHONSAFEPATH": "1"}
     # Without -S, an editable installation of this checkout would stand in for missing modules.
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", _PROBE],
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_PROBE_TIMEOUT_S,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", _PROBE],
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise IncomparableError(
+            f"the worker of {checkout} did not say within {_PROBE_TIMEOUT_S:.0f} s which records "
+            "it writes; try again, or copy the checkout to a faster disk"
+        ) from error
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines() or ["no output"]
         raise IncomparableError(

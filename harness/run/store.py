@@ -31,7 +31,11 @@ LATEST = "latest"
 
 
 class Run(StoredRun):
-    """A stored run, open for appending."""
+    """A stored run, open for appending.
+
+    A worker's line is taken once, because a job that is cut off and resumed may write it again. An
+    IsolatedRecord voids lines before it, and from then on equal lines are taken anew.
+    """
 
     @property
     def settings(self) -> Settings:
@@ -132,6 +136,9 @@ class Run(StoredRun):
                 except InvalidLine:
                     # Without its record, the case is measured again.
                     continue
+        if any(isinstance(record, IsolatedRecord) for record in self.records):
+            # What begins anew after the voided lines may write the same ones.
+            self._lines.clear()
         self.flush()
 
     def close(self) -> None:

@@ -34,7 +34,10 @@ def write_kept(file: Path, checkpoints: Sequence[Kept]) -> None:
         }
         for kept in checkpoints
     ]
-    file.write_text(json.dumps(listed))
+    # The driver takes the file for a proof of the checkpoints, so half of it must not be there.
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(listed))
+    draft.rename(file)
 
 
 def read_kept(file: Path) -> list[Kept]:

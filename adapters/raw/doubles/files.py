@@ -148,6 +148,16 @@ class ChangesState(Fault):
         return pending
 
 
+class ChangesAndRaises(Fault):
+    """Change the state that is saved, and raise."""
+
+    name = "changes-and-raises"
+
+    def save(self, state: State, path: Path) -> Pending:
+        next(state.of_role(Role.WEIGHT))[...] *= 1.5
+        raise RuntimeError("the double has changed the state")
+
+
 class TimeStamp(Fault):
     """Add the time of day to the checkpoint."""
 

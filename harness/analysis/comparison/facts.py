@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from harness.analysis.columns import columns_of
@@ -10,6 +11,7 @@ from harness.analysis.comparison.sides import SideRow
 from harness.analysis.row import Row
 
 _EVERY_RANK = "every rank's own values"
+_NUMBER = re.compile(r"[\d.,]*\d")
 
 
 def changes(base: SideRow, head: SideRow) -> list[Change]:
@@ -57,11 +59,18 @@ def _column_changes(base: Row, head: Row) -> Iterator[Change]:
 
 
 def _mark_changes(base: Row, head: Row) -> Iterator[Change]:
-    """Yield that a row has marks now, or has none any more. Its sentences may hold numbers."""
-    if head.marks and not base.marks:
-        yield Change(f"is marked now: {'; '.join(head.marks)}", is_worse=True)
+    """Yield that a row has new marks, or has none any more."""
+    known = {_without_numbers(mark) for mark in base.marks}
+    new = [mark for mark in head.marks if _without_numbers(mark) not in known]
+    if new:
+        yield Change(f"is marked now: {'; '.join(new)}", is_worse=True)
     if base.marks and not head.marks:
         yield Change("is not marked any more", is_worse=False)
+
+
+def _without_numbers(mark: str) -> str:
+    """Return a mark as it is in every run, whose numbers differ."""
+    return _NUMBER.sub("#", mark)
 
 
 def _status_changes(base: Row, head: Row) -> Iterator[Change]:

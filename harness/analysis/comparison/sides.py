@@ -27,6 +27,8 @@ _MAY_DIFFER = (
     "options",
     "adapter",
     "own_environment",
+    # The folder of a user's own model. Its name and the digest of its text are in other fields.
+    "model",
 )
 # Fields of a case that say what its saves take of the disk, by whatever method. Cases of every
 # experiment have all of them, so a training finds the ceilings of the saves beside it.

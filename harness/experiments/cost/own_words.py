@@ -69,12 +69,14 @@ def _after_a_crash(good: Sequence[CostRow], naming: Naming) -> str:
             "After a crash of the machine none of these checkpoints is certain, unless your script "
             "flushes the files and their folder (os.fsync) itself."
         )
-    if len(certain) == len(known):
+    if len(certain) == len(good):
         return "After a crash of the machine each of these checkpoints is certain."
-    return (
-        f"After a crash of the machine only what {listed(certain)} wrote is certain; the files "
-        "of the others have to be flushed by your script, and so has their folder (os.fsync)."
-    )
+    said = f"After a crash of the machine only what {listed(certain)} wrote is certain; the files "
+    said += "of the others have to be flushed by your script, and so has their folder (os.fsync)."
+    if len(known) < len(good):
+        unknown = [naming.name(row) for row in good if row not in known]
+        said += f" Of {listed(unknown)} it is not known."
+    return said
 
 
 def _to_write(row: CostRow) -> str:

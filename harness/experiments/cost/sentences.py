@@ -149,7 +149,7 @@ def _power_loss(row: CostRow) -> str:
 
 
 def _least_stall(rows: Sequence[CostRow], naming: Naming) -> str:
-    best = min(rows, key=_stall)
+    best = min(whole(rows), key=_stall)
     # The sentence before has said it of the fastest one.
     is_fastest = best is min(whole(rows), key=_durable)
     unsafe = "" if is_fastest else _power_loss(best)
@@ -182,14 +182,16 @@ def _scaling(rows: Sequence[CostRow], naming: Naming) -> str:
     good = [row for row in scaled if row.world == world and _is_good(row)]
     if not good:
         return "No method gave a verified checkpoint in several worlds."
-    best = min(good, key=_durable)
+    # A method that saves less is not the first, and one without a smaller world may be.
+    best = min(whole([row for row in rows if row.world == world and _is_good(row)]), key=_durable)
     by_slowdown = sorted(good, key=_slowdown)
     times = "; ".join(f"{naming.full_name(row)} {_slowdown(row):.1f}" for row in by_slowdown)
-    each = "for each byte " if best.scale else ""
+    each = " for each byte" if best.scale else ""
     said = [
         f"On {world} ranks {naming.full_name(best)} is durable first, in "
         f"{duration(best.durable_s)}.",
-        f"As multiples of the time that one rank takes {each}there: {times}.",
+        f"As multiples of the time{each} in the fewest ranks that the method was measured on: "
+        f"{times}.",
     ]
     if any(row.oversubscribed for row in rows):
         said.append(

@@ -61,7 +61,14 @@ def run_saves(bench: Bench, entries: Entries) -> None:
                 bench.train()
             bench.add_fresh_bits()
 
-    trials = interleave(bench, trials, Fence(bench, "write"), between_rounds=move_on)
+    # A save that fails may have changed the state, and the next one is compared with what it left.
+    trials = interleave(
+        bench,
+        trials,
+        Fence(bench, "write"),
+        between_rounds=move_on,
+        repair=bench.forget_digests,
+    )
     bench.attempt(trials, SaveTrial.keep)
 
 

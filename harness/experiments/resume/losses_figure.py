@@ -119,8 +119,12 @@ def _arrow(axes: Axes, step: float) -> None:
 def _words(row: ResumeRow) -> str:
     if row.diverged_at is None:
         return "bit by bit the same"
-    is_lost = row.diverged_at == row.at_step
-    begun = "not restored" if is_lost else f"differs after step {row.diverged_at}"
+    if row.differed_before:
+        begun = "differed before it was saved"
+    elif row.diverged_at == row.at_step:
+        begun = "not restored"
+    else:
+        begun = f"differs after step {row.diverged_at}"
     roles = ", ".join(_ROLES[role] for role in row.first_roles)
     return f"{begun}:\n{roles}"
 

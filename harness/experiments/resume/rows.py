@@ -121,12 +121,22 @@ class ResumeRow(Row):
         return f"{self.framework} without a checkpoint{self.strategy_suffix}"
 
     @property
+    def differed_before(self) -> bool:
+        """Whether training differed before the save, so that the checkpoint is not to blame."""
+        return (
+            self.diverged_at is not None
+            and self.diverged_at == self.at_step
+            and bool(self.restored)
+            and not self.ablated
+        )
+
+    @property
     def result(self) -> str:
         """The row in a few words."""
         if self.bitwise:
             return "bitwise identical"
         what = f"{', '.join(self.first_roles)}: {self.first_count} of {self.leaves} leaves"
-        if self.diverged_at == self.at_step and self.restored and not self.ablated:
+        if self.differed_before:
             return f"differed before it was saved ({what})"
         if self.diverged_at == self.at_step:
             return f"not restored ({what})"

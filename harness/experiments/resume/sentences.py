@@ -16,23 +16,32 @@ def meaning(rows: Sequence[ResumeRow], naming: Naming) -> str:
     said = [_trains_again(row) for row in known if not row.method]
     methods = [row for row in known if row.method]
     same = [naming.full_name(row) for row in methods if row.bitwise]
-    differing = [row for row in methods if not row.bitwise and row.covers == "full"]
+    whole = [row for row in methods if row.covers == "full"]
+    # Where training itself differs from run to run, that is not the method's doing.
+    differing = [row for row in whole if not row.bitwise and not row.differed_before]
+    before = [row for row in whole if row.differed_before]
     if same:
         said.append(f"Bit by bit as if nothing had happened: {listed(same)}.")
     if differing:
         names = listed([naming.full_name(row) for row in differing])
         said.append(f"Not bit by bit, although they cover the whole state: {names}.")
+    if before:
+        names = listed([naming.full_name(row) for row in before])
+        said.append(f"Training differed already before the save, so nothing is known of {names}.")
     return " ".join(said)
 
 
 def claims(runs: Runs) -> Claims:
-    """Return how many killed runs went on bit by bit from a checkpoint of their whole state."""
+    """Return how many killed runs went on bit by bit from a checkpoint of their whole state.
+
+    A method that failed counts too, because it did not go on.
+    """
     rows = certain_rows(runs, ResumeRow)
     resumed = [row for row in rows if row.method and not row.ablated and row.covers == "full"]
-    verdicts = [row.bitwise for row in resumed if row.bitwise is not None]
-    if not verdicts:
+    tried = [row for row in resumed if row.bitwise is not None or row.status == "failed"]
+    if not tried:
         return Claims()
-    same = f"{sum(verdicts)} of {len(verdicts)}"
+    same = f"{sum(bool(row.bitwise) for row in tried)} of {len(tried)}"
     return Claims(
         trust=[f"{same} killed runs went on bit by bit from a checkpoint of their whole state"]
     )

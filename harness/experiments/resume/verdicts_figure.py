@@ -101,7 +101,7 @@ def mark(row: ResumeRow) -> Mark:
     letters = " ".join(letter for role, letter in _LETTERS.items() if role in row.first_roles)
     if row.diverged_at != row.at_step:
         return Mark(LATER, f"{row.diverged_at}: {letters}")
-    return Mark(BEFORE if row.restored and not row.ablated else NOT_RESTORED, letters)
+    return Mark(BEFORE if row.differed_before else NOT_RESTORED, letters)
 
 
 @dataclass(frozen=True)

@@ -209,15 +209,18 @@ def _look(bench: Bench, entries: Entries, subjects: Subjects, steps: int) -> Sub
         subject.keep(saved)
         different = _different(saved, _digests_now(bench))
         if different:
-            # The other methods share the state.
-            bench.rebuild(bench.job.seed, steps)
             raise StateChanged(
                 f"the save changed {len(different)} leaves of the state: {listed(different)}; "
                 "a save may only read the state"
             )
         return subject
 
-    return bench.attempt(subjects, look_and_keep)
+    def restore() -> None:
+        """Bring the state back that a method which failed may have changed."""
+        if _different(saved, _digests_now(bench)):
+            bench.rebuild(bench.job.seed, steps)
+
+    return bench.attempt(subjects, look_and_keep, restore)
 
 
 def _digests_now(bench: Bench) -> verify.Digests:
