@@ -235,10 +235,12 @@ def test_loads_are_chosen_by_their_own_disturbance() -> None:
     assert (found.samples, found.load_samples, value(found.load_s)) == (2, 2, 0.2)
 
 
-def test_processes_are_counted_over_the_samples_that_count() -> None:
+def test_a_process_without_undisturbed_samples_is_not_left_out() -> None:
+    """Else the interval would lack the spread between processes."""
     found = row(
         ONE,
         [*saves_of([100]), *saves_of([110], process=1), *saves_of([1], process=2, disturbed=True)],
         samples=2,
     )
-    assert (found.samples, found.processes) == (2, 2)
+    assert (found.samples, found.processes, found.used_disturbed) == (3, 3, 1)
+    assert value(found.durable_s) == pytest.approx(0.1)

@@ -76,11 +76,14 @@ def sample_frame(
 def usable(samples: pd.DataFrame, wanted: int) -> pd.DataFrame:
     """Return the samples that statistics are made of.
 
-    They are the undisturbed ones, or all where those are fewer than half of the samples wanted.
+    They are the undisturbed ones, or all where those are fewer than half of the samples wanted, or
+    where a process has none of them. The spread between processes is a part of the interval.
     """
     warm = samples[~samples["warmup"]]
     undisturbed = warm[~warm["disturbed"]]
-    return undisturbed if 2 * len(undisturbed) >= wanted else warm
+    are_enough = 2 * len(undisturbed) >= wanted
+    of_every_process = undisturbed["process"].nunique() == warm["process"].nunique()
+    return undisturbed if are_enough and of_every_process else warm
 
 
 def summed_up(row: Any, table: SampleTable, used: pd.DataFrame) -> None:
