@@ -80,10 +80,13 @@ def test_an_overwritten_file_gets_its_old_bytes_back() -> None:
     assert after_loss(*SAVED, before=OLD) == {"m": b"old"}
 
 
-def test_a_file_that_was_emptied_gets_its_old_bytes_back() -> None:
-    lines = (create("m", "O_WRONLY|O_TRUNC"), write("m", "x"))
+def test_a_file_that_was_emptied_has_its_old_bytes_or_zeros() -> None:
+    emptied = create("m", "O_WRONLY|O_TRUNC")
+    assert after_loss(emptied, before=OLD) == {"m": b"old"}
+    assert after_loss(emptied, before=OLD, rest="zeros") == {"m": b""}
+    lines = (emptied, write("m", "x"))
     assert after_loss(*lines, before=OLD) == {"m": b"old"}
-    assert after_loss(*lines, before=OLD, rest="zeros") == {"m": b"o"}
+    assert after_loss(*lines, before=OLD, rest="zeros") == {"m": b"\0"}
 
 
 # Flushes

@@ -6,7 +6,8 @@ import pytest
 
 from harness.durability.trees import File, Folder, Link, Tree
 from harness.experiments.faults.damage import Damaged, damages
-from harness.experiments.faults.records import DANGLING, MISSING, SWAPPED
+from harness.experiments.faults.recorded_save import Part
+from harness.experiments.faults.records import DANGLING, MISSING, SWAPPED, ZEROED
 
 
 def files(**contents: str) -> Tree:
@@ -67,6 +68,17 @@ def test_an_overwritten_file_is_swapped_with_what_it_was() -> None:
     [found] = of_kind(SWAPPED, files(newest="1"), files(newest="2"))
     assert found.in_words == "newest swapped with its bytes of before the save"
     assert found.tree == files(newest="1")
+
+
+def test_a_damage_changes_something() -> None:
+    """A page of zeros cannot be zeroed, and a file not be swapped with its like."""
+    before = {"old": File(bytes(8))}
+    after = {"old": File(bytes(8)), "new": File(bytes(8))}
+    parts = [Part("weights", "new", 0, 8)]
+    found = list(damages(after, before, parts))
+    assert all(damaged.tree != after for damaged in found)
+    assert not [damaged for damaged in found if damaged.kind == ZEROED]
+    assert [damaged for damaged in found if damaged.kind == MISSING]
 
 
 def test_a_link_that_a_save_moved_is_missing_and_leads_nowhere() -> None:

@@ -14,6 +14,7 @@ from conftest import planned
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import bring, keep, stood_at
 from harness.experiments.faults.left import Left
+from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.recorded_save import AT, first_number, report
 from harness.experiments.faults.records import ErrorsRecord, PreemptedRecord
 from harness.experiments.faults.striking_jobs import fail_calls, preempt
@@ -76,8 +77,40 @@ def words_of(recorded: Path) -> list[str]:
     return [left.in_words for left, _ in lefts.stored(recorded)]
 
 
+@pytest.mark.parametrize(
+    ("verdict", "judged", "reason"),
+    [
+        ("lost", "lost", "nothing loads; the save of step 2 reported success, and does not come"),
+        ("refused", "silent", "the save of step 2 reported success, and does not come back"),
+    ],
+)
+def test_a_report_of_success_makes_nothing_milder(verdict: Any, judged: str, reason: str) -> None:
+    left = Left("error", "a failed fsync", "errors-0", must_be="step 2")
+    outcome = lefts.judged(left, Outcome(verdict, "", "nothing loads"))
+    assert outcome.verdict == judged
+    assert outcome.reason.startswith(reason)
+
+
 def interrupt(session: Stopped) -> str:
     raise KeyboardInterrupt
+
+
+def test_a_job_that_ends_after_a_case_goes_on_with_the_next_one(tmp_path: Path) -> None:
+    """As where the first method leaves something that would disturb the second one."""
+
+    def first_case(session: Stopped) -> str:
+        leave(session.recording(CASE), "errors-0", "first")
+        report(session.recording(CASE), errors_end(CASE))
+        return ""
+
+    def second_case(session: Stopped) -> str:
+        leave(session.recording(OTHER), "errors-0", "second")
+        report(session.recording(OTHER), errors_end(OTHER))
+        return ""
+
+    session = Stopped(tmp_path / "run", tmp_path / "1", [CASE, OTHER], [first_case, second_case])
+    fail_calls(session, "")
+    assert [record.case for record in session.records] == [CASE.id, OTHER.id]
 
 
 def test_a_case_that_an_interrupted_stage_has_done_keeps_its_directories(tmp_path: Path) -> None:

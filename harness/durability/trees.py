@@ -39,7 +39,10 @@ Tree = Mapping[str, Node]
 
 
 def read(directory: Path) -> Tree:
-    """Read everything below a directory. Raises OSError where that fails."""
+    """Read everything below a directory. Raises OSError where that fails.
+
+    Pipes and sockets are left out. They hold nothing, and reading a pipe may never end.
+    """
     tree: dict[str, File | Link | Folder] = {}
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
@@ -47,7 +50,7 @@ def read(directory: Path) -> Tree:
             tree[name] = Link(os.readlink(path))
         elif path.is_dir():
             tree[name] = Folder()
-        else:
+        elif path.is_file():
             tree[name] = File(path.read_bytes())
     return tree
 

@@ -24,10 +24,11 @@ BEFORE_LOG = -1
 
 @dataclass(eq=False)
 class FileNode:
-    """A file. `safe` are the bytes of its last flush."""
+    """A file. `safe` are the bytes of its last flush, and it has kept the first `kept` of them."""
 
     data: bytearray = field(default_factory=bytearray)
     safe: bytes = b""
+    kept: int = 0
     changed_at: int = BEFORE_LOG
 
     @property
@@ -43,20 +44,24 @@ class FileNode:
     def write_safely(self, offset: int, payload: bytes, at: int) -> None:
         """Write bytes that are safe when the call returns. Others of the file need not be."""
         self.write(offset, payload, at)
-        safe = bytearray(self.safe)
+        # Such a write takes a truncation before it to the disk, too.
+        safe = bytearray(self.safe[: self.kept])
         _put(safe, offset, payload)
         self.safe = bytes(safe)
+        self.kept = len(self.safe)
 
     def resize(self, length: int, at: int) -> None:
         """Cut the file, or fill it with zeros."""
         del self.data[length:]
         self.data.extend(bytes(length - len(self.data)))
+        self.kept = min(self.kept, length)
         self.changed_at = at
 
     def flush(self, entered_at: int) -> None:
         """Make the bytes safe, unless they changed after the flush was entered."""
         if self.changed_at < entered_at:
             self.safe = bytes(self.data)
+            self.kept = len(self.safe)
 
 
 @dataclass(eq=False)
@@ -102,7 +107,8 @@ Rest = Literal["cut", "zeros"]
 """The bytes that a power loss leaves of an unflushed file.
 
 "cut" leaves what was flushed. "zeros" leaves a file of the new length with zeros in it, because
-some file systems store a file's length before its bytes.
+some file systems store a file's length before its bytes. A file that was emptied and written again
+then has no old bytes any more.
 """
 
 
@@ -273,6 +279,7 @@ def _adopted(before: Node | None, node: trees.File | trees.Link | trees.Folder) 
     file = before if isinstance(before, FileNode) else FileNode()
     file.data = bytearray(node.data)
     file.safe = node.data
+    file.kept = len(node.data)
     return file
 
 
@@ -305,7 +312,7 @@ def _left(file: FileNode, loss: Loss) -> bytes:
     if loss.rest == "cut":
         return file.safe
     length = len(file.data)
-    return file.safe[:length].ljust(length, b"\0")
+    return file.safe[: min(length, file.kept)].ljust(length, b"\0")
 
 
 def _reachable(top: FolderNode) -> list[Node]:

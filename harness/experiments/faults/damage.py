@@ -33,7 +33,14 @@ class Damaged:
 
 
 def damages(after: Tree, before: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
-    """Yield the damages to the files and links of a save."""
+    """Yield the damages to the files and links of a save. Each of them changes something."""
+    for damaged in _damages(after, before, parts):
+        # A page may hold zeros already, and a sister file the same bytes.
+        if damaged.tree != after:
+            yield damaged
+
+
+def _damages(after: Tree, before: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:
     files = files_of(after, before)
     yield from _flipped_bits(after, parts)
     yield from _zeroed_pages(after, parts)

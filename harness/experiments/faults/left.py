@@ -77,16 +77,23 @@ def judged(left: Left, outcome: Outcome) -> Outcome:
     """Return the verdict on a real strike, given what came back.
 
     A save that reported success although its checkpoint does not come back has failed silently.
+    Where no checkpoint is left at all, that is worse.
     """
     if left.lie:
-        return replace(outcome, verdict="silent", reason=left.lie)
+        return _silent(outcome, left.lie)
     if left.must_be and outcome.got != left.must_be:
         came = (
             f"{outcome.got} comes back" if outcome.got else f"does not come back: {outcome.reason}"
         )
-        reason = f"the save of {left.must_be} reported success, and {came}"
-        return replace(outcome, verdict="silent", reason=reason)
+        return _silent(outcome, f"the save of {left.must_be} reported success, and {came}")
     return outcome
+
+
+def _silent(outcome: Outcome, reason: str) -> Outcome:
+    """Return an outcome as silent, unless it is lost already."""
+    if outcome.verdict == "lost":
+        return replace(outcome, reason=f"{outcome.reason}; {reason}")
+    return replace(outcome, verdict="silent", reason=reason)
 
 
 def store(recorded: Path, left: Left, tree: Tree) -> None:

@@ -47,10 +47,13 @@ def fail_calls(session: ExperimentSession, no_gate: str) -> None:
     recorded = {case.id: bring(session, case) for case in cases}
     cases = unfinished(session, "errors", ErrorsRecord)
     while cases:
+        count = len(cases)
         reason = session.run_job("fail", cases, _gate(session)) or "the worker left it out"
         cases = unfinished(session, "errors", ErrorsRecord)
-        # The cases go in turn, so the job stood at the first one that is not done.
-        if cases and not _blame_error(cases[0], recorded[cases[0].id], reason):
+        # The cases go in turn, so the job stood at the first one that is not done. Where it stood
+        # at none, a case before may have ended it, because what it left would disturb the others.
+        is_blamed = bool(cases) and _blame_error(cases[0], recorded[cases[0].id], reason)
+        if len(cases) == count and not is_blamed:
             session.fail(cases[0], "save", reason)
             cases = cases[1:]
 

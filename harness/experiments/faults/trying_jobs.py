@@ -17,10 +17,13 @@ def try_states(session: ExperimentSession) -> None:
     if cases:
         session.announce("what strikes leave")
     while cases:
+        count = len(cases)
         reason = session.run_job("try", cases) or "the worker left the case out"
         cases = missing(session, "tried")
-        # The cases go in turn, so the job stood at the first one that is not done.
-        if cases and not _blame_state(session, cases[0], recorded[cases[0].id], reason):
+        # The cases go in turn, so the job stood at the first one that is not done. Where it stood
+        # at none, a case before may have ended it, because what it left would disturb the others.
+        is_blamed = bool(cases) and _blame_state(session, cases[0], recorded[cases[0].id], reason)
+        if len(cases) == count and not is_blamed:
             session.fail(cases[0], "load", reason)
             cases = cases[1:]
 
