@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from conftest import planned
 
-from harness.analysis.row import Wanted
+from harness.analysis.columns import columns_of
+from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.experiments.faults.outcome import Outcome
-from harness.experiments.killed_rank import fates
+from harness.experiments.killed_rank import fates, sentences
 from harness.experiments.killed_rank.orders import Notes, Order, orders, undisturbed
 from harness.experiments.killed_rank.records import (
     RankKillRecord,
@@ -212,6 +213,23 @@ def test_a_row_counts_verdicts_and_fates() -> None:
     assert row.first_hang == "kill 2: the other rank stood in wait"
 
 
+def test_a_method_is_not_called_safe_where_kills_came_too_late() -> None:
+    resumed = RanksResumedRecord("ranks-resumed", CASE.id, 0, 0)
+    some = [kill(1, "raised", 1), left(1, "safe"), resumed]
+    late, reached = killed_row(*some, struck(1, of=3)), killed_row(*some, struck(1))
+    columns = columns_of(KilledRankRow)["kills"]
+    assert columns.text is not None
+    assert (columns.text(late), columns.text(reached)) == ("1 of 3", "1")
+    naming = Naming.among([late])
+    assert sentences.meaning([late], naming) == (
+        "With no method is a resumed run safe wherever one rank is killed. "
+        f"{naming.full_name(late)} was safe in 1 kills, and 2 came too late."
+    )
+    assert "is safe wherever one rank is killed with" in sentences.meaning([reached], naming)
+    trust = sentences.claims([[late, reached]]).trust
+    assert trust == ["1 of 2 methods are safe wherever one rank is killed"]
+
+
 def test_a_row_whose_loads_have_not_ended_is_interrupted() -> None:
     row = killed_row(kill(1, "raised", 1), left(1, "safe"), struck(1))
     assert row.status == "skipped"
@@ -235,5 +253,6 @@ def left(number: int, verdict: str) -> RankLeftRecord:
     return RankLeftRecord("rank-left", CASE.id, 0, 0, number, verdict, "", reason)
 
 
-def struck(kills: int) -> RanksStruckRecord:
-    return RanksStruckRecord("ranks-struck", CASE.id, 0, 0, 3, 1, 9, kills, 0)
+def struck(kills: int, of: int | None = None) -> RanksStruckRecord:
+    late = (of or kills) - kills
+    return RanksStruckRecord("ranks-struck", CASE.id, 0, 0, 3, 1, 9, kills, late)

@@ -110,16 +110,25 @@ class _CaseOfRanks:
 
     def _kill(self, order: Order, in_words: str) -> bool:
         """Kill a rank, and store the fate of the other one. Return False where nobody was hit."""
-        self._save(order, in_words)
+        reason = self._save(order, in_words)
         report = strikes.read_report(self._folders.gate_report)
         record = fates.of_kill(self._notes, order, report, self._session.slot)
         if record is None:
+            self._require_finished(order, in_words, reason)
             shutil.rmtree(self._notes.checkpoints(order.number), ignore_errors=True)
             return False
         self._session.add(record)
         files = self._session.files(self._case)
         archive.keep(files, order.number, self._notes.checkpoints(order.number))
         return True
+
+    def _require_finished(self, order: Order, in_words: str, reason: str) -> None:
+        """Fail the case unless the save of every rank came to its end, before the kill."""
+        saves = fates.read(self._notes, order.number, self._case.world)
+        finished = [save for save in saves if save.fate == "finished"]
+        if len(finished) < self._case.world:
+            words = reason or "it struck a process that is no rank's"
+            self._session.fail(self._case, "save", f"{in_words} hit no rank: {words}")
 
     def _save(self, order: Order, in_words: str) -> str:
         self._session.announce(f"{self._case.method}: {in_words}")
@@ -136,6 +145,10 @@ class _CaseOfRanks:
             if self._has_failed() or self._session.has("ranks-resumed", self._case):
                 return
             at = stood_at(self._notes.folder)
+            if at is not None and at["number"] == UNDISTURBED:
+                words = "a save in which nobody is killed does not come back: its load never ended"
+                self._session.fail(self._case, "load", f"{words}, or ended its process ({reason})")
+                return
             if at is not None:
                 self._blame(at["number"], reason)
             elif first_number(self._notes.folder) == before:

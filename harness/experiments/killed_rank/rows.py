@@ -31,6 +31,12 @@ def _counted(row: KilledRankRow) -> str:
     return verdicts.in_words(counts) if counts else text.NOTHING
 
 
+def _kills_text(row: KilledRankRow) -> str:
+    if row.kills is None:
+        return text.NOTHING
+    return f"{row.kills} of {row.kills + row.not_reached}" if row.not_reached else f"{row.kills}"
+
+
 def _fates_text(row: KilledRankRow) -> str:
     fates = row.fates or {}
     return ", ".join(f"{fate} {fates[fate]}" for fate in FATES if fates.get(fate)) or text.NOTHING
@@ -40,7 +46,11 @@ def _fates_text(row: KilledRankRow) -> str:
 class KilledRankRow(Row):
     """The saves of one method in which a rank was killed."""
 
-    kills: int | None = column("in how many saves a rank was killed", heading="kills")
+    kills: int | None = column(
+        "in how many saves a rank was killed, and of how many where some ended before the kill",
+        heading="kills",
+        text=_kills_text,
+    )
     changes: int | None = column(
         "how many calls of an undisturbed save change a directory", heading="changes"
     )

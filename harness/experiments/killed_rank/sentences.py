@@ -18,15 +18,26 @@ def meaning(rows: Sequence[KilledRankRow], naming: Naming) -> str:
     tried = [row for row in rows if row.killed_rank]
     if not tried:
         return "No rank could be killed."
-    safe = [naming.full_name(row) for row in tried if row.killed_rank == "safe"]
+    safe = [naming.full_name(row) for row in tried if _is_safe(row)]
+    so_far = [row for row in tried if row.killed_rank == "safe" and row.not_reached]
     hanging = [naming.full_name(row) for row in tried if (row.fates or {}).get("hung")]
     if safe:
         said = [f"A resumed run is safe wherever one rank is killed with {listed(safe)}."]
     else:
         said = ["With no method is a resumed run safe wherever one rank is killed."]
+    for row in so_far:
+        said.append(
+            f"{naming.full_name(row)} was safe in {row.kills} kills, and {row.not_reached} came "
+            "too late."
+        )
     if hanging:
         said.append(f"The other rank may hang with {listed(hanging)}.")
     return " ".join(said)
+
+
+def _is_safe(row: KilledRankRow) -> bool:
+    """Return whether every kill that was ordered struck, and left a usable checkpoint."""
+    return row.killed_rank == "safe" and not row.not_reached
 
 
 def details(rows: Sequence[KilledRankRow], naming: Naming, *, is_short: bool) -> list[str]:
@@ -48,5 +59,5 @@ def claims(runs: Runs) -> Claims:
     tried = [row for row in rows if row.killed_rank]
     if not tried:
         return Claims()
-    safe = sum(row.killed_rank == "safe" for row in tried)
+    safe = sum(_is_safe(row) for row in tried)
     return Claims(trust=[f"{safe} of {len(tried)} methods are safe wherever one rank is killed"])

@@ -115,10 +115,14 @@ class _Resumes:
         return {name: verify.digests_from_json(stored[name]) for name in (OLDER, NEWER)}
 
     def _older_files(self, number: int) -> frozenset[str]:
-        """Return the hashes of the older checkpoint's files but those that saves replace."""
+        """Return the hashes of the older checkpoint's files but those that saves replace.
+
+        A store that overwrites its checkpoint replaces all of them. Then all count.
+        """
         replaced = set(json.loads(self._notes.replaced.read_text()))
         files = json.loads(self._notes.older_files(number).read_text())
-        return frozenset(hashed for name, hashed in files.items() if name not in replaced)
+        kept = [hashed for name, hashed in files.items() if name not in replaced]
+        return frozenset(kept or files.values())
 
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
