@@ -145,7 +145,7 @@ def test_the_shortest_way_back_is_not_the_control_and_has_its_bits() -> None:
         row.back = Estimate(seconds, seconds, seconds)
     said = meaning(found, Naming.among(found))
     assert said.startswith("The shortest way back is to shrink: 0.3 s after a kill")
-    assert "After 1 kills, 'restart from buffered' had wrong bits." in said
+    assert "After 1 of 1 kills, 'restart from buffered' had other bits than it must have" in said
     assert claims([found]).trust == ["training came back after 2 of 3 kills of a rank"]
 
 

@@ -33,7 +33,10 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
         said.append(f"'{row.way_in_words}' did not come back after every kill: {row.not_back}.")
     for row in rows:
         if row.wrong_bits:
-            said.append(f"After {row.wrong_bits} kills, '{row.way_in_words}' had wrong bits.")
+            said.append(
+                f"After {row.wrong_bits} of {row.kills} kills, '{row.way_in_words}' had other bits "
+                "than it must have, or bits that could not be compared."
+            )
     return " ".join(said)
 
 
