@@ -9,8 +9,10 @@ import pytest
 from conftest import Measure, faulty, planned
 
 from harness.analysis.columns import cell
-from harness.driver import shared_memory
+from harness.driver import machine, shared_memory
+from harness.driver.session import Session
 from harness.run import store
+from harness.wire.folders import Folders
 from harness.worker.guards import from_memory, without_memory
 
 pytestmark = pytest.mark.skipif(
@@ -45,6 +47,20 @@ def test_runs_of_one_name_in_two_places_do_not_share_memory(tmp_path: Path) -> N
         assert not kept.exists(), "a driver that continues a run removes what a killed driver left"
     finally:
         first.clear()
+
+
+def test_a_checkpoint_whose_memory_a_killed_driver_took_along_is_saved_anew(
+    tmp_path: Path,
+) -> None:
+    plan = [planned("deepfreeze-memory", from_memory=True), planned("deepfreeze")]
+    run = store.create(tmp_path / "results", "test", ["pytest"], plan, machine.capture(tmp_path))
+    folders = Folders(tmp_path / "scratch")
+    lists = [folders.kept(item.case, rank=0) for item in plan]
+    for kept in lists:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text("[]")
+    Session(run, {}, tmp_path / "scratch", {}, None, None, lambda event: None)
+    assert [kept.exists() for kept in lists] == [False, True]
 
 
 @pytest.mark.slow

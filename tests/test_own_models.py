@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from stubs import Ended, command
 
@@ -65,6 +66,14 @@ def sentence(ended: Ended) -> str:
 def looked_at(file: Path) -> OwnModel:
     named = own_models.named(f"{file}:make")
     return own_models.looked_at(named, RAW, Path(sys.executable), "cpu")
+
+
+def test_what_a_text_leaves_behind_is_ended_before_anything_is_measured(file: Path) -> None:
+    left = "import subprocess\nsubprocess.Popen(['sleep', '61.5'], start_new_session=True)\n"
+    file.write_text(left + TEXT)
+    looked_at(file)
+    command_lines = [seen.info["cmdline"] for seen in psutil.process_iter(["cmdline"])]
+    assert ["sleep", "61.5"] not in command_lines
 
 
 def test_a_model_is_measured_by_every_method_that_is_named(file: Path) -> None:

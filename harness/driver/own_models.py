@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.driver import launch, outside
+from harness.driver import descendants, launch, outside
 from harness.driver.declarations import REQUIREMENTS, FrameworkEntry
 from harness.driver.paths import expanded
 from harness.run.errors import UsageError
@@ -140,17 +140,21 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
     """Run a command to its end, and return why it may have failed."""
     log = folder / "log"
     try:
-        # It is a file, because a process that the text leaves behind would keep a pipe open.
-        with log.open("w", encoding="utf-8") as stream:
-            done = subprocess.run(
-                argv,
-                env=launch.environment(folder, added=outside.link_into(folder / "outside")),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                timeout=_LOOK_TIMEOUT_S,
-                check=False,
-            )
+        with descendants.adopted() as others, log.open("w", encoding="utf-8") as stream:
+            try:
+                done = subprocess.run(
+                    argv,
+                    env=launch.environment(folder, added=outside.link_into(folder / "outside")),
+                    stdin=subprocess.DEVNULL,
+                    stdout=stream,
+                    stderr=subprocess.STDOUT,
+                    timeout=_LOOK_TIMEOUT_S,
+                    check=False,
+                    start_new_session=True,
+                )
+            finally:
+                # What the text leaves behind would run beside everything that is measured.
+                descendants.end_strays(others)
     except subprocess.TimeoutExpired as error:
         raise UsageError(
             f"{model} was not built within {_LOOK_TIMEOUT_S / 60:.0f} minutes; leave training and "

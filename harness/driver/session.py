@@ -77,6 +77,18 @@ class Session:
         self._scratch = scratch
         self._not_direct = not_direct
         self._runner = JobRunner(self.ledger, arms, scratch, packages, timeout_s)
+        self._forget_checkpoints_in_memory()
+
+    def _forget_checkpoints_in_memory(self) -> None:
+        """Have checkpoints saved anew whose copies in memory went with a killed driver.
+
+        Their files alone are not what such a method restores.
+        """
+        folders = Folders(self._scratch)
+        for item in self._run.plan:
+            if item.case.from_memory:
+                for rank in range(item.case.world):
+                    folders.kept(item.case, rank).unlink(missing_ok=True)
 
     @property
     def scratch(self) -> Path:
