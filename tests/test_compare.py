@@ -197,6 +197,21 @@ def test_the_dates_of_a_zip_archive_are_time_stamps(tmp_path: Path) -> None:
     )
 
 
+def test_what_comes_after_many_time_stamps_is_not_called_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stamped(now: int) -> bytes:
+        return b"".join(b"%d\n" % now + bytes(20) for _ in range(100))
+
+    now = int(time.time())
+    first, second = stamped(now) + b"\x01", stamped(now + 3) + b"\x99"
+    assert causes(tmp_path, first, second) == (TIME_STAMP, UNEXPLAINED)
+    monkeypatch.setattr(compare, "_RANGES_EXPLAINED", 64)
+    found = compare.compare(tmp_path / "first", tmp_path / "second")
+    assert found.differences[0].causes == (TIME_STAMP, UNEXPLAINED)
+    assert found.differences[0].range_count == 101
+
+
 def test_a_changed_member_also_changes_its_checksum(tmp_path: Path) -> None:
     archive(tmp_path / "x", {"note": b"saved %d" % NOW, **MEMBERS}, (2026, 1, 1, 0, 0, 0))
     archive(tmp_path / "y", {"note": b"saved %d" % (NOW + 9), **MEMBERS}, (2026, 1, 1, 0, 0, 0))

@@ -336,11 +336,14 @@ class CostRow(Sampled, Row):
 
     @property
     def above_ceiling(self) -> bool:
-        """Return whether a save or a load beat its ceiling beyond the interval.
+        """Return whether a save or a cold load beat its ceiling beyond the interval.
 
-        Then the ceiling is in doubt, and not the method.
+        Then the ceiling is in doubt, and not the method. A load from the page cache is no load from
+        the disk, so it may be faster.
         """
-        shares = (self.write_efficiency, self.read_efficiency)
+        shares = [self.write_efficiency]
+        if self.load_cache == "cold":
+            shares.append(self.read_efficiency)
         return any(share is not None and share.is_above(1.0) for share in shares)
 
     @property

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.experiments.sizes.causes import (
+    ORDER,
+    UNEXPLAINED,
     Content,
     DifferingFiles,
     Range,
@@ -27,7 +29,7 @@ from harness.worker import storage
 
 _CHUNK_BYTES = 4 << 20
 _GAP_BYTES = 8  # ranges closer than this are one
-_RANGES_EXPLAINED = 64
+_RANGES_EXPLAINED = 4096
 _RANGES_RECORDED = 8
 _NAMES_RECORDED = 8
 _CLOCK_SLACK_S = 60.0
@@ -117,8 +119,19 @@ def _difference(name: str, first: Path, second: Path, window: Window) -> FileDif
             differing_bytes=ranges.differing_bytes,
             range_count=ranges.total,
             ranges=tuple(ranges.first[:_RANGES_RECORDED]),
-            causes=causes_of(differing),
+            causes=_causes(differing, ranges),
         )
+
+
+def _causes(differing: DifferingFiles, ranges: _Ranges) -> tuple[str, ...]:
+    """Return the causes of the first ranges. The rest of very many is unexplained.
+
+    Another order is a cause that the whole files show.
+    """
+    causes = causes_of(differing)
+    if ranges.total == len(ranges.first) or {UNEXPLAINED, ORDER} & set(causes):
+        return causes
+    return (*causes, UNEXPLAINED)
 
 
 @contextmanager
