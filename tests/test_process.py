@@ -177,6 +177,22 @@ def test_a_daemon_that_no_job_knows_is_ended_with_the_last_job(run: Run) -> None
     assert ["sleep", "61.75"] not in command_lines
 
 
+def test_what_a_killed_driver_has_left_at_work_is_ended(tmp_path: Path) -> None:
+    def daemon_in(folder: str) -> subprocess.Popen[bytes]:
+        variables = os.environ | {"TMPDIR": str(tmp_path / folder / "tmp")}
+        return subprocess.Popen(["sleep", "61.5"], env=variables, start_new_session=True)
+
+    left, other = daemon_in("run"), daemon_in("run-2")
+    try:
+        descendants.end_left_in(tmp_path / "run")
+        assert not psutil.pid_exists(left.pid)
+        assert other.poll() is None
+    finally:
+        for daemon in (left, other):
+            daemon.kill()
+            daemon.wait()
+
+
 def test_a_child_that_has_ended_can_still_be_asked_for_its_status(run: Run) -> None:
     other = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     run(STARTS_A_DAEMON)

@@ -278,6 +278,20 @@ def end_strays(others: set[psutil.Process]) -> None:
         _end(strays)
 
 
+def end_left_in(folder: Path) -> None:
+    """End the processes of jobs whose driver was killed. They work below this folder.
+
+    They are known by their temporary folder. The kernel ends the first process of a job with its
+    driver, and nobody ends what that had started, such as a daemon.
+    """
+    inside = f"{folder}/"
+    _end(
+        process
+        for process in psutil.process_iter()
+        if (_temporary_folder(process) or "").startswith(inside)
+    )
+
+
 def end_all(processes: Iterable[psutil.Process]) -> list[str]:
     """End processes that were left to live for a while, and what they have started.
 

@@ -70,6 +70,8 @@ class Session:
         The scratch directory is removed at the end. `packages` names for each environment whose
         versions a worker reports. `not_direct` says why the directory takes no direct I/O.
         """
+        # What a killed driver has left at work would disturb the measurements.
+        descendants.end_left_in(scratch)
         run.salvage()
         shutil.rmtree(run.jobs, ignore_errors=True)
         self.ledger = Ledger(run, on_event)
