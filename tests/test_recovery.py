@@ -17,6 +17,7 @@ import psutil
 import pytest
 from conftest import planned
 
+from harness.experiments.drill import driver as drill_driver
 from harness.experiments.recovery import WAYS, clocks, driver, plans, timeline
 from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import Event, EventLog, read_events
@@ -555,6 +556,24 @@ def test_bits_are_unknown_where_an_undisturbed_run_broke(
     everyone: timeline.Digests, fewer: timeline.Digests | None
 ) -> None:
     assert timeline.same_as({0: "other"}, 7, everyone, fewer) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("struck", "jobs_run"), [([True], 1), ([False, True], 2), ([False, False], 2)]
+)
+def test_a_drill_whose_job_breaks_too_early_is_started_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, struck: list[bool], jobs_run: int
+) -> None:
+    case = replace(planned(world=3).case, settings={"way": "shrink", "failure": "stopped"})
+    session: Any = SimpleNamespace(cases=[case], announce=lambda words: None, scratch=tmp_path)
+    jobs = [
+        Segment(script(), events(STRUCK) if is_struck else [], 500 * MS, "SIGSEGV")
+        for is_struck in struck
+    ]
+    left = list(jobs)
+    monkeypatch.setattr(drill_driver, "run_script", lambda *_: left.pop(0))
+    assert drill_driver._run(session, case, script()) is jobs[-1]
+    assert len(jobs) - len(left) == jobs_run
 
 
 def test_a_way_that_loses_no_rank_is_compared_with_all_ranks_alone() -> None:

@@ -17,6 +17,8 @@ from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
+_ATTEMPTS = 2
+
 
 def after_stages(session: ExperimentSession) -> None:
     """Run the failure of every case that has not been run yet."""
@@ -33,10 +35,23 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         session.announce(f"{way}: {DRILLS[failure]}")
         script = script_of(failure, way, case.world)
-        remove_checkpoints(session, case)
-        segment = run_script(session, case, script)
+        segment = _run(session, case, script)
         if case in session.cases:
             session.add(_record(session, case, script, segment, references))
+
+
+def _run(session: ExperimentSession, case: Case, script: Script) -> Segment:
+    """Run the job of a failure, and once more where it breaks before anybody has failed.
+
+    With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine.
+    """
+    for _ in range(_ATTEMPTS):
+        remove_checkpoints(session, case)
+        segment = run_script(session, case, script)
+        if segment.deaths or case not in session.cases:
+            break
+        session.announce(f"the job broke before anybody failed: {segment.reason}")
+    return segment
 
 
 def _record(
