@@ -133,8 +133,10 @@ def test_a_regression_is_one_whoever_has_read_enough(make: Make, tmp_path: Path,
     argv += ["compare", base.name, slow.name, *results]
     reader, writer = os.pipe()
     os.close(reader)
+    # Without a buffer, Python would have nothing left to write at the end.
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open(writer, "wb") as nobody_reads:
-        done = subprocess.run(argv, cwd=ROOT, stdout=nobody_reads, check=False)
+        done = subprocess.run(argv, cwd=ROOT, stdout=nobody_reads, env=variables, check=False)
     assert done.returncode == 1
 
 

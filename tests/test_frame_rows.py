@@ -239,8 +239,14 @@ def test_a_process_without_undisturbed_samples_is_not_left_out() -> None:
     """Else the interval would lack the spread between processes."""
     found = row(
         ONE,
-        [*saves_of([100]), *saves_of([110], process=1), *saves_of([1], process=2, disturbed=True)],
-        samples=2,
+        [
+            *saves_of([100, 102]),
+            *saves_of([900], first=2, disturbed=True),
+            *saves_of([110], process=1),
+            *saves_of([1], process=2, disturbed=True),
+        ],
+        samples=4,
     )
-    assert (found.samples, found.processes, found.used_disturbed) == (3, 3, 1)
-    assert value(found.durable_s) == pytest.approx(0.1)
+    # That of 900 ms does not count, because its process has others.
+    assert (found.samples, found.processes, found.used_disturbed) == (4, 3, 1)
+    assert value(found.durable_s) == pytest.approx(0.101)

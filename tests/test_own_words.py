@@ -35,6 +35,17 @@ def test_one_method_that_is_certain_is_told_in_full() -> None:
     )
 
 
+def test_a_method_of_which_nothing_is_known_is_not_called_certain() -> None:
+    unknown = own("unknown", 2.0, durability=None, data_durability=None)
+    said = summary.meaning([own("certain"), unknown])
+    assert "After a crash of the machine only what certain wrote is certain; of unknown" in said
+    said = summary.meaning([own("certain"), own("usual", 3.0, **UNSAFE), unknown])
+    assert (
+        "only what certain wrote is certain; the files of usual have to be flushed by your script, "
+        "and so has their folder (os.fsync); of unknown it is not known."
+    ) in said
+
+
 def test_one_method_that_is_never_certain_is_told_what_to_flush() -> None:
     assert summary.meaning([own("one", default=True, **UNSAFE)]) == (
         "Your checkpoint is 1.1 kB. one (the default) stops training for 500 ms, and is on the "

@@ -122,7 +122,6 @@ def test_equal_bits_without_a_control_have_a_remark() -> None:
         ("chainermn", "no", "all ranks", False),
         ("shrink-drop", "no", "neither", True),
         ("torchft", "no", "fewer ranks", True),
-        ("shrink", "no", "unknown", False),
     ],
 )
 def test_a_row_with_other_bits_than_its_way_promises_is_marked(
@@ -145,8 +144,26 @@ def test_the_shortest_way_back_is_not_the_control_and_has_its_bits() -> None:
         row.back = Estimate(seconds, seconds, seconds)
     said = meaning(found, Naming.among(found))
     assert said.startswith("The shortest way back is to shrink: 0.3 s after a kill")
-    assert "After 1 of 1 kills, 'restart from buffered' had other bits than it must have" in said
-    assert claims([found]).trust == ["training came back after 2 of 3 kills of a rank"]
+    assert "After 1 of 1 kills, 'restart from buffered' had other bits than it must have." in said
+    (trust,) = claims([found]).trust
+    assert trust.endswith("came back with the bits that it must have after 2 of 3 kills of a rank")
+
+
+def test_a_way_that_comes_back_with_wrong_bits_alone_has_come_back() -> None:
+    restart = case("restart")
+    found = derived((restart, measured(restart, "neither")))
+    said = meaning(found, Naming.among(found))
+    assert said == ("After 1 of 1 kills, 'restart from buffered' had other bits than it must have.")
+
+
+def test_bits_that_could_not_be_compared_are_not_wrong() -> None:
+    restart = case("restart")
+    (row,) = derived((restart, measured(restart, "unknown")))
+    assert (row.verdict, row.wrong_bits) == ("back", 0)
+    assert row.marks == [
+        "the bits of 1 of 1 kills could not be compared, because the undisturbed run broke"
+    ]
+    assert claims([[row]]).trust == []
 
 
 def test_a_restart_with_cold_files_is_nobodys_baseline() -> None:

@@ -396,7 +396,8 @@ def _waits(train: Row | None, overhead: Estimate | None) -> list[str]:
     waits = _estimate(train, "back_pressure_s")
     if train is None or overhead is None or waits is None:
         return []
-    if waits.value < _WAITS * overhead.value:
+    # An overhead within the noise is no measure of the waits in it.
+    if overhead.low <= 0.0 or waits.value < _WAITS * overhead.value:
         return []
     return [
         f"of the {overhead.value:.2g} s that a checkpoint cost every {train.every} steps, "

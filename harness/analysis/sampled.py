@@ -68,7 +68,9 @@ def samples_column(samples: str) -> Any:
 def used_disturbed_column() -> Any:
     """Declare the column that counts the disturbed ones among the samples that count."""
     return column(
-        "how many of the samples were disturbed; all count where too few were not", default=0
+        "how many of the samples were disturbed; they count where too few others are there, or "
+        "none of their process",
+        default=0,
     )
 
 

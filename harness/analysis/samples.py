@@ -76,14 +76,16 @@ def sample_frame(
 def usable(samples: pd.DataFrame, wanted: int) -> pd.DataFrame:
     """Return the samples that statistics are made of.
 
-    They are the undisturbed ones, or all where those are fewer than half of the samples wanted, or
-    where a process has none of them. The spread between processes is a part of the interval.
+    They are the undisturbed ones, or all where those are fewer than half of the samples wanted. Of
+    a process without any undisturbed one, all count, because the spread between processes is a part
+    of the interval.
     """
     warm = samples[~samples["warmup"]]
     undisturbed = warm[~warm["disturbed"]]
-    are_enough = 2 * len(undisturbed) >= wanted
-    of_every_process = undisturbed["process"].nunique() == warm["process"].nunique()
-    return undisturbed if are_enough and of_every_process else warm
+    if 2 * len(undisturbed) < wanted:
+        return warm
+    has_none = ~warm["process"].isin(undisturbed["process"])
+    return warm[~warm["disturbed"] | has_none]
 
 
 def summed_up(row: Any, table: SampleTable, used: pd.DataFrame) -> None:

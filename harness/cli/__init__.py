@@ -27,7 +27,9 @@ def main() -> None:
         from harness.cli.application import run
 
         status = run()
-        sys.stdout.flush()
+        # Whoever has read enough, as `head` has, does not change the status of a measurement.
+        with contextlib.suppress(BrokenPipeError):
+            sys.stdout.flush()
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:

@@ -35,10 +35,9 @@ class Job:
     trace: str
     policy: str
 
-    @property
-    def exceeds_trace(self) -> bool:
-        """Return whether the job and its spares are more nodes than the trace's system has."""
-        return bool(self.trace) and self.nodes + self.spares > failures.TRACES[self.trace][1]
+    def exceeds_trace(self, spares: int = 0) -> bool:
+        """Return whether the job and so many spares are more nodes than the trace's system has."""
+        return bool(self.trace) and self.nodes + spares > failures.TRACES[self.trace][1]
 
 
 def table(
@@ -73,7 +72,7 @@ def _headed(title: str, advised: Sequence[Advice], job: Job, parts: Sequence[str
     )
     made.add_column("method", overflow="fold")
     trains = f"trains in\n{job.trace}" if job.trace else "trains"
-    if job.exceeds_trace:
+    if job.exceeds_trace():
         trains += ",\nextrapolated"
     headings = ("every", "steps", trains, *parts, "largest\nloss", "as good\nfrom", "to")
     for heading in headings:
@@ -109,11 +108,12 @@ def explain(
             f"{judging.DRAWS} jobs drawn from the second half of {job.trace}, whose first half "
             "gave the failure rate."
         )
-    if job.exceeds_trace:
+    if job.exceeds_trace(job.spares):
         known = failures.TRACES[job.trace][1]
+        what = "" if job.exceeds_trace() else " with spares"
         say(
-            f"Extrapolated: {job.trace} has {known} nodes, so {job.nodes + job.spares} are copies "
-            "of it at other instants, which lose its bursts."
+            f"Extrapolated{what}: {job.trace} has {known} nodes, so {job.nodes + job.spares} are "
+            "copies of it at other instants, which lose its bursts."
         )
     for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
         names = [each.measured.name for each in advised if note in each.measured.notes]
@@ -173,7 +173,7 @@ def as_json(
         "trace": job.trace or None,
         "policy": job.policy,
         "budget": assumed.budget,
-        "extrapolated": job.exceeds_trace,
+        "extrapolated": job.exceeds_trace(),
     }
     lines = []
     for number, each in enumerate(advised):

@@ -13,6 +13,9 @@ from harness.wire.nodes import node_name
 SPAWNED = "spawned"
 """The worker's last argument in a process that ranks have spawned, and not the driver."""
 
+FIRST_PARENT = os.getppid()
+"""The number of the process that started this one, which may have died since."""
+
 T = TypeVar("T")
 
 

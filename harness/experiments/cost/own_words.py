@@ -71,12 +71,16 @@ def _after_a_crash(good: Sequence[CostRow], naming: Naming) -> str:
         )
     if len(certain) == len(good):
         return "After a crash of the machine each of these checkpoints is certain."
-    said = f"After a crash of the machine only what {listed(certain)} wrote is certain; the files "
-    said += "of the others have to be flushed by your script, and so has their folder (os.fsync)."
-    if len(known) < len(good):
-        unknown = [naming.name(row) for row in good if row not in known]
-        said += f" Of {listed(unknown)} it is not known."
-    return said
+    unsafe = [naming.name(row) for row in known if row.durability == "never"]
+    unknown = [naming.name(row) for row in good if row not in known]
+    said = f"After a crash of the machine only what {listed(certain)} wrote is certain"
+    if unsafe:
+        whose = "the others" if not unknown else listed(unsafe)
+        said += f"; the files of {whose} have to be flushed by your script, and so has their"
+        said += " folder (os.fsync)"
+    if unknown:
+        said += f"; of {listed(unknown)} it is not known"
+    return f"{said}."
 
 
 def _to_write(row: CostRow) -> str:

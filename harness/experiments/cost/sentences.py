@@ -217,7 +217,10 @@ def _samples_note(rows: Sequence[CostRow]) -> str:
     )
     if not any(row.used_disturbed for row in rows):
         return text
-    return f"{text} They count ({DISTURBED} behind their number) where a row has too few others."
+    return (
+        f"{text} They count ({DISTURBED} behind their number) where a row has too few others, or "
+        "their process has none."
+    )
 
 
 def _speed_claim(good: dict[str, list[CostRow]], runs: Runs) -> str:

@@ -16,9 +16,10 @@ def jobs_a_case(case: Case) -> int:
     process tries many states. This was 7 jobs a case in the reference runs of `faults`, and 5 in
     those of `faults-disks`.
     """
-    kills = int(case.settings["kills"])
-    instants = min(int(case.settings["instants"]), _USUAL_INSTANTS)
-    chosen = str(case.settings["file_systems"])
+    settings = EXPERIMENT.settings(case)
+    kills = int(settings["kills"])
+    instants = min(int(settings["instants"]), _USUAL_INSTANTS)
+    chosen = str(settings["file_systems"])
     file_systems = {"none": 0, "all": len(ON_DISK)}.get(chosen, 1)
     return kills // 2 + instants // 20 + file_systems
 

@@ -47,7 +47,8 @@ class KilledRankRow(Row):
     """The saves of one method in which a rank was killed."""
 
     kills: int | None = column(
-        "in how many saves a rank was killed, and of how many where some ended before the kill",
+        "in how many saves a rank was killed; '8 of 12' where 12 kills were ordered and 4 came "
+        "after the end of the save",
         heading="kills",
         text=_kills_text,
     )

@@ -35,11 +35,8 @@ from harness.surviving import RankLost, SurvivingWorld
 from harness.wire.case import Case
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.failures import record_failure
-from harness.worker.world import SPAWNED, World
+from harness.worker.world import FIRST_PARENT, SPAWNED, World
 from workloads import Workload
-
-# A rank whose launcher has died has another parent, which is not to be ended.
-_LAUNCHER = os.getppid()
 
 
 def run(bench: Bench, entries: Entries) -> None:
@@ -65,8 +62,9 @@ def run(bench: Bench, entries: Entries) -> None:
     except BaseException as error:
         # The others would take it for a failure that they can survive.
         record_failure(bench.output, World(), [task], error)
-        if os.getppid() == _LAUNCHER:
-            os.kill(_LAUNCHER, signal.SIGTERM)
+        # A rank whose launcher has died has another parent, which is not to be ended.
+        if os.getppid() == FIRST_PARENT:
+            os.kill(FIRST_PARENT, signal.SIGTERM)
         end(bench)
 
 

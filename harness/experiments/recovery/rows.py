@@ -25,7 +25,6 @@ _IN_WORDS = {
     "all ranks": "the bits of all ranks",
     "fewer ranks": "the bits of fewer ranks",
     "neither": "nobody's bits",
-    "unknown": "bits that could not be compared, because the undisturbed run broke",
 }
 
 
@@ -235,15 +234,22 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
 def _check_bits(row: RecoveryRow, came_back: Sequence[KillRecord]) -> None:
     """Mark a row where a kill left other bits than the way promises."""
     promised = WAYS[row.way].promised_bits(row.mirror)
-    wrong = [kill.same_as for kill in came_back if kill.same_as not in promised]
-    if not wrong:
-        return
+    known = [kill.same_as for kill in came_back if kill.same_as != "unknown"]
+    wrong = [bits for bits in known if bits not in promised]
     row.wrong_bits = len(wrong)
-    found = text.listed([_IN_WORDS[bits] for bits in wrong])
-    row.marks.append(
-        f"{len(wrong)} of {len(came_back)} kills left {found}, and '{row.way_in_words}' must leave "
-        f"{_IN_WORDS[promised[0]]}"
-    )
+    if wrong:
+        found = text.listed([_IN_WORDS[bits] for bits in wrong])
+        allowed = " or ".join(_IN_WORDS[bits] for bits in promised)
+        row.marks.append(
+            f"{len(wrong)} of {len(came_back)} kills left {found}, and '{row.way_in_words}' must "
+            f"leave {allowed}"
+        )
+    unknown = len(came_back) - len(known)
+    if unknown:
+        row.marks.append(
+            f"the bits of {unknown} of {len(came_back)} kills could not be compared, because the "
+            "undisturbed run broke"
+        )
 
 
 def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:

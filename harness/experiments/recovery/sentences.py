@@ -15,19 +15,9 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
     The control that drops batches is no way that anybody would choose.
     """
-    right = [row for row in rows if row.status == "ok" and not row.wrong_bits]
-    back = [row for row in right if row.back is not None and not WAYS[row.way].drops]
-    if not back:
+    if not any(row.came_back for row in rows):
         return "Training did not come back after any kill."
-    fastest = min(back, key=lambda row: row.back.value if row.back else float("inf"))
-    assert fastest.back is not None
-    said = [
-        f"The shortest way back is to {fastest.way_in_words}: {fastest.back.value:.2g} s after "
-        f"a kill, {_against_restart(fastest)}."
-        if fastest.way.startswith("shrink")
-        else f"The shortest way back is '{fastest.way_in_words}': {fastest.back.value:.2g} s after "
-        f"a kill, {_against_restart(fastest)}."
-    ]
+    said = _shortest(rows)
     failed = [row for row in rows if row.status == "ok" and row.came_back != row.kills]
     for row in failed:
         said.append(f"'{row.way_in_words}' did not come back after every kill: {row.not_back}.")
@@ -35,23 +25,45 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
         if row.wrong_bits:
             said.append(
                 f"After {row.wrong_bits} of {row.kills} kills, '{row.way_in_words}' had other bits "
-                "than it must have, or bits that could not be compared."
+                "than it must have."
             )
     return " ".join(said)
+
+
+def _shortest(rows: Sequence[RecoveryRow]) -> list[str]:
+    """Return the sentence about the shortest way that anybody would choose; none where none is."""
+    right = [row for row in rows if row.status == "ok" and not row.wrong_bits]
+    back = [row for row in right if row.back is not None and not WAYS[row.way].drops]
+    if not back:
+        return []
+    fastest = min(back, key=lambda row: row.back.value if row.back else float("inf"))
+    assert fastest.back is not None
+    way = fastest.way_in_words
+    named = f"to {way}" if fastest.way.startswith("shrink") else f"'{way}'"
+    return [
+        f"The shortest way back is {named}: {fastest.back.value:.2g} s after a kill, "
+        f"{_against_restart(fastest)}."
+    ]
 
 
 def claims(runs: Runs) -> Claims:
     """Return after how many kills training came back with the bits that it must have.
 
-    Rows with marks count too, because wrong bits are a mark.
+    A row with wrong bits counts, although that is a mark. Other marks leave a row out.
     """
     rows = [row for members in rows_of_kind(runs, RecoveryRow) for row in members]
-    measured = [row for row in rows if row.status == "ok" and row.kills]
+    certain = [row for row in rows if not row.marks or row.wrong_bits]
+    measured = [row for row in certain if row.status == "ok" and row.kills]
     if not measured:
         return Claims()
     came_back = sum((row.came_back or 0) - row.wrong_bits for row in measured)
     kills = sum(row.kills or 0 for row in measured)
-    return Claims(trust=[f"training came back after {came_back} of {kills} kills of a rank"])
+    return Claims(
+        trust=[
+            f"training came back with the bits that it must have after {came_back} of {kills} "
+            "kills of a rank"
+        ]
+    )
 
 
 def _against_restart(row: RecoveryRow) -> str:

@@ -38,7 +38,8 @@ def claims(runs: Runs) -> Claims:
     """
     rows = certain_rows(runs, ResumeRow)
     resumed = [row for row in rows if row.method and not row.ablated and row.covers == "full"]
-    tried = [row for row in resumed if row.bitwise is not None or row.status == "failed"]
+    known = [row for row in resumed if not row.differed_before]
+    tried = [row for row in known if row.bitwise is not None or row.status == "failed"]
     if not tried:
         return Claims()
     same = f"{sum(bool(row.bitwise) for row in tried)} of {len(tried)}"
