@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from compared_runs import Make, item, maker
 from struck_records import KNOWN, damaged, struck, tried
-from test_comparison_output import ckptbench
+from stubs import command
 
 from harness.experiments.faults.records import UNHANDLED, KilledRecord, PreemptedRecord
 from harness.experiments.killed_rank.records import (
@@ -95,9 +95,9 @@ def by_command(make: Make, tmp_path: Path, sides: Sequence[Sequence[Record]]) ->
     plan = [RANKS if is_of_ranks else STRUCK]
     base, head = (make(plan, side) for side in sides)
     where = ("--results", str(tmp_path / "results"))
-    done = ckptbench("compare", base.name, head.name, "--format", "json", *where)
-    [row] = json.loads(done.stdout)["rows"]
-    return done.returncode, row
+    done = command("compare", base.name, head.name, "--format", "json", *where)
+    [row] = json.loads(done.output)["rows"]
+    return done.status, row
 
 
 @pytest.fixture
