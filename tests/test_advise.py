@@ -155,7 +155,7 @@ def seconds(value: float, low: float | None = None, single: bool = False) -> Est
 
 
 def test_the_lag_begins_when_training_has_paid_for_the_checkpoint(rows_of_dcp: Rows) -> None:
-    """Of the 5 s until it is durable, 3 s are in what it adds to training already."""
+    """It is durable after 5 s, and 3 s of these are in what it adds to training already."""
     costs = rows_of_dcp.advised().costs
     assert (costs.training_s, costs.lag_s, costs.restore_s) == (3, 2, 2)
 

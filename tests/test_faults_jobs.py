@@ -73,6 +73,12 @@ def errors_end(case: Case) -> ErrorsRecord:
     return ErrorsRecord(kind="errors", case=case.id, process=0, rank=0, hit=1)
 
 
+def second_case(session: Stopped) -> str:
+    leave(session.recording(OTHER), "errors-0", "second")
+    report(session.recording(OTHER), errors_end(OTHER))
+    return ""
+
+
 def words_of(recorded: Path) -> list[str]:
     return [left.in_words for left, _ in lefts.stored(recorded)]
 
@@ -103,11 +109,6 @@ def test_a_job_that_ends_after_a_case_goes_on_with_the_next_one(tmp_path: Path) 
         report(session.recording(CASE), errors_end(CASE))
         return ""
 
-    def second_case(session: Stopped) -> str:
-        leave(session.recording(OTHER), "errors-0", "second")
-        report(session.recording(OTHER), errors_end(OTHER))
-        return ""
-
     session = Stopped(tmp_path / "run", tmp_path / "1", [CASE, OTHER], [first_case, second_case])
     fail_calls(session, "")
     assert [record.case for record in session.records] == [CASE.id, OTHER.id]
@@ -119,11 +120,6 @@ def test_a_case_that_an_interrupted_stage_has_done_keeps_its_directories(tmp_pat
         report(session.recording(CASE), errors_end(CASE))
         leave(session.recording(OTHER), "errors-0", "half")
         return interrupt(session)
-
-    def second_case(session: Stopped) -> str:
-        leave(session.recording(OTHER), "errors-0", "second")
-        report(session.recording(OTHER), errors_end(OTHER))
-        return ""
 
     def both_cases(session: Stopped) -> str:
         leave(session.recording(CASE), "errors-0", "first again")

@@ -140,6 +140,7 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
     """Run a command to its end, and return why it may have failed."""
     log = folder / "log"
     try:
+        # It is a file, because a process that the text leaves behind would keep a pipe open.
         with descendants.adopted() as others, log.open("w", encoding="utf-8") as stream:
             try:
                 done = subprocess.run(

@@ -122,7 +122,7 @@ class ResumeRow(Row):
 
     @property
     def differed_before(self) -> bool:
-        """Whether training differed before the save, so that the checkpoint is not to blame."""
+        """True where training differed before the save, so that the checkpoint is not to blame."""
         return (
             self.diverged_at is not None
             and self.diverged_at == self.at_step
