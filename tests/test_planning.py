@@ -195,6 +195,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "faults-disks": {"faults"},
         "faults-ranks": {"killed_rank"},
         "recovery-full": {"recovery"},
+        "recovery-large": {"recovery"},
         "drills": {"drill"},
         "goodput-quick": {"goodput"},
     }
