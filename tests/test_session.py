@@ -136,23 +136,29 @@ def test_ctrl_c_ends_everything_and_says_how_to_go_on(tmp_path: Path, scratch: P
     assert not list(where.iterdir())
 
 
-def test_a_run_of_another_machine_is_not_resumed(tmp_path: Path, scratch: Path) -> None:
+def test_a_run_of_another_machine_or_code_is_not_resumed(tmp_path: Path, scratch: Path) -> None:
     first = subprocess.run(
         command(tmp_path, scratch, *START), cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert first.returncode == 0, first.stderr
     folder = store.find(tmp_path, "latest")
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"machine": "elsewhere"}))
-    again = subprocess.run(
-        command(tmp_path, scratch, "--resume", folder.name),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert again.returncode == 2
-    assert "cannot go on here, because this machine differs in machine" in again.stderr
+    differing = {
+        "machine": "cannot go on here, because this machine differs in machine",
+        "ckptbench": "was begun by the code of ckptbench elsewhere, and this is ",
+    }
+    for name, message in differing.items():
+        changed = manifest | {"commit": None, name: "elsewhere"}
+        (folder / "manifest.json").write_text(json.dumps(changed))
+        again = subprocess.run(
+            command(tmp_path, scratch, "--resume", folder.name),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert again.returncode == 2
+        assert message in again.stderr
 
 
 @pytest.fixture

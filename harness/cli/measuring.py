@@ -13,7 +13,7 @@ from rich.markup import escape
 from harness.analysis import precision
 from harness.analysis.row import Row
 from harness.analysis.runs import read_run
-from harness.cli.app import VENVS, err, make_environment, resumable
+from harness.cli.app import VENVS, err, make_environment
 from harness.cli.watching import in_minutes, watching
 from harness.driver import (
     arms,
@@ -34,8 +34,9 @@ from harness.driver.session import Goal, Session
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
 from harness.run.errors import UsageError
-from harness.run.manifest import comparable
+from harness.run.manifest import Manifest, comparable, same_code
 from harness.run.plan import PlannedCase, Selection, Settings
+from harness.run.stored import resumable
 from harness.wire.case import Case, OwnModel
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -204,7 +205,8 @@ def worlds(text: str | None) -> list[int] | None:
 def _settle_machine(run: store.Run, scratch: Path) -> None:
     """Begin a run on this machine, or check that it was begun here.
 
-    A run goes on only where it was begun, because unlike samples are never pooled.
+    A run goes on only where it was begun, and by the same code, because unlike samples are never
+    pooled.
     """
     here = machine.capture(scratch)
     if not run.begun:
@@ -216,6 +218,17 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
             f"run {run.name} cannot go on here, because this machine differs in "
             f"{', '.join(differences)} from the one where it was begun; start a new run here"
         )
+    if not same_code(run.manifest, here):
+        raise UsageError(
+            f"run {run.name} was begun by the code of {_code(run.manifest)}, and this is "
+            f"{_code(here)}; take that code again, or start a new run"
+        )
+
+
+def _code(manifest: Manifest) -> str:
+    """Return the name of the code that a run was measured by."""
+    name = f"commit {manifest.commit[:12]}" if manifest.commit else f"ckptbench {manifest.ckptbench}"
+    return f"{name} with changes" if manifest.dirty else name
 
 
 def _measure(

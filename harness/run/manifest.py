@@ -78,6 +78,13 @@ def comparable(a: Manifest, b: Manifest) -> list[str]:
     return [name for name in _COMPARED if not _is_alike(name, getattr(a, name), getattr(b, name))]
 
 
+def same_code(a: Manifest, b: Manifest) -> bool:
+    """Return whether two runs are of the same code, as far as both know it."""
+    if a.commit is None or b.commit is None:
+        return a.ckptbench == b.ckptbench
+    return a.commit == b.commit and bool(a.dirty) == bool(b.dirty)
+
+
 def _is_alike(name: str, a: Any, b: Any) -> bool:
     if name == "memory_bytes":
         return math.isclose(a, b, rel_tol=_MEMORY_TOLERANCE)
