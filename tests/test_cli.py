@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, Measure, Measured, faulty, planned
 
-from harness.cli.app import RESULTS, resumable
+from harness.run.stored import RESULTS, resumable
 
 
 def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -217,7 +217,7 @@ def test_another_machine_is_refused_with_the_reason(make: Make) -> None:
 def test_an_interrupted_run_is_refused(make: Make, missing: str) -> None:
     plan = [item()]
     interrupted = make(plan, without(cost(plan[0]), missing))
-    message = f"was interrupted; go on with: ckptbench run --resume {interrupted.name}"
+    message = f"was interrupted; go on with: ckptbench run --resume {interrupted.stored.folder}"
     with pytest.raises(comparison.Unlike, match=message):
         comparison.of_runs(make(plan, cost(plan[0])), interrupted)
 

@@ -76,4 +76,6 @@ def test_without_the_guard_nobody_is_told(measure: Measure, fault: str) -> None:
     settings = store.Settings(without_guards=(neighbours.NAME,))
     found = measure([planned("buffered"), faulty(fault)], settings=settings)
     for row in found.rows:
-        assert (row.status, row.verified, row.marks, row.remarks) == ("ok", True, [], [])
+        assert (row.status, row.verified, row.remarks) == ("ok", True, [])
+        # Saves whose flush does nothing may also be faster than the disk, which is a mark.
+        assert not any("it changed" in mark for mark in row.marks)

@@ -114,7 +114,7 @@ def test_a_job_that_may_be_queued_is_not_called_refused(
         slurm_jobs.Unanswered, match="^Slurm has not answered: the job may be in the queue"
     ) as caught:
         interrupted(tmp_path / "my run" / "slurm.sh")
-    assert str(caught.value).endswith("go on with: ckptbench run --resume 'my run'")
+    assert str(caught.value).endswith(f"go on with: ckptbench run --resume '{tmp_path}/my run'")
 
 
 def test_the_run_of_a_job_that_may_be_queued_is_kept(

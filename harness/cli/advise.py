@@ -25,13 +25,13 @@ from harness.cli.app import (
     err,
     out,
     put,
-    resumable,
     warn_of_damages,
 )
 from harness.cli.printing import print_table
 from harness.intervals import failures
 from harness.run import store
 from harness.run.errors import UsageError, nearest
+from harness.run.stored import resumable
 
 _NODES = 128  # of the job where nobody says how large it is
 _MOST_RANKS = 10_000_000

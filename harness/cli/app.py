@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +14,10 @@ from rich.markup import escape
 from harness.driver import catalog, outside
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.launch import ROOT
+from harness.run import stored
 from harness.run.stored import StoredRun
 
-RESULTS = ROOT / "results"
+RESULTS = stored.RESULTS
 SCRATCH = ROOT / ".scratch"
 VENVS = ROOT / ".venvs"
 
@@ -33,12 +33,6 @@ app = typer.Typer(
 )
 env = typer.Typer(no_args_is_help=True, help="The frameworks' environments.")
 app.add_typer(env, name="env")
-
-
-def resumable(run: Path) -> str:
-    """Return what `--resume` takes for a run: its name where runs are usually, else its folder."""
-    is_usual = run.absolute().parent == RESULTS
-    return shlex.quote(run.name if is_usual else str(run))
 
 
 class ReaderGone(Exception):

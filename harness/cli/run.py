@@ -24,7 +24,6 @@ from harness.cli.app import (
     environments_of,
     err,
     put,
-    resumable,
     scratch_directory,
 )
 from harness.cli.choices import (
@@ -69,6 +68,7 @@ from harness.driver.progress import samples_wanted
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase, Selection, Settings
+from harness.run.stored import resumable
 
 
 @app.command("run")

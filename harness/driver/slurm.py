@@ -23,6 +23,7 @@ from harness.driver.slurm_jobs import JOB_NAME, Job, State
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
 from harness.run.store import Run
+from harness.run.stored import resumable
 
 SCRIPT = "slurm.sh"
 _COMMANDS = ("sbatch", "scontrol", "scancel")
@@ -73,7 +74,7 @@ class Request:
             f"Slurm job {job.id} ended as {state} before the run was complete; "
             f"its last words, from {output}:\n"
             f"{_last_words(output)}\n"
-            f"go on with: ckptbench run --resume {shlex.quote(run.name)}"
+            f"go on with: ckptbench run --resume {resumable(run.folder)}"
         )
 
     def _command(self, folder: Path) -> list[str]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shlex
 import signal
 import subprocess
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.run.errors import UsageError
+from harness.run.stored import resumable
 
 JOB_NAME = "ckptbench"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -163,7 +163,7 @@ def _submit(path: Path) -> Job:
         raise Unanswered(
             "Slurm has not answered: the job may be in the queue "
             f"(squeue --name={JOB_NAME} --me). If it is not, "
-            f"go on with: ckptbench run --resume {shlex.quote(path.parent.name)}"
+            f"go on with: ckptbench run --resume {resumable(path.parent)}"
         )
     if done.returncode:
         lines = done.stderr.splitlines()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ PACKED = f"{RECORDS}.gz"
 """The records of a reference run that has many. `gzip records.jsonl` packs them."""
 MANIFEST = "manifest.json"
 PLAN = "plan.json"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+"""The folder in which runs are looked for by their names."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,12 @@ class StoredRun:
 
     def _unreadable(self, name: str, reason: str | None) -> UsageError:
         return UsageError(f"run {self.name} cannot be read: {name}: {reason}")
+
+
+def resumable(folder: Path) -> str:
+    """Return what `--resume` takes for a run: its name where runs are usually, else its folder."""
+    is_usual = folder.absolute().parent == RESULTS
+    return shlex.quote(folder.name if is_usual else str(folder))
 
 
 def records_file(folder: Path) -> Path:

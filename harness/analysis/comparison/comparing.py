@@ -20,6 +20,7 @@ from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import simultaneous
 from harness.run.manifest import comparable
 from harness.run.plan import PlannedCase
+from harness.run.stored import resumable
 
 CONFIDENCE = 0.97
 """The confidence of all intervals together.
@@ -99,9 +100,8 @@ def _require_no_arms(run: ReadRun) -> None:
 
 def _require_finished(run: ReadRun) -> None:
     if not is_finished(run):
-        raise Unlike(
-            f"run {run.name} was interrupted; go on with: ckptbench run --resume {run.name}"
-        )
+        name = resumable(run.stored.folder)
+        raise Unlike(f"run {run.name} was interrupted; go on with: ckptbench run --resume {name}")
 
 
 def _compared(base: Side, head: Side, paired: bool, notes: Sequence[str]) -> Comparison:
