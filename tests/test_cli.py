@@ -94,12 +94,35 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
         ["--world", "2"],
         ["--device", "cuda"],
         ["--budget", "5m"],
+        ["--device", "cpu"],
+        ["smoke"],
     ],
 )
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
     done = ckptbench("run", "--resume", str(shown.run.folder), *option)
+    named = option[0] if option[0].startswith("-") else "the suite"
     why = "because --resume keeps what the run was asked for at first"
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {option[0]} out, {why}\n")
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {named} out, {why}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (
+            ["smoke", "--strategy", "ddp", "--framework", "pytorch"],
+            "a strategy is for several ranks, and suite smoke has one rank here: leave --strategy "
+            "out, or give --world 2",
+        ),
+        (
+            ["drills", "--precision", "0.05", "--framework", "pytorch"],
+            "leave --precision out, because the suite drills has no times that are sampled in "
+            "several processes",
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], why: str) -> None:
+    done = ckptbench("run", *arguments)
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: {why}\n")
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:

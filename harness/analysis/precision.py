@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from harness.analysis import comparison
+from harness.analysis.columns import columns_of
+from harness.analysis.compared import Cost
 from harness.analysis.ratios import half_width
-from harness.analysis.row import group_title
+from harness.analysis.row import Wanted, group_title
+from harness.analysis.rows import rows
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import CONFIDENCE
 from harness.analysis.text import listed
+from harness.run.plan import PlannedCase
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,13 @@ def of_run(run: ReadRun) -> list[Precision]:
     return list(_of_arms(run) if comparison.has_arms(run) else _of_rows(run))
 
 
+def is_measurable(plan: Sequence[PlannedCase]) -> bool:
+    """Return whether any row of a plan will have a cost, of which a precision can be told."""
+    classes = {type(row) for row in rows([Wanted.of(item) for item in plan], [])}
+    columns = [column for row_class in classes for column in columns_of(row_class).values()]
+    return any(isinstance(column.compared, Cost) for column in columns)
+
+
 def too_wide(run: ReadRun, wanted: float) -> set[str]:
     """Return the identifiers of the cases that are less precise than wanted."""
     cases: set[str] = set()
@@ -59,9 +70,9 @@ def notes(run: ReadRun) -> list[str]:
     if not goal:
         return []
     precision, budget_s = goal["precision"], goal["budget_s"]
-    rows = of_run(run)
-    reached = [row.name for row in rows if row.half_width <= precision]
-    missed = [f"{row.name} ({row.in_words})" for row in rows if row.half_width > precision]
+    found = of_run(run)
+    reached = [row.name for row in found if row.half_width <= precision]
+    missed = [f"{row.name} ({row.in_words})" for row in found if row.half_width > precision]
     asked = f"±{_percent(precision)} was asked for"
     texts = []
     if reached:
@@ -72,13 +83,13 @@ def notes(run: ReadRun) -> list[str]:
 
 
 def _of_rows(run: ReadRun) -> Iterator[Precision]:
-    rows = {planned.case.id: row for planned, row in zip(run.stored.plan, run.rows, strict=True)}
+    row_of = {planned.case.id: row for planned, row in zip(run.stored.plan, run.rows, strict=True)}
     for case, metrics in comparison.costs(run):
         widths = {name: half_width(samples, CONFIDENCE) for name, samples in metrics.items()}
         if not widths:
             continue
         widest = max(widths, key=lambda name: widths[name])
-        title = f"{case.framework} {case.method} on {group_title(rows[case.id])}"
+        title = f"{case.framework} {case.method} on {group_title(row_of[case.id])}"
         yield Precision(title, (case.id,), widest, widths[widest])
 
 

@@ -92,6 +92,7 @@ def ab_command(
     chosen = suite.load(suite_name)
     own_model = _own_model(model, described, frameworks, chosen, sides, wishes)
     plan = arms.plan(described, frameworks, chosen, model=own_model, **wishes)
+    measuring.require_costs(plan, goal, suite_name)
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
     run = measuring.new_run(

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -27,6 +28,7 @@ from harness.cli.app import (
     ResultsOption,
     app,
     environments_of,
+    err,
     out,
     put,
     scratch_directory,
@@ -125,7 +127,8 @@ def regress_command(
     head = read_run(run)
     failed = measuring.exit_code(run, head.rows)
     if baseline is None:
-        _settle_first(run, place, results, failed)
+        # Nothing is compared yet, and the output in another form is for programs.
+        _settle_first(run, place, results, failed, out if form == "table" else err)
         raise typer.Exit(failed)
     end(compared(baseline, head), form, folder, failed)
 
@@ -199,7 +202,9 @@ def print_comparison(found: Comparison) -> None:
         out.print(escape(text), highlight=False)
 
 
-def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> None:
+def _settle_first(
+    run: store.Run, place: Path, results: Path, failed: int, console: Console
+) -> None:
     """Make a first run the baseline, or store it beside the other runs if a row of it failed."""
     if failed:
         run.close()
@@ -210,7 +215,7 @@ def _settle_first(run: store.Run, place: Path, results: Path, failed: int) -> No
         )
     else:
         text = f"{run.name} is the baseline now; remove {place} to have another one"
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    console.print(escape(text), highlight=False, soft_wrap=True)
 
 
 def _opened(results: Path, name: str) -> ReadRun:

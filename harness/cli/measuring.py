@@ -96,6 +96,15 @@ def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, floa
     return {"precision": precision_asked, "budget_s": _seconds(budget or "10m")}
 
 
+def require_costs(plan: Sequence[PlannedCase], goal: Mapping[str, float], suite_name: str) -> None:
+    """Raise UsageError where a precision is asked for that no row of a plan has."""
+    if goal and not precision.is_measurable(plan):
+        raise UsageError(
+            f"leave --precision out, because the suite {suite_name} has no times that are sampled "
+            "in several processes"
+        )
+
+
 def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
     """Return the arms of a run by name; the one called "" has the given environments."""
     frameworks = sorted({item.case.framework for item in run.plan})

@@ -50,6 +50,7 @@ from harness.cli.choices import (
 )
 from harness.cli.show import show
 from harness.driver import (
+    arms,
     catalog,
     launch,
     options,
@@ -71,8 +72,12 @@ from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.stored import resumable
 
 
+_ALSO_WITH_RESUME = ("directory", "python", "site", "dry_run", "resume", "timeout", "results")
+
+
 @app.command("run")
 def run_command(
+    context: typer.Context,
     suite_name: SuiteArgument = "bench",
     framework: FrameworkOption = None,
     workload: WorkloadOption = None,
@@ -101,25 +106,8 @@ def run_command(
     """Measure a suite, and show its table."""
     asked = _Asked(directory, python, nodes, site, dry_run, timeout, mpirun, results)
     if resume is not None:
-        new_only = {
-            "--framework": framework,
-            "--workload": workload,
-            "--model": model,
-            "--method": method,
-            "--world": world,
-            "--strategy": strategy,
-            "--device": None if device == "cpu" else device,
-            "--launcher": launcher,
-            "--option": option,
-            "--budget": budget,
-            "--nodes": nodes,
-            "--precision": precision,
-            "--states": states,
-            "--summary-above": summary_above,
-            "--mpirun": mpirun,
-            "--adapter": adapter or None,
-        }
-        run = _gone_on(asked, resume, new_only)
+        _require_none_for_new_runs(context)
+        run = _gone_on(asked, resume)
     else:
         goal = measuring.goal_of(precision, budget)
         settings = measuring.settings_of(mpirun, timeout, summary_above, site)
@@ -188,6 +176,7 @@ def _newly_measured(
     planned = planning.plan(chosen, frameworks, model=own_model, **wishes)
     plan = slurm.spread(planned, asked.nodes or 1)
     _refuse_stray_options(asked, plan)
+    measuring.require_costs(plan, goal, chosen.name)
     request = _request(asked, plan, asked.site, asked.timeout_s)
     if request is not None and asked.dry_run:
         _print_script(request, store.new_folder(asked.results, chosen.name, plan))
@@ -213,14 +202,26 @@ def _newly_measured(
     return _measured(run, request, environments, scratch, asked.timeout_s)
 
 
-def _gone_on(asked: _Asked, name: str, new_only: Mapping[str, object]) -> store.Run:
+def _require_none_for_new_runs(context: typer.Context) -> None:
+    """Raise UsageError for the first argument or option of the command that --resume ignores."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        is_given = source is not None and source.name == "COMMANDLINE"
+        if is_given and parameter.name not in _ALSO_WITH_RESUME:
+            is_option = parameter.param_type_name == "option"
+            called = parameter.opts[0] if is_option else "the suite"
+            raise UsageError(
+                f"leave {called} out, because --resume keeps what the run was asked for at first"
+            )
+
+
+def _gone_on(asked: _Asked, name: str) -> store.Run:
     """Measure what an interrupted run still lacks, with what it was told when it began."""
     run = store.Run(store.find(asked.results, name))
-    for option, value in new_only.items():
-        if value is not None:
-            raise UsageError(
-                f"leave {option} out, because --resume keeps what the run was asked for at first"
-            )
+    if asked.python and arms.described(run.header):
+        raise UsageError(
+            "leave --python out, because each side of this run keeps the interpreter that it had"
+        )
     outside.choose(map(Path, run.settings.adapters))
     preflight.check_cases(run.plan)
     catalog.require_same_adapters(catalog.frameworks(), run.plan)

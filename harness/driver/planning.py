@@ -120,6 +120,11 @@ def plan(
             f"suite {suite.name} has nothing to run for {names.in_words(frameworks)} with these "
             "workloads and methods"
         )
+    if strategies and all(cell.shape.world == 1 for cell in cells):
+        raise UsageError(
+            f"a strategy is for several ranks, and suite {suite.name} has one rank here: leave "
+            "--strategy out, or give --world 2"
+        )
     choices = _Choices(device, launcher, options or {}, arm, arm_options or {})
     for given in (choices.options, choices.arm_options):
         names.require_options([cell.method for cell in cells if cell.method], given)
