@@ -17,7 +17,7 @@ import pytest
 from harness.durability import trees
 from harness.durability.blocks import log, tools
 from harness.durability.blocks.available import available
-from harness.durability.blocks.disk import let_commit, logged_disk
+from harness.durability.blocks.disk import LoggedDisk, let_commit, logged_disk
 from harness.durability.blocks.kinds import FILE_SYSTEMS
 from harness.durability.blocks.log import Entry
 from harness.durability.blocks.states import DiskState, Span, states
@@ -120,6 +120,22 @@ def test_a_damaged_disk_is_a_state_too(tmp_path: Path) -> None:
     assert state.in_words.endswith("; the disk is unusable")
 
 
+def test_an_image_that_cannot_be_attached_is_no_fault_of_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_is_free(_: Path) -> Path:
+        raise DiskError("losetup failed: no free loop device")
+
+    monkeypatch.setattr(tools, "attach", none_is_free)
+    monkeypatch.setattr(tools, "detach", lambda _: None)
+    base, block_log = tmp_path / "base", tmp_path / "log"
+    base.write_bytes(bytes(4096))
+    block_log.write_bytes(struct.pack("<QQQI", 0x6A736677736872, 1, 0, 512).ljust(512, b"\0"))
+    disk = LoggedDisk(FILE_SYSTEMS["ext4"], tmp_path / "files", base, block_log)
+    with pytest.raises(DiskError, match="no free loop device"):
+        list(states(disk, Span(0, 0), tmp_path))
+
+
 @pytest.mark.slow
 @pytest.mark.patient
 def test_nothing_stays_mounted_after_an_error(tmp_path: Path) -> None:
@@ -137,7 +153,7 @@ def test_an_interrupted_program_leaves_nothing_mounted(tmp_path: Path) -> None:
     program = """
         import sys, time
         from pathlib import Path
-        from harness.durability.blocks.disk import let_commit, logged_disk
+        from harness.durability.blocks.disk import LoggedDisk, let_commit, logged_disk
         with logged_disk("ext4", Path(sys.argv[1])):
             print("mounted", flush=True)
             time.sleep(60)

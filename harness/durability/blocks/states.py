@@ -66,7 +66,7 @@ def states(disk: LoggedDisk, span: Span, place: Path) -> Iterator[DiskState]:
     """Yield what power losses leave of a disk that is not mounted any more.
 
     Images are built in memory where it has room, and otherwise in `place`. Raises DiskError where
-    no image can be attached.
+    no image can be attached or let go.
     """
     entries = list(log.entries(disk.log))
     losses = [*_prefixes(disk, entries, span), *_subsets(disk, entries, span)]
@@ -96,20 +96,23 @@ class _Builder:
         self._done = loss.whole
         image.copy(self._whole, self.image)
         image.apply(list(loss.then), self._disk.log, self.image)
-        try:
-            tree, refused = self._read(), ""
-        except (DiskError, OSError) as error:
-            tree, refused = {}, str(error)
+        tree, refused = self._read()
         words = f"{loss.in_words}; the disk is unusable" if refused else loss.in_words
         return DiskState(loss.instant, words, tree, refused)
 
-    def _read(self) -> Tree:
+    def _read(self) -> tuple[Tree, str]:
+        """Return what the image holds; else nothing, and why the file system refuses it.
+
+        Raises DiskError where the image cannot be attached or let go, which is no fault of a save.
+        """
         file_system = self._disk.file_system
         device = tools.attach(self.image)
         try:
             # The kernel recovers the journal, for which it must be allowed to write.
             tools.mount(device, self.mounted, file_system.name, file_system.again)
-            return trees.read(self.mounted / FOLDER)
+            return trees.read(self.mounted / FOLDER), ""
+        except (DiskError, OSError) as error:
+            return {}, str(error)
         finally:
             self.close()
 
