@@ -105,8 +105,11 @@ def test_how_long_opening_took_is_a_column_where_the_run_says_so() -> None:
 
 def test_disturbed_samples_that_count_are_told() -> None:
     assert cells(row(durable=(1.0, 1.1, 1.2, 1.3), used_disturbed=3))["n"] == "4 (3~)"
-    told = "They count (~ behind their number) where a row has too few others, or their process"
+    assert cells(row(load_used_disturbed=1))["cold load"] == "250 ms~"
+    assert cells(row(load_used_disturbed=1, load_cache="warm"))["cold load"] == "250 ms~ (warm)"
+    told = "Then ~ stands behind their number, or behind the time of the load."
     assert told in notes(row(used_disturbed=1))
+    assert told in notes(row(load_used_disturbed=1))
     assert "~" not in notes(row(disturbed=1))
 
 

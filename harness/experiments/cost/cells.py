@@ -22,11 +22,17 @@ def share_text(row: Any) -> str:
 
 
 def load_text(row: Any) -> str:
-    """Return the time of a load, and where it read from if that was not the device."""
+    """Return the time of a load, and where it read from if that was not the device.
+
+    A mark stands behind a median of loads that were partly disturbed.
+    """
+    seconds = text.duration(row.load_s)
+    if row.load_used_disturbed:
+        seconds += text.DISTURBED
     if row.load_s is None or row.load_cache == "cold":
-        return text.duration(row.load_s)
+        return seconds
     where = _LOADED_FROM.get(row.load_cache, row.load_cache)
-    return f"{text.duration(row.load_s)} ({where})"
+    return f"{seconds} ({where})"
 
 
 def power_safe_text(row: Any) -> str:

@@ -122,6 +122,7 @@ def _add_loads(row: CostRow, samples: pd.DataFrame, wanted: int) -> None:
         return
     used = usable(samples, wanted)
     row.load_samples = len(used)
+    row.load_used_disturbed = int(used["disturbed"].sum())
     summed_up(row, LOADS, used)
     if row.load_cache == "memory":  # where the disk is no ceiling
         row.read_efficiency = None

@@ -163,7 +163,8 @@ class CostRow(Sampled, Row):
         summary=middle_number,
     )
     load_s: Estimate | None = column(
-        "a load in another process, after the files had left the page cache",
+        "a load in another process, after the files had left the page cache. ~ marks a median of "
+        "loads of which some were disturbed",
         heading="cold load",
         unit="s",
         text=cells.load_text,
@@ -173,6 +174,11 @@ class CostRow(Sampled, Row):
         compared=LOAD_IN_SECONDS,
     )
     load_samples: int = column("how many loads the medians are of", default=0)
+    load_used_disturbed: int = column(
+        "how many of these loads were disturbed; they count where too few others are there, or "
+        "none of their process",
+        default=0,
+    )
     load_cache: str | None = column(
         "where the loads read from: cold is the device, warm the page cache. uncounted means that "
         "the files had left the page cache, and the file system does not count what is read",

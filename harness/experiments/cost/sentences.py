@@ -215,11 +215,11 @@ def _samples_note(rows: Sequence[CostRow]) -> str:
         f"clustered by process. {disturbed} samples stood between ceilings that differed by more "
         "than 10 %, or on a disk that was busy with others, and were tagged disturbed."
     )
-    if not any(row.used_disturbed for row in rows):
+    if not any(row.used_disturbed or row.load_used_disturbed for row in rows):
         return text
     return (
-        f"{text} They count ({DISTURBED} behind their number) where a row has too few others, or "
-        "their process has none."
+        f"{text} They count where a row has too few others, or their process has none. Then "
+        f"{DISTURBED} stands behind their number, or behind the time of the load."
     )
 
 
