@@ -249,7 +249,23 @@ def struck_disks() -> str:
         f"{losses:,} power losses were built of the block writes of {len(rows)} methods. Many "
         f"leave equal files: {left:,} directories have a verdict."
     )
-    return f"{tried}\n\n{by_framework(chosen, columns)}\n\n{_not_struck(runs)}{sources(runs)}"
+    ranges = _writes_and_losses(rows)
+    verdicts = by_framework(chosen, columns)
+    return f"{tried}\n\n{ranges}\n\n{verdicts}\n\n{_not_struck(runs)}{sources(runs)}"
+
+
+def _writes_and_losses(rows: Sequence[FaultsRow]) -> str:
+    """Return what each file system wrote during a save, and how many power losses were built."""
+    writes = [row.block_writes or {} for row in rows]
+    losses = [row.losses_on_disks or {} for row in rows]
+    lines = [[kind, _range(kind, writes), _range(kind, losses)] for kind in ON_DISK]
+    return table(("file system", "block writes of a save", "power losses tried"), lines)
+
+
+def _range(kind: str, counts: Sequence[Mapping[str, int]]) -> str:
+    """Return the least and the most that any row has of a file system."""
+    numbers = [count[kind] for count in counts if kind in count]
+    return f"{min(numbers)} to {max(numbers)}" if numbers else text.NOTHING
 
 
 def ways_back() -> str:
