@@ -153,6 +153,13 @@ def test_loads_out_of_a_cache_are_compared_in_seconds(make: Make, cache: str) ->
     assert load.ratio.high == pytest.approx(1.3)
 
 
+def test_a_checkpoint_without_files_is_not_compared_as_durable(make: Make) -> None:
+    plan = [replace(item(), files=False)]
+    found = compared(make, cost(plan[0]), cost(plan[0], slower=2.0), plan)
+    assert "durable" not in metrics(found)
+    assert "stall" in metrics(found)
+
+
 def test_a_cost_without_samples_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = [item()]
     run = make(plan, cost(plan[0]))

@@ -169,10 +169,16 @@ def _is_without_the_disk(row: Any) -> bool:
     return row.load_cache in ("warm", "memory")
 
 
+def _has_files(row: Any) -> bool:
+    """Return whether a checkpoint has files. What is in memory alone is never durable."""
+    return row.durability != "none"
+
+
 DURABLE = Cost(
     name="durable",
     unit=IN_CEILINGS,
     cost=lambda samples: 1.0 / samples["write_efficiency"],
+    applies_to=_has_files,
     conditions=(_same_requests(_write_requests), _SETTLED_CEILINGS),
     drift=beside_the_disk,
 )
