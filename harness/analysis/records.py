@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -70,12 +70,12 @@ class RunRecords:
         frame = self.samples(table, row_class)
         return frame[frame["case"] == case]
 
-    def memory_copy_s(self, case: str) -> float | None:
-        """Return the seconds of one copy of a case's state in memory; None where none was timed.
+    def copy_s(self, case: str, copy_ns: Callable[[StateRecord], int]) -> float | None:
+        """Return the seconds of a copy of a case's state; None where none was timed.
 
         It is the median over processes and ranks, because any one of them may have been disturbed.
         """
-        states = self.of(StateRecord, case)
-        if not states:
+        copies_ns = [copy_ns(state) for state in self.of(StateRecord, case)]
+        if not any(copies_ns):
             return None
-        return float(np.median([record.memory_copy_ns for record in states])) / 1e9
+        return float(np.median(copies_ns)) / 1e9

@@ -113,9 +113,9 @@ def add_state(row: Any, case: str, records: RunRecords) -> None:
     state = records.last(StateRecord, case)
     if state is not None:
         row.state_bytes = state.state_bytes
-        row.memory_copy_s = records.memory_copy_s(case)
-        row.to_host_s = state.to_host_ns / 1e9 or None
-        row.to_device_s = state.to_device_ns / 1e9 or None
+        row.memory_copy_s = records.copy_s(case, lambda each: each.memory_copy_ns)
+        row.to_host_s = records.copy_s(case, lambda each: each.to_host_ns)
+        row.to_device_s = records.copy_s(case, lambda each: each.to_device_ns)
 
 
 def add_samples(

@@ -29,7 +29,7 @@ def row_of(item: Wanted, records: RunRecords, fastest: FastestRaw) -> CostRow:
     case = item.case
     row = CostRow(**identity(item))
     add_state(row, case.id, records)
-    _add_shares_of_the_state(row, records.last(StateRecord, case.id))
+    _add_shares_of_the_state(row, case.id, records)
     _add_syscalls(row, records.last(SyscallsRecord, case.id))
     if row.fail(records.failures(case.id)):
         return row  # wrong bytes yield no number
@@ -57,10 +57,11 @@ def _leave_out_files(row: CostRow) -> None:
     row.durability_reason = "the method keeps checkpoints in memory alone"
 
 
-def _add_shares_of_the_state(row: CostRow, state: StateRecord | None) -> None:
+def _add_shares_of_the_state(row: CostRow, case: str, records: RunRecords) -> None:
+    state = records.last(StateRecord, case)
     if state is not None:
         row.covered_bytes = state.covered_bytes
-        row.device_copy_s = state.device_copy_ns / 1e9 or None
+        row.device_copy_s = records.copy_s(case, lambda each: each.device_copy_ns)
 
 
 def _add_syscalls(row: CostRow, calls: SyscallsRecord | None) -> None:
