@@ -17,13 +17,14 @@ from harness.experiments.reshard.rows import ReshardRow
 from harness.experiments.resume.rows import ResumeRow
 from harness.run.plan import PlannedCase
 from harness.run.store import Settings
-from harness.wire.records import FileEntry
+from harness.wire.records import CacheState, FileEntry
 from harness.worker.loading import sum_up_loads
 
 pytestmark = pytest.mark.slow
 
 HUNG_S = 20  # longer than two ranks need to start beside other tests
 
+CACHES: tuple[CacheState, ...] = ("cold", "warm", "cold")
 TWO = replace(planned().case, world=2, launcher="mpirun")
 
 
@@ -60,8 +61,24 @@ def test_one_record_speaks_for_all_ranks() -> None:
     assert (len(sharded.files), sharded.files[0].bytes, sharded.file_count) == (16, 99, 100), (
         "the largest files, and the number of all"
     )
-    loaded = sum_up_loads([records.load(rank=rank, load_ns=1000 - rank) for rank in range(3)])
-    assert loaded.load_ns == 1000
+    loaded = sum_up_loads(
+        [
+            records.load(rank=rank, load_ns=1000 - rank, cache=cache)
+            for rank, cache in enumerate(CACHES)
+        ]
+    )
+    assert (loaded.load_ns, loaded.cache) == (1000, "warm"), "one rank's load was not cold"
+
+
+def test_the_one_record_has_the_worst_of_any_rank() -> None:
+    busy = replace(records.USAGE, peak_rss_bytes=1 << 40)
+    stalls_long = records.save(save_ns=900_000_000, finished_ns=0)
+    ends_last = records.save(rank=1, finished_ns=2_000_000_000, usage=busy, device_extra_bytes=7)
+    record = sum_up_saves([stalls_long, ends_last])
+    assert (record.save_ns, record.staged_ns) == (900_000_000, stalls_long.staged_ns)
+    durable_ns = ends_last.save_ns + ends_last.staged_ns + ends_last.finished_ns
+    assert record.save_ns + record.staged_ns + record.finished_ns == durable_ns
+    assert (record.usage.peak_rss_bytes, record.device_extra_bytes) == (1 << 40, 7)
 
 
 def test_a_table_reads_the_one_record_as_all_ranks() -> None:

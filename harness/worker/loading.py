@@ -31,6 +31,8 @@ from harness.worker.timing import Timed
 from harness.worker.trial import Trial
 from workloads import Role
 
+_LEAST_COLD_LAST: tuple[CacheState, ...] = ("cold", "memory", "uncounted", "unknown", "warm")
+
 
 def run_loads(bench: Bench, entries: Entries) -> None:
     """Take every task's loads in turn."""
@@ -342,11 +344,17 @@ def timed_load(bench: Bench, method: Method[Any], path: Path) -> int:
 
 
 def sum_up_loads(records: Sequence[LoadRecord]) -> LoadRecord:
-    """Return the record of the slowest rank in the name of all."""
+    """Return the record of the slowest rank in the name of all.
+
+    It was cold only where every rank's load was.
+    """
     durations_ns = [record.load_ns for record in records]
+    least_cold = max(records, key=lambda record: _LEAST_COLD_LAST.index(record.cache))
     return ranks.for_all_ranks(
         ranks.slowest(records, durations_ns),
         records,
         durations_ns=durations_ns,
         moved_bytes=[record.usage.read_bytes for record in records],
+        cache=least_cold.cache,
+        resident_fraction=max(record.resident_fraction for record in records),
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from harness.wire.records import PERCENTILES, RankSpread, Record, SampleRecord, Spread
+from harness.wire.records import PERCENTILES, RankSpread, Record, SampleRecord, Spread, Usage
 
 RecordT = TypeVar("RecordT", bound=Record)
 SampleT = TypeVar("SampleT", bound=SampleRecord)
@@ -35,8 +35,9 @@ def for_all_ranks(
 ) -> SampleT:
     """Return one rank's record in the name of all ranks.
 
-    It is disturbed where any rank was. `durations_ns` and `moved_bytes` have one value per rank,
-    and become the spread over the ranks. `changes` are fields that are summed up otherwise.
+    It is disturbed where any rank was, and its usage is in every respect that of the rank that used
+    most. `durations_ns` and `moved_bytes` have one value per rank, and become the spread over the
+    ranks. `changes` are fields that are summed up otherwise.
     """
     spread = RankSpread(
         ranks=len(records),
@@ -44,7 +45,14 @@ def for_all_ranks(
         written_bytes=_spread(moved_bytes),
     )
     disturbed = any(each.disturbed for each in records)
-    return changed(record, rank=0, disturbed=disturbed, spread=spread, **changes)
+    usage = _most([cast(Any, each).usage for each in records])
+    return changed(record, rank=0, disturbed=disturbed, usage=usage, spread=spread, **changes)
+
+
+def _most(usages: Sequence[Usage]) -> Usage:
+    """Return the most that any rank used of each."""
+    names = [each.name for each in fields(Usage)]
+    return Usage(**{name: max(getattr(usage, name) for usage in usages) for name in names})
 
 
 def _spread(values: Sequence[int]) -> Spread:

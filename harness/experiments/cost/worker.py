@@ -197,18 +197,30 @@ class SaveTrial(Trial[Fence]):
 
 
 def sum_up_saves(records: Sequence[SaveRecord]) -> SaveRecord:
-    """Return the record of the slowest rank in the name of all.
+    """Return one record in the name of all ranks.
 
+    Its stall is that of the rank that stood still longest, and it is finished with the last rank.
     Its files are the largest of the rank that saw most of them. Its flush is the longest, because
     only one rank of each node flushes.
     """
-    durations_ns = [record.save_ns + record.staged_ns + record.finished_ns for record in records]
+    stalls_ns = [record.save_ns + record.staged_ns for record in records]
+    durations_ns = [
+        stall_ns + record.finished_ns for stall_ns, record in zip(stalls_ns, records, strict=True)
+    ]
+    longest_stall = ranks.slowest(records, stalls_ns)
+    extra_bytes = [
+        record.device_extra_bytes for record in records if record.device_extra_bytes is not None
+    ]
     most_files = max((record.files for record in records), key=len)
     return ranks.for_all_ranks(
         ranks.slowest(records, durations_ns),
         records,
         durations_ns=durations_ns,
         moved_bytes=[record.usage.written_bytes for record in records],
+        save_ns=longest_stall.save_ns,
+        staged_ns=longest_stall.staged_ns,
+        finished_ns=max(durations_ns) - max(stalls_ns),
+        device_extra_bytes=max(extra_bytes, default=None),
         sync_ns=max(record.sync_ns for record in records),
         files=_largest(most_files),
         file_count=len(most_files),
