@@ -286,7 +286,8 @@ class CostRow(Sampled, Row):
         summary=lambda samples, name: int(samples[name].median()),
     )
     cpu_s: float | None = column(
-        "user and system time of a save until it is durable, all threads, without child processes",
+        "user and system time of a save until it is durable, all threads, without child processes. "
+        "On several ranks it contains their waits for each other, in which MPI keeps asking",
         unit="s",
         of=SAVES,
         sample=lambda record: (record.usage.cpu_user_ns + record.usage.cpu_system_ns) / 1e9,
