@@ -224,6 +224,20 @@ def test_a_small_part_of_a_larger_state_is_noted() -> None:
     assert any("a rank's part of 500 B is smaller than the 1" in note for note in notes)
 
 
+@pytest.mark.parametrize(("bandwidth", "is_noted"), [(4e9, True), (1e9, False), (0.0, False)])
+def test_a_bandwidth_far_above_the_measured_speed_is_noted(
+    bandwidth: float, is_noted: bool
+) -> None:
+    # A rank's 8 GB took 8 s, and 64 GB are written by the 8 ranks of a node.
+    costs = Costs(training_s=0.5, lag_s=7.5)
+    one = Measured("any", costs, costs, costs, None, 8 * 10**9, (), asynchronous=True)
+    larger = LargerState(64e10, 80, 10, node_bytes_per_s=8 * bandwidth)
+    said = [note for note in scaled(one, larger).notes if "the bandwidth helps only" in note]
+    assert bool(said) == is_noted
+    if is_noted:
+        assert "is written in 2 s, and at the measured speed in 8 s" in said[0]
+
+
 def test_a_given_bandwidth_replaces_what_was_not_measured(rows_of_dcp: Rows) -> None:
     one = rows_of_dcp.advised(durable_s=None, load_s=None)
     assert (one.sources["lag_s"], one.sources["restore_s"]) == ("unknown", "unknown")
@@ -439,6 +453,12 @@ def test_more_nodes_than_the_trace_has_are_called_extrapolated() -> None:
 def test_a_figure_is_written(tmp_path: Path) -> None:
     advised("--out", str(tmp_path))
     assert sorted(file.suffix for file in tmp_path.iterdir()) == [".png", ".svg"]
+
+
+def test_a_figure_beside_json_leaves_the_json_alone(tmp_path: Path) -> None:
+    ended = advised("--out", str(tmp_path), "--format", "json")
+    assert len(json.loads(ended.output)) == 6
+    assert ".svg" in ended.errors
 
 
 @pytest.mark.parametrize(

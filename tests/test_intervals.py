@@ -273,6 +273,23 @@ def test_the_replay_of_random_failures_is_what_is_expected(interval_s: float) ->
     assert simulated == pytest.approx(expected.effective_share(COSTS, interval_s, HOUR), abs=0.005)
 
 
+def test_no_interval_is_better_in_the_replay_than_the_oracle() -> None:
+    best_s = policies.oracle_s(COSTS.training_s, HOUR)
+    factors = np.array([0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0])
+    rng = np.random.default_rng(4)
+    by_draw = []
+    for _ in range(40):
+        found = failures.drawn(1, 1000 * HOUR, rng, rate_per_node_s=1 / HOUR)
+        found.repair_s[:] = 0.0
+        struck = replay.interruptions(found, needed=1)
+        by_draw.append(replay.effective_shares(struck, [COSTS], (best_s * factors)[None, :])[0])
+    gains = np.array(by_draw) - np.array(by_draw)[:, [3]]
+    errors = gains.std(axis=0, ddof=1) / np.sqrt(len(gains))
+    assert (gains.mean(axis=0) <= 2 * errors).all()
+    # The intervals at both ends are worse beyond doubt.
+    assert (gains.mean(axis=0)[[0, -1]] < -5 * errors[[0, -1]]).all()
+
+
 # Failures
 
 
@@ -285,6 +302,21 @@ def test_a_trace_has_its_failures_in_order(name: str, rows: int) -> None:
     assert trace.node.max() < trace.nodes
     per_1000_node_days = trace.rate_per_node_s * 86_400 * 1000
     assert 3.0 < per_1000_node_days < 4.3
+
+
+def test_failures_of_one_instant_interrupt_a_job_once() -> None:
+    trace = failures.trace("lanl-20")
+    instants = len(set(trace.at_s[trace.interrupts].tolist()))
+    assert instants < 0.97 * trace.interrupts.sum()
+    whole = trace.rate_of_job_s(trace.nodes)
+    assert whole == pytest.approx(instants / trace.length_s)
+    assert trace.rate_of_job_s(1) == pytest.approx(trace.rate_per_node_s, rel=0.01)
+    rng = np.random.default_rng(7)
+    chosen = [failures.chosen(trace, 128, rng) for _ in range(100)]
+    counted = [len(set(each.at_s[each.interrupts].tolist())) for each in chosen]
+    assert trace.rate_of_job_s(128) == pytest.approx(np.mean(counted) / trace.length_s, rel=0.03)
+    # More nodes than there are meet copies at other instants.
+    assert trace.rate_of_job_s(2 * trace.nodes) == pytest.approx(2 * whole)
 
 
 def test_stress_tests_interrupt_no_job() -> None:

@@ -194,7 +194,7 @@ def test_the_suites_of_this_repository_plan(name: str) -> None:
         "gpu-short": {"cost", "train"},
         "faults-disks": {"faults"},
         "faults-ranks": {"killed_rank"},
-        "recovery-full": {"recovery"},
+        "recovery-full": {"recovery", "drill"},
         "recovery-large": {"recovery"},
         "drills": {"drill"},
         "goodput-quick": {"goodput"},

@@ -258,15 +258,32 @@ def test_a_way_that_needs_one_node_is_refused_on_two(changes: dict[str, Any], re
     assert driver._too_far_apart(replace(case, **{**changes, "nodes": 0})) == ""
 
 
+NOBODY = "a mirror is for a spare or a spawned process that takes a slot, and here is none"
+
+
 @pytest.mark.parametrize(
-    ("way", "is_refused"),
-    [("peer-spare", False), ("peer-spawn", False), ("shrink", True), ("torchft", True)],
+    ("way", "setting", "reason"),
+    [
+        ("peer-spare", {"mirror": "yes"}, ""),
+        ("peer-spawn", {"mirror": "yes"}, ""),
+        ("shrink", {"mirror": "yes"}, NOBODY),
+        ("torchft", {"mirror": "yes"}, NOBODY),
+        ("rollback-file", {"mirror": "yes"}, "the files have what each rank alone had, so nobody"),
+        ("shrink", {"heartbeats": "yes"}, ""),
+        ("restart", {"heartbeats": "yes"}, "heartbeats are for ranks that survive over ULFM"),
+        ("live-devices", {"heartbeats": "yes"}, "heartbeats are for ranks that survive over ULFM"),
+        ("rollback-file", {"spare": "200ms"}, ""),
+        ("peer-spawn", {"spare": "200ms"}, "this way has no spare that waits"),
+    ],
 )
-def test_a_mirror_that_nobody_could_use_is_refused(way: str, is_refused: bool) -> None:
-    case = replace(planned(world=4).case, settings={"way": way, "mirror": "yes"})
-    reason = "a mirror is for a spare or a spawned process that takes a slot, and here is none"
-    assert driver._useless_mirror(case) == (reason if is_refused else "")
-    assert driver._useless_mirror(replace(case, settings={"way": way})) == ""
+def test_a_setting_that_would_do_nothing_is_refused(
+    way: str, setting: dict[str, str], reason: str
+) -> None:
+    case = replace(planned(world=4).case, settings={"way": way, **setting})
+    said = driver._useless_setting(case)
+    assert said.startswith(reason)
+    assert bool(said) == bool(reason)
+    assert driver._useless_setting(replace(case, settings={"way": way})) == ""
 
 
 def test_events_of_one_node_stay_as_they_are(tmp_path: Path) -> None:
@@ -523,7 +540,8 @@ def test_steps_beside_a_process_that_starts_are_not_steady() -> None:
     before = events((50, 0, "done", {"step": 5}))
     job = Segment(script("torchft"), [*before, *REJOINED], 9000 * MS, "")
     assert timeline.steady(job) == before
-    assert timeline.steady(replace(job, script=script("shrink"))) == [*before, *REJOINED]
+    assert timeline.steady(replace(job, script=script("shrink"))) == before
+    assert timeline.steady(replace(job, script=script("peer-spare"))) == [*before, *REJOINED]
 
 
 def test_kills_that_have_happened_are_left_out_of_the_script() -> None:
@@ -599,6 +617,40 @@ def test_an_undisturbed_run_that_broke_is_run_again_for_the_next_case(
     assert said[-1] == "shrink: a run in which nobody dies, broke: killed by SIGBUS"
     assert set(references.of(case, script())) == {9, 10}
     assert set(references.of(case, script())) == {9, 10}
+
+
+@pytest.mark.parametrize("way", ["restart", "rollback-file", "shrink", "torchrun"])
+def test_the_state_is_hashed_after_killed_steps_alone(way: str) -> None:
+    for each in plans.scripts(way, 4, mirror=False):
+        assert each.hashed == tuple(kill.step + 1 for kill in each.kills)
+        first = each.kills[0]
+        # Ranks that begin again compare what comes after the kill, and nothing before.
+        assert each.without([first]).hashed == each.hashed
+        assert each.without(each.kills[:2]).hashed == each.hashed[1:]
+    assert plans.undisturbed(4, way).hashed is None
+
+
+def test_each_step_is_hashed_where_nobody_knows_when_the_new_process_joins() -> None:
+    for each in plans.scripts("torchft", 4, mirror=False):
+        assert each.hashed is None
+
+
+def test_steps_of_fewer_ranks_are_not_steady() -> None:
+    before, after = ((50, 0, "done", {"step": 5}), (300, 0, "done", {"step": 6}))
+    noted = [*events(before), *events(STRUCK), *events(after)]
+    of_shrink = timeline.steady(Segment(script("shrink"), noted, 500 * MS, ""))
+    assert of_shrink == events(before)
+    of_spare = timeline.steady(Segment(script("peer-spare"), noted, 500 * MS, ""))
+    assert of_spare == noted
+
+
+def test_a_checkpoint_costs_what_the_rank_stands_still_that_waits_longest() -> None:
+    noted = events(
+        *((10 * n, 0, "checkpoint", {"step": n, "save_ns": 100 * n}) for n in (1, 2, 9)),
+        *((10 * n + 1, 1, "checkpoint", {"step": n, "save_ns": 7}) for n in (1, 2, 9)),
+    )
+    assert timeline.longest_median_of(noted, "checkpoint", "save_ns") == 200
+    assert timeline.longest_median_of([], "checkpoint", "save_ns") == 0
 
 
 def test_the_ranks_that_take_leave_are_those_that_a_shrink_loses() -> None:

@@ -13,11 +13,15 @@ from records import killed_rank
 from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
+from harness.docs.row_tables import text_table
+from harness.experiments.drill.records import DrillRecord
+from harness.experiments.drill.rows import DrillRow
+from harness.experiments.drill.sentences import meaning as in_words
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
 from harness.experiments.recovery.rows import RecoveryRow
 from harness.experiments.recovery.sentences import claims, meaning
 from harness.wire.case import Case
-from harness.wire.records import Record
+from harness.wire.records import FailureRecord, Record
 
 FALLS = (2.4, 2.3, 2.5, 2.2, 2.1, 2.3)
 RISES = (2.4, 2.3, 2.5, 2.5, 2.6, 2.4)
@@ -170,6 +174,90 @@ def test_a_restart_with_cold_files_is_nobodys_baseline() -> None:
     cold, shrink = case("restart", cache="cold"), case("shrink")
     rows_of = derived((cold, measured(cold, "all ranks")), (shrink, measured(shrink)))
     assert [row.times_faster for row in rows_of] == [None, None]
+
+
+def test_the_restore_is_held_against_that_of_the_default_method() -> None:
+    default, other = case("restart"), replace(case("restart"), method="other")
+    (baseline,) = derived((default, measured(default, "all ranks")))
+    wanted = [
+        Wanted(default, samples=0, processes=1, default=True),
+        Wanted(other, samples=0, processes=1),
+    ]
+    quick = [
+        replace(record, restore_ns=record.restore_ns // 4)
+        if isinstance(record, KillRecord) and record.restore_ns
+        else record
+        for record in measured(other, "all ranks")
+    ]
+    first, second = rows(wanted, [*measured(default, "all ranks"), *quick])
+    assert isinstance(first, RecoveryRow)
+    assert isinstance(second, RecoveryRow)
+    assert first.part_ratios is None
+    assert second.part_ratios is not None
+    assert second.part_ratios["restore"] == pytest.approx(4)
+    assert second.part_ratios["back"] == pytest.approx(1)
+    assert text_table([first, second])["restore"].tolist()[1].endswith(" (4.0 x)")
+    assert baseline.part_ratios is None
+
+
+def test_a_control_whose_bits_are_not_known_proves_nothing() -> None:
+    shrink, control = case("shrink"), case("shrink-drop")
+    row, _ = derived(
+        (shrink, measured(shrink, "fewer ranks")), (control, measured(control, "unknown"))
+    )
+    assert row.marks == []
+    assert row.remarks == [
+        "no control that drops batches came back in this run, so equal bits prove little"
+    ]
+
+
+def test_the_shortest_way_back_is_one_that_always_comes_back() -> None:
+    shrink, restart = case("shrink"), case("restart")
+    lost = [
+        replace(record, number=1, back_ns=None, reason="nobody came")
+        for record in measured(shrink)
+        if isinstance(record, KillRecord)
+    ]
+    found = derived((shrink, [*measured(shrink), *lost]), (restart, measured(restart, "all ranks")))
+    for row, seconds in zip(found, (0.1, 0.3), strict=True):
+        row.back = Estimate(seconds, seconds, seconds)
+    said = meaning(found, Naming.among(found))
+    assert said.startswith("The shortest way back is 'restart from buffered': 0.3 s after a kill")
+    assert "'shrink' did not come back after every kill: nobody came." in said
+
+
+def test_a_way_that_failed_is_told_by_its_name() -> None:
+    shrink, restart = case("shrink"), case("restart")
+    failure = FailureRecord("failure", restart.id, 0, 0, "failed", "train", "RuntimeError: no")
+    found = derived((shrink, measured(shrink)), (restart, [failure]))
+    said = meaning(found, Naming.among(found))
+    assert "'restart from buffered' failed: rank 0: RuntimeError: no." in said
+    assert Naming.among(found).name(found[1]) == "'restart from buffered'"
+
+
+def drilled(**changes: Any) -> DrillRow:
+    of = replace(case("shrink", failure="rank-0"), experiment="drill")
+    record = next(each for each in killed_rank() if isinstance(each, DrillRecord))
+    (row,) = rows([Wanted(of, samples=0, processes=1)], [replace(record, case=of.id, **changes)])
+    assert isinstance(row, DrillRow)
+    return row
+
+
+def test_a_drill_whose_undisturbed_run_broke_is_not_failed() -> None:
+    row = drilled(ended=True, back_ns=5, same_as="unknown")
+    assert (row.passed, row.verdict) == (None, "unknown")
+    assert row.reason == "the undisturbed run broke, so the bits could not be compared"
+
+
+def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:
+    of = replace(case("shrink", failure="rank-0"), experiment="drill")
+    failure = FailureRecord("failure", of.id, 0, 0, "failed", "train", "RuntimeError: no")
+    (failed,) = rows([Wanted(of, samples=0, processes=1)], [failure])
+    assert isinstance(failed, DrillRow)
+    passed = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
+    said = in_words([passed, failed], Naming.among([passed]))
+    assert said.startswith("Training survived 1 of 2 failures.")
+    assert "'shrink' failed where rank 0 is killed: rank 0: RuntimeError: no." in said
 
 
 def test_a_row_says_that_its_files_were_cold() -> None:

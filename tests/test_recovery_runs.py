@@ -96,6 +96,8 @@ def test_training_survives_harder_failures(measure: Measure) -> None:
         ("shrink", "stopped"),
         ("shrink", "down-to-one"),
         ("shrink-drop", "apart"),
+        ("rollback-file", "launcher"),
+        ("shrink", "launcher"),
     ]
     cases = [of_ranks(planned("buffered"), "drill", way=way, failure=fails) for way, fails in pairs]
     rows = measure(cases).rows

@@ -248,6 +248,15 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
             f"{size(round(one.rank_bytes))} that were measured, so what every save costs, such as "
             "opening files, counts for too little"
         )
+    durable_s = factor * (one.costs.training_s + one.costs.lag_s)
+    given_s = through_storage_s(one.costs.training_s + one.costs.lag_s)
+    is_replaced = one.asynchronous and larger.has_bandwidth
+    if is_replaced and durable_s > _MUCH_SLOWER * given_s:
+        notes.append(
+            f"with the given bandwidth a rank's part is written in {given_s:.3g} s, and at the "
+            f"measured speed in {durable_s:.3g} s, so the bandwidth helps only if the disk was "
+            "what limited this method"
+        )
     # With a bandwidth, these two are known although nobody has measured them.
     given = ("lag_s", "restore_s") if larger.has_bandwidth else ()
     kept = [note for note in one.notes if note not in [_UNMEASURED[name] for name in given]]
@@ -321,6 +330,7 @@ def _interval_s(costs: Costs, assumed: Assumed) -> float:
 
 _LEAST_S = 1e-3  # a checkpoint that costs nothing is taken as often as anything is
 _ROUNDING = 1e-9
+_MUCH_SLOWER = 2.0  # than the given bandwidth, which is worth a note
 _WAITS = 0.1  # a part of what a checkpoint costs that is worth a note
 _UNMEASURED = {
     "lag_s": "the lag until durable was not measured, and counts as 0",

@@ -14,6 +14,8 @@ import numpy as np
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.statistics import Estimate
+from harness.analysis.worth import mean_with_interval
 from harness.intervals import elastic, expected, failures, replay
 from harness.intervals.costs import Costs
 from harness.intervals.expected import Shares
@@ -56,12 +58,15 @@ class Spares:
     """The effective share with a number of spare nodes, for each node that is paid for.
 
     A job without spares waits for a repair, or it shrinks until then. Nobody pays for a node that
-    is under repair.
+    is under repair. `waiting_behind` and `shrinking_behind` are the differences to the number of
+    spares that is best for that, with their 95 % intervals over the draws.
     """
 
     count: int
     waiting: float
     shrinking: float
+    waiting_behind: Estimate
+    shrinking_behind: Estimate
 
 
 def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[Judged]:
@@ -83,21 +88,31 @@ def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[
 
 def with_spares(one: Advice, trace: NodeFailures, needed: int, most: int) -> list[Spares]:
     """Return what each number of spares is worth with a method, from none to the most."""
-    made = []
     costs, intervals_s = _of([one])
+    waiting: list[list[float]] = []
+    shrinking: list[list[float]] = []
     for count in range(most + 1):
-        waiting = []
-        shrinking = []
+        waiting.append([])
+        shrinking.append([])
         for nodes in _draws(trace, needed, count):
             found = replay.interruptions(nodes, needed)
             # The share is of the needed nodes, and the price of those that are there.
             needed_to_paid = needed * nodes.length_s / nodes.paid_node_s
             waits = replay.effective_shares(found, costs, intervals_s)
             shrinks = elastic.effective_shares(nodes, needed, costs, intervals_s)
-            waiting.append(needed_to_paid * float(waits[0, 0]))
-            shrinking.append(needed_to_paid * float(shrinks[0, 0]))
-        made.append(Spares(count, fmean(waiting), fmean(shrinking)))
-    return made
+            waiting[count].append(needed_to_paid * float(waits[0, 0]))
+            shrinking[count].append(needed_to_paid * float(shrinks[0, 0]))
+    behind = zip(_behind_the_best(waiting), _behind_the_best(shrinking), strict=True)
+    return [
+        Spares(count, fmean(waiting[count]), fmean(shrinking[count]), *differences)
+        for count, differences in enumerate(behind)
+    ]
+
+
+def _behind_the_best(by_draw: Sequence[Sequence[float]]) -> list[Estimate]:
+    """Return how far the mean of each is behind that of the best, draw by draw."""
+    best = max(by_draw, key=fmean)
+    return [mean_with_interval(np.array(each) - np.array(best)) for each in by_draw]
 
 
 def replayed(

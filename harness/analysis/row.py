@@ -155,6 +155,11 @@ class Row:
         """Return the samples of a table as the row counts them, and `compare` does too."""
         return samples
 
+    @property
+    def subject(self) -> str:
+        """The name of what the row is about, among rows of one framework: the method."""
+        return self.method
+
     def title(self, several_frameworks: bool) -> str:
         """Return the text of a table's first column."""
         framework = f"{self.framework} " if several_frameworks else ""
@@ -300,8 +305,8 @@ class Naming:
     def _method(self, row: Row) -> str:
         """Return the method, after the framework where there are several."""
         if self.several_frameworks:
-            return f"{row.framework} {row.method}".strip()
-        return row.method or row.framework
+            return f"{row.framework} {row.subject}".strip()
+        return row.subject or row.framework
 
 
 def printable(text: str) -> str:

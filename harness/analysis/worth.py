@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +126,11 @@ def replayed(found: Sequence[Measured], setting: Setting, draws: int) -> Replaye
 def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Worth]:
     """Return what each method is worth in a setting, against the first of them."""
     learnt, judging = failures.halves(failures.trace(setting.trace))
-    advised = _advised(found, setting, learnt.rate_per_node_s)
+    advised = _advised(found, setting, learnt)
     rng = np.random.default_rng(_SEED)
-    by_draw = np.array([_shares_of_paid(advised, judging, setting, rng) for _ in range(draws)])
+    needed = setting.nodes + setting.spares
+    drawn = [failures.chosen(judging, needed, rng) for _ in range(draws)]
+    by_draw = np.array([_shares_of_paid(advised, nodes, setting) for nodes in drawn])
     made = []
     for index, each in enumerate(advised):
         share = float(by_draw[:, index].mean())
@@ -140,16 +142,17 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Wort
 def effect_of_bursts(one: Measured, setting: Setting, draws: int) -> Estimate:
     """Return by how much the share differs from that under the same failures without bursts.
 
-    There, each failure comes at a random instant to the same node, with the same repair. Below 0,
-    bursts hurt.
+    There, each failure of the job comes at a random instant to the same node, with the same repair.
+    The share is for each node that is paid for. Below 0, bursts hurt.
     """
     learnt, judging = failures.halves(failures.trace(setting.trace))
-    advised = _advised([one], setting, learnt.rate_per_node_s)
+    advised = _advised([one], setting, learnt)
     rng = np.random.default_rng(_SEED)
     differences = []
     for _ in range(draws):
-        real = _shares(advised, judging, setting, rng)
-        scattered = _shares(advised, _scattered(judging, rng), setting, rng)
+        nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
+        real = _shares_of_paid(advised, nodes, setting)
+        scattered = _shares_of_paid(advised, _scattered(nodes, rng), setting)
         differences.append(real[0] - scattered[0])
     return mean_with_interval(np.array(differences))
 
@@ -162,29 +165,19 @@ def mean_with_interval(values: NDArray[np.float64]) -> Estimate:
     return Estimate(float(values.mean()), float(low), float(high))
 
 
-def _advised(found: Sequence[Measured], setting: Setting, rate_per_node_s: float) -> list[Advice]:
+def _advised(found: Sequence[Measured], setting: Setting, learnt: NodeFailures) -> list[Advice]:
     """Return the advice for a state that is divided over the job's ranks."""
-    mtbf_s = advice.job_mtbf_s(setting.nodes, rate_per_node_s)
-    assumed = Assumed(mtbf_s, RESTART_S, DETECT_S)
+    assumed = Assumed(1.0 / learnt.rate_of_job_s(setting.nodes), RESTART_S, DETECT_S)
     larger = LargerState(STATE_BYTES, setting.gpus, setting.nodes)
     return [advice.advise(advice.scaled(one, larger), assumed) for one in found]
 
 
 def _shares_of_paid(
-    advised: Sequence[Advice], judging: NodeFailures, setting: Setting, rng: np.random.Generator
+    advised: Sequence[Advice], nodes: NodeFailures, setting: Setting
 ) -> NDArray[np.float64]:
-    """Return the share of each method in one draw of a job, for each node that is paid for."""
-    nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
+    """Return the share of each method on nodes with these failures, for each node paid for."""
     needed_to_paid = setting.nodes * nodes.length_s / nodes.paid_node_s
     return needed_to_paid * _shares_of(advised, nodes, setting)
-
-
-def _shares(
-    advised: Sequence[Advice], judging: NodeFailures, setting: Setting, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return the effective share of each method in one draw of a job."""
-    nodes = failures.chosen(judging, setting.nodes + setting.spares, rng)
-    return _shares_of(advised, nodes, setting)
 
 
 def _shares_of(
@@ -201,11 +194,11 @@ def _scattered(found: NodeFailures, rng: np.random.Generator) -> NodeFailures:
     """Return the same failures at random instants, each with its node and its repair."""
     count = len(found.at_s)
     order = rng.permutation(count)
-    return NodeFailures(
-        found.nodes,
-        found.length_s,
-        np.sort(rng.uniform(0.0, found.length_s, count)),
-        found.node[order],
-        found.repair_s[order],
-        found.interrupts[order],
+    return replace(
+        found,
+        at_s=np.sort(rng.uniform(0.0, found.length_s, count)),
+        node=found.node[order],
+        repair_s=found.repair_s[order],
+        interrupts=found.interrupts[order],
+        of_process=None if found.of_process is None else found.of_process[order],
     )

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from harness.analysis import judging
 from harness.analysis.advice import Advice, Assumed
 from harness.analysis.judging import Judged, Spares
+from harness.analysis.text import listed
 from harness.cli.app import out
 from harness.cli.printing import print_table
 from harness.intervals import expected, failures
@@ -151,11 +153,20 @@ def print_spares(tried: Sequence[Spares], method: str) -> None:
     print_table(out, made)
     waiting = max(tried, key=lambda each: each.waiting)
     shrinking = max(tried, key=lambda each: each.shrinking)
+    as_good = [each.count for each in tried if each.waiting_behind.high >= 0]
+    as_good_shrinking = [each.count for each in tried if each.shrinking_behind.high >= 0]
     say(
         f"Per node that is paid for, spares included, {waiting.count} spare nodes are best with "
-        f"{method} if the job waits for repairs where no spare is left ({waiting.waiting:.2%}), "
-        f"and {shrinking.count} if it goes on with fewer nodes ({shrinking.shrinking:.2%})."
+        f"{method} if the job waits for repairs where no spare is left ({waiting.waiting:.2%}"
+        f"{_tied(as_good, waiting.count)}), and {shrinking.count} if it goes on with fewer nodes "
+        f"({shrinking.shrinking:.2%}{_tied(as_good_shrinking, shrinking.count)})."
     )
+
+
+def _tied(as_good: Sequence[int], best: int) -> str:
+    """Return the other numbers of spares that are as good, as far as the draws can tell."""
+    others = [str(count) for count in as_good if count != best]
+    return f", a tie with {listed(others)}" if others else ""
 
 
 def as_json(
@@ -196,6 +207,6 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def say(text: str) -> None:
+def say(text: str, console: Console = out) -> None:
     """Print a sentence, which a terminal may wrap."""
-    out.print(escape(text), highlight=False, soft_wrap=True)
+    console.print(escape(text), highlight=False, soft_wrap=True)

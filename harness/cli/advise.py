@@ -150,7 +150,9 @@ def advise_command(
     advised, judged = _best_first(advised, unseen, nodes)
     tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
     if folder is not None:
-        _draw(advised, assumed, folder, run.name)
+        drawn = _draw(advised, assumed, folder, run.name)
+        # JSON is for programs, so nothing else goes the same way.
+        advice_output.say(drawn, err if format_ is Format.JSON else out)
     job = advice_output.Job(ranks, nodes, spares, trace, policy)
     if format_ is Format.JSON:
         put(advice_output.as_json(advised, judged, assumed, job, tried))
@@ -182,12 +184,15 @@ def _best_first(
 def _job_mtbf_s(
     job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
 ) -> float:
-    """Return the mean seconds between failures of the job, from the rates of job and nodes."""
+    """Return the mean seconds between failures of the job, from the rates of job and nodes.
+
+    With a trace, they are those of such a job in its first half.
+    """
+    if learnt is not None:
+        return 1.0 / learnt.rate_of_job_s(nodes)
     of_job_s = 1.0 / amounts.seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
     if node_mtbf:
         of_node_s = 1.0 / amounts.seconds("--node-mtbf", node_mtbf)
-    elif learnt is not None:
-        of_node_s = learnt.rate_per_node_s
     else:
         of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
     return advice.job_mtbf_s(nodes, of_node_s, of_job_s)
@@ -283,8 +288,11 @@ def _that_come_back(
     return quick
 
 
-def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> None:
-    """Draw the share of the time that trains over the interval, a curve for each method."""
+def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> str:
+    """Draw the share of the time that trains over the interval, and return where and what it is.
+
+    There is a curve for each method.
+    """
     # Matplotlib takes long to import, and the table does not need it.
     from harness.analysis import advice_figure
     from harness.analysis.figures import drawn
@@ -293,4 +301,4 @@ def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -
         saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}") from error
-    advice_output.say(f"{saved.svg}, {saved.png.name}: {saved.title}")
+    return f"{saved.svg}, {saved.png.name}: {saved.title}"

@@ -236,7 +236,9 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
 
 def _code(manifest: Manifest) -> str:
     """Return the name of the code that a run was measured by."""
-    name = f"commit {manifest.commit[:12]}" if manifest.commit else f"ckptbench {manifest.ckptbench}"
+    name = (
+        f"commit {manifest.commit[:12]}" if manifest.commit else f"ckptbench {manifest.ckptbench}"
+    )
     return f"{name} with changes" if manifest.dirty else name
 
 

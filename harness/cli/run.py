@@ -71,7 +71,6 @@ from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.stored import resumable
 
-
 _ALSO_WITH_RESUME = ("directory", "python", "site", "dry_run", "resume", "timeout", "results")
 
 

@@ -28,17 +28,25 @@ _HEADINGS = (
 def goodput_cells() -> str:
     """Return every cell with its prediction, and how many predictions hold.
 
-    The nine cells of a framework take hours, so a run may hold some of them.
+    The nine cells of a framework take hours, so a run may hold some of them. Of a cell that was
+    measured more than once, the newest run counts.
     """
     of_suite = [run for run in runs() if run.stored.header["suite"] == _SUITE]
     if not of_suite:
         return "No reference run of this suite is stored yet."
-    rows: list[GoodputRow] = []
-    for run in of_suite:
-        rows += rows_where(run, has_result)
+    newest: dict[tuple[object, ...], GoodputRow] = {}
+    for run in sorted(of_suite, key=lambda run: run.name):
+        for row in rows_where(run, has_result):
+            newest[_cell(row)] = row
+    rows = list(newest.values())
     lines = [[row.framework, row.workload, row.method, *_cells(row)] for row in rows]
     shown = table(("framework", "workload", "method", *_HEADINGS), lines)
     return f"{_summary(rows)}\n\n{shown}\n\n{sources(of_suite)}"
+
+
+def _cell(row: GoodputRow) -> tuple[object, ...]:
+    """Return what names a cell of the suite."""
+    return (row.framework, row.workload, row.method, row.mtbf, row.interval)
 
 
 def _cells(row: GoodputRow) -> list[str]:

@@ -64,9 +64,9 @@ SIZED_METHODS = {
 }
 WAYS_BACK_COLUMNS = (
     *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
-    *("against restart", "steps lost", "same bits as"),
+    *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
 )
-STEADY_COLUMNS = ("way back", "agreement", "copies", "waiting spare")
+STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
 

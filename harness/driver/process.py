@@ -48,14 +48,16 @@ class Ending:
     """The end of a job.
 
     `reason` is empty when every rank had come to its end. `at` is the position of the rank that
-    broke. `killed` names the processes that outlived the job and had to be killed, and `living`
-    holds them where they may live on.
+    broke. `ended_ns` is the instant of the monotonic clock at which the first process had ended.
+    `killed` names the processes that outlived the job and had to be killed, and `living` holds them
+    where they may live on.
     """
 
     reason: str
     at: Standing
     killed: tuple[str, ...] = ()
     living: tuple[psutil.Process, ...] = ()
+    ended_ns: int = 0
 
     @property
     def complete(self) -> bool:
@@ -132,6 +134,7 @@ def run(
         job = processes.job
         try:
             hung = _run_to_its_end(job, processes, follower, patience)
+            ended_ns = time.monotonic_ns()
             marks = follower.marks()
             is_complete = _all_done(marks) and (hung or job.returncode == 0)
             living = processes.orphans() if lets_orphans_live and is_complete else []
@@ -139,21 +142,21 @@ def run(
                 processes.end_orphans()
         finally:
             processes.clear_up()
-    killed_names = tuple(processes.killed)
+    ending = partial(Ending, killed=tuple(processes.killed), ended_ns=ended_ns)
     standing = _broken_rank(marks)
     if is_complete:
-        return Ending("", standing, killed_names, tuple(living))
+        return ending("", standing, living=tuple(living))
     if hung:
         reason = f"no progress for {timeout_s:.0f} s, so the process was killed"
-        return Ending(reason + _side_by_side(marks), standing, killed_names)
+        return ending(reason + _side_by_side(marks), standing)
     out_of_memory = _oom_kills() > kills_before
     killed = _killed_rank(log)
     if killed is not None and killed[0] < world:
         rank, number = killed
         reason = _describe_exit(128 + number, out_of_memory)
-        return Ending(reason, _standing(marks, rank), killed_names)
+        return ending(reason, _standing(marks, rank))
     reason = _describe_exit(job.returncode, out_of_memory) + _last_words(log)
-    return Ending(reason, standing, killed_names)
+    return ending(reason, standing)
 
 
 def _start(

@@ -357,6 +357,7 @@ class _SlotSession:
         self._at = at
         self._items = at.unit.items if items is None else items
         self._scratch = scratch or session.scratch
+        self._ended_ns = 0
 
     @property
     def slot(self) -> int:
@@ -408,7 +409,12 @@ class _SlotSession:
         tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
         world = ranks or self._at.unit.case.world
         ending = self._session.run_job(self._at, role, tasks, world, prefix, options, self._scratch)
+        self._ended_ns = ending.ended_ns
         return ending.reason
+
+    @property
+    def ended_ns(self) -> int:
+        return self._ended_ns
 
     def side_by_side(self, work: Callable[[ExperimentSession], None]) -> None:
         threads = min(_LANES_AT_MOST, len(os.sched_getaffinity(0)), len(self._items))

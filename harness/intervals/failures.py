@@ -81,6 +81,25 @@ class NodeFailures:
         """The failures that interrupt a job, for each node and second."""
         return float(self.interrupts.sum()) / (self.nodes * self.length_s)
 
+    def rate_of_job_s(self, nodes: int) -> float:
+        """Return how often in a second a job is interrupted that takes some of the nodes at random.
+
+        Failures of one instant interrupt it once. A job with more nodes than there are meets copies
+        of the failures at other instants.
+        """
+        if nodes > self.nodes:
+            return nodes / self.nodes * self.rate_of_job_s(self.nodes)
+        struck = np.stack([self.at_s[self.interrupts], self.node[self.interrupts]])
+        # A node that fails twice at one instant is one node.
+        instants = np.unique(struck, axis=1)[0]
+        _, together = np.unique(instants, return_counts=True)
+        # The chance that none of `count` struck nodes is among those of the job.
+        spared = {0: 1.0}
+        for count in range(1, int(together.max(initial=0)) + 1):
+            others = self.nodes - count + 1
+            spared[count] = spared[count - 1] * max(0, others - nodes) / others
+        return sum(1.0 - spared[int(count)] for count in together) / self.length_s
+
     @property
     def paid_node_s(self) -> float:
         """The seconds of all nodes together that are paid for.

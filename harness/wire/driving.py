@@ -70,6 +70,13 @@ class ExperimentSession(Protocol):
         of the launcher, such as that it does not end the others when a rank dies.
         """
 
+    @property
+    def ended_ns(self) -> int:
+        """The instant of the system's monotonic clock at which the last job's first process ended.
+
+        It is late by 50 ms at most.
+        """
+
     def side_by_side(self, work: Callable[[ExperimentSession], None]) -> None:
         """Do work on the cases, in two threads where there are two cores.
 

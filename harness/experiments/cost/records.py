@@ -62,7 +62,7 @@ class SaveRecord(SampleRecord):
     quiet: bool | None  # true if the device stood still before; None where there is none that tells
     usage: Usage
     started_at_s: float
-    # not None where rank 0 speaks for all: the stall is then the longest, and the end the last one's
+    # not None where rank 0 speaks for all: the stall is then the longest, and the end the last one
     spread: RankSpread | None = None
     file_count: int = 0  # of all files, where `files` has only the largest; else 0
     memory_copy_ns: int = 0

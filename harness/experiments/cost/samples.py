@@ -171,7 +171,7 @@ def _is_without_the_disk(row: Any) -> bool:
 
 def _has_files(row: Any) -> bool:
     """Return whether a checkpoint has files. What is in memory alone is never durable."""
-    return row.durability != "none"
+    return bool(row.durability != "none")
 
 
 DURABLE = Cost(

@@ -14,6 +14,7 @@ DRILLS = {
     "stopped": "a rank hangs",
     "apart": "a rank is a step behind",
     "in-save": "a rank is killed in a save",
+    "launcher": "the launcher is killed",
 }
 """The failures, and their names in words."""
 

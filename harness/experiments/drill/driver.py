@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+from pathlib import Path
+
 from harness.experiments.drill import DRILLS
 from harness.experiments.drill.failures import expected_bits, script_of, why_not
 from harness.experiments.drill.records import DrillRecord
@@ -18,6 +22,7 @@ from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
 _ATTEMPTS = 2
+_ALL_GONE_S = 10.0  # after the launcher was killed
 
 
 def after_stages(session: ExperimentSession) -> None:
@@ -36,8 +41,14 @@ def after_stages(session: ExperimentSession) -> None:
         session.announce(f"{way}: {DRILLS[failure]}")
         script = script_of(failure, way, case.world)
         segment = _run(session, case, script)
+        if case not in session.cases:
+            continue
+        if failure == "launcher":
+            record = _start_again(session, case, script, segment, references)
+        else:
+            record = _record(session, case, script, segment, references)
         if case in session.cases:
-            session.add(_record(session, case, script, segment, references))
+            session.add(record)
 
 
 def _run(session: ExperimentSession, case: Case, script: Script) -> Segment:
@@ -52,6 +63,57 @@ def _run(session: ExperimentSession, case: Case, script: Script) -> Segment:
             break
         session.announce(f"the job broke before anybody failed: {segment.reason}")
     return segment
+
+
+def _start_again(
+    session: ExperimentSession,
+    case: Case,
+    script: Script,
+    segment: Segment,
+    references: References,
+) -> DrillRecord:
+    """Start a job whose launcher was killed once more, and return what came of that.
+
+    Nobody survives, so all ranks begin from the newest complete checkpoint, or anew without one.
+    """
+    left = _why_not_over(segment)
+    prepared_ns = time.monotonic_ns() - segment.ended_ns
+    segment = replace(segment, prepared_ns=prepared_ns)
+    again = replace(script, way="restart", spares=0, kills=(), mirror=False)
+    following = run_script(session, case, again)
+    states = timeline.digests(following.events).get(script.steps, {})
+    everyone = references.of(case, plans.undisturbed(script.members, again.way))
+    back_ns = None
+    for at_ns, kill in segment.deaths:
+        back = timeline.restarted(segment, at_ns, kill, following, script.members)
+        back_ns = back.back_ns
+    is_complete = len(states) == script.members
+    reason = left or ("" if is_complete else following.reason or "not every rank came to the end")
+    return DrillRecord(
+        kind="drill",
+        case=case.id,
+        process=session.slot,
+        rank=0,
+        back_ns=back_ns,
+        ended=is_complete and not left,
+        ranks_after=len(states),
+        same_as=timeline.same_as(states, script.steps, everyone, None),
+        expected=expected_bits("launcher", script.way),
+        reason=reason,
+    )
+
+
+def _why_not_over(segment: Segment) -> str:
+    """Return what a job whose launcher was killed has left; empty where all of it is gone."""
+    over_ns = time.monotonic_ns()
+    if not segment.deaths:
+        return f"the launcher was not killed: {segment.reason}"
+    numbers = {int(event.process.split("-")[1]) for event in segment.events}
+    living = sorted(number for number in numbers if Path(f"/proc/{number}").exists())
+    if living:
+        return f"processes of its ranks were still there: {', '.join(map(str, living))}"
+    seconds = (over_ns - segment.deaths[0][0]) / 1e9
+    return f"its ranks were there for {seconds:.0f} s" if seconds > _ALL_GONE_S else ""
 
 
 def _record(

@@ -27,21 +27,23 @@ def why_not(failure: str, way: str, members: int) -> str:
 def script_of(failure: str, way: str, members: int) -> Script:
     """Return the script of a failure. Its last step comes a few after the last strike."""
     kills = _kills(failure, members)
-    deaths = sum(kill.instant != "apart" for kill in kills)
+    deaths = sum(kill.instant not in ("apart", "launcher") for kill in kills)
+    steps = max(kill.step for kill in kills) + _STEPS_AFTER
     return Script(
         way=way,
         members=members,
         spares=deaths if WAYS[way].newcomer == "waiting" else 0,
-        steps=max(kill.step for kill in kills) + _STEPS_AFTER,
+        steps=steps,
         kills=kills,
         # Files have what each rank alone had, and who shrinks gives it up.
         mirror=bool(WAYS[way].newcomer) and WAYS[way].state_from != "files",
+        hashed=(steps,),
     )
 
 
 def expected_bits(failure: str, way: str) -> SameAs:
     """Return the undisturbed run whose bits the survivors of a failure must have."""
-    if failure == "apart" or WAYS[way].newcomer:
+    if failure in ("apart", "launcher") or WAYS[way].newcomer:
         return "all ranks"
     # The control leaves batches out, so it must have the bits of neither run.
     return "neither" if WAYS[way].drops else "fewer ranks"
@@ -68,4 +70,6 @@ def _kills(failure: str, members: int) -> tuple[Kill, ...]:
             return (Kill(_STEP, "apart", last),)
         case "in-save":
             return (Kill(2 * SAVE_EVERY, "save", 0),)
+        case "launcher":
+            return (Kill(_STEP, "launcher", 0),)
     raise ValueError(f"unknown failure {failure!r}")

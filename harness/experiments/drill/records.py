@@ -36,6 +36,11 @@ class DrillRecord(StageRecord):
         return "recover"
 
     @property
+    def is_certain(self) -> bool:
+        """Return whether an undisturbed run says which bits a training that came back has."""
+        return not self.ended or self.same_as != "unknown"
+
+    @property
     def passed(self) -> bool:
         """Return whether training came back with the bits that it must have."""
         return self.ended and self.back_ns is not None and self.same_as == self.expected

@@ -17,7 +17,7 @@ from harness.experiments.recovery import WAYS
 
 def _passed_text(row: DrillRow) -> str:
     if row.passed is None:
-        return row.status
+        return "unknown" if row.status == "ok" else row.status
     return "passed" if row.passed else "failed"
 
 
@@ -63,6 +63,11 @@ class DrillRow(Row):
         """The row in one word."""
         return _passed_text(self)
 
+    @property
+    def subject(self) -> str:
+        """The way, and what fails."""
+        return f"'{WAYS[self.way].in_words}' where {DRILLS[self.failure]}"
+
     def title(self, several_frameworks: bool) -> str:
         """Return the way."""
         framework = f"{self.framework} " if several_frameworks else ""
@@ -84,11 +89,13 @@ def _row(item: Wanted, records: RunRecords) -> DrillRow:
     if record is None:
         row.interrupt()
         return row
-    row.passed = record.passed
+    row.passed = record.passed if record.is_certain else None
     row.ranks_after = record.ranks_after
     row.same_as = record.same_as
     row.expected = record.expected
     row.reason = printable(record.reason)
+    if not record.is_certain:
+        row.reason = "the undisturbed run broke, so the bits could not be compared"
     if record.back_ns is not None:
         seconds = record.back_ns / 1e9
         row.back = Estimate(seconds, seconds, seconds, single=True)

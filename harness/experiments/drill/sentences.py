@@ -13,7 +13,7 @@ from harness.experiments.recovery import WAYS
 
 def meaning(rows: Sequence[DrillRow], naming: Naming) -> str:
     """Return how many failures were survived, and a sentence for each that was not."""
-    tried = [row for row in rows if row.passed is not None]
+    tried = _tried(rows)
     if not tried:
         return "No failure was tried."
     passed = sum(bool(row.passed) for row in tried)
@@ -28,11 +28,16 @@ def meaning(rows: Sequence[DrillRow], naming: Naming) -> str:
 def claims(runs: Runs) -> Claims:
     """Return how many failures were survived."""
     rows = certain_rows(runs, DrillRow)
-    tried = [row for row in rows if row.passed is not None]
+    tried = _tried(rows)
     if not tried:
         return Claims()
     passed = sum(bool(row.passed) for row in tried)
     return Claims(trust=[f"training survived {passed} of {len(tried)} harder failures"])
+
+
+def _tried(rows: Sequence[DrillRow]) -> list[DrillRow]:
+    """Return the rows that say whether a failure was survived. A rank that raised says it too."""
+    return [row for row in rows if row.passed is not None or row.status == "failed"]
 
 
 def _why(row: DrillRow) -> str:

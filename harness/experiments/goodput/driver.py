@@ -177,6 +177,7 @@ class Cell:
             steps=steps,
             kills=(),
             save_every=save_every,
+            hashed=(),
         )
 
     def fail_unkilled(self, reason: str) -> None:

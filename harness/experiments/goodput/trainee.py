@@ -16,12 +16,9 @@ from harness.worker.bench import Bench, Entries
 
 
 class Trainee(Member):
-    """A member that notes its saves, and does not hash its state."""
+    """A member that notes its saves."""
 
     world: PlainWorld
-
-    def log_digest(self) -> None:
-        """Log nothing, because hashes take as long as a step."""
 
     def save_in_files(self) -> None:
         """Write the checkpoint of this step, and note when training stands still for it."""

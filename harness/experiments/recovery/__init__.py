@@ -115,6 +115,10 @@ WAYS = {
 }
 """The ways in which training comes back."""
 
+SPARE_SLEEPS = "20ms"
+SPARE_SLEEPS_S = {SPARE_SLEEPS: 0.02, "200ms": 0.2}
+"""The seconds that a waiting spare may sleep between two looks for a failure."""
+
 OWN_WAYS = tuple(name for name, way in WAYS.items() if way.own)
 """The ways that only a framework has that declares them."""
 
@@ -162,6 +166,20 @@ EXPERIMENT = Experiment(
             default="warm",
             later=True,
             in_words=lambda chosen: "with cold files" if chosen == "cold" else "",
+        ),
+        "heartbeats": SuiteKey(
+            "whether the ranks send each other heartbeats, which find one that hangs",
+            choices=("no", "yes"),
+            default="no",
+            later=True,
+            in_words=lambda chosen: "with heartbeats" if chosen == "yes" else "",
+        ),
+        "spare": SuiteKey(
+            "how long a waiting spare sleeps between two looks for a failure",
+            choices=tuple(SPARE_SLEEPS_S),
+            default=SPARE_SLEEPS,
+            later=True,
+            in_words=lambda chosen: "" if chosen == SPARE_SLEEPS else f"spare sleeps {chosen}",
         ),
     },
     states_at_work=states_at_work,

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.experiments.recovery import WAYS, clocks, plans, timeline
+from harness.experiments.recovery import (
+    SPARE_SLEEPS,
+    SPARE_SLEEPS_S,
+    WAYS,
+    clocks,
+    plans,
+    timeline,
+)
 from harness.experiments.recovery.events import Event, read_events
 from harness.experiments.recovery.records import (
     KillRecord,
@@ -44,7 +51,7 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("recovered", case):
             continue
-        obstacle = _too_small(case) or _useless_mirror(case) or _too_far_apart(case)
+        obstacle = _too_small(case) or _useless_setting(case) or _too_far_apart(case)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue
@@ -88,7 +95,13 @@ class CaseOfKills:
         """Run every job of the case, and store what came of each kill."""
         way = self.case.settings["way"]
         mirror = self.case.settings.get("mirror") == "yes"
-        scripts = plans.scripts(way, self.case.world, mirror)
+        scripts = plans.scripts(
+            way,
+            self.case.world,
+            mirror,
+            heartbeats=self.case.settings.get("heartbeats") == "yes",
+            pause_s=SPARE_SLEEPS_S[self.case.settings.get("spare", SPARE_SLEEPS)],
+        )
         events: list[Event] = []
         undisturbed: list[Event] = []
         clock_error_ns = 0
@@ -100,8 +113,9 @@ class CaseOfKills:
                 return
             self.store_kills(script, segments)
             for segment in segments:
-                events += segment.events
                 undisturbed += timeline.steady(segment)
+                # The control computes other examples after a kill, whose losses are others.
+                events += timeline.steady(segment) if script.how.drops else segment.events
                 clock_error_ns = max(clock_error_ns, clocks.error_ns(segment.events))
         self.store_steady(undisturbed, timeline.losses(events), clock_error_ns)
         self.session.add(
@@ -132,10 +146,10 @@ class CaseOfKills:
                 return segments
             script = script.without([kill for _, kill in deaths])
             if self.case.settings.get("cache") == "cold":
-                begin_ns = time.monotonic_ns()
                 drop_from_cache(checkpoints_of(self.session, self.case))
-                prepared_ns = time.monotonic_ns() - begin_ns
-                segments[-1] = replace(segments[-1], prepared_ns=prepared_ns)
+            # The driver has also ended what was left, and stored what it knew so far.
+            prepared_ns = time.monotonic_ns() - segments[-1].ended_ns
+            segments[-1] = replace(segments[-1], prepared_ns=prepared_ns)
 
     def has_failed(self) -> bool:
         """Return whether a rank has raised an error, so that the case has failed."""
@@ -207,6 +221,7 @@ class CaseOfKills:
                 loss=loss,
                 epoch_steps=EPOCH_STEPS,
                 clock_error_ns=clock_error_ns,
+                save_ns=timeline.longest_median_of(events, "checkpoint", "save_ns"),
             )
         )
 
@@ -223,7 +238,7 @@ def run_script(session: ExperimentSession, case: Case, script: Script) -> Segmen
     ranks = script.members + script.spares
     options = (*script.launcher_options, *(_OVER_NODES if case.nodes > 1 else ()))
     reason = session.run_job(_STAGE, [case], ranks=ranks, options=options)
-    ended_ns = time.monotonic_ns()
+    ended_ns = session.ended_ns
     try:
         noted = clocks.on_clock_of(node_name(), read_events(events))
     except clocks.NoRankHere as error:
@@ -287,12 +302,20 @@ def _too_small(case: Case) -> str:
     return "" if case.world > 1 else "one rank has nobody who could survive it or take over"
 
 
-def _useless_mirror(case: Case) -> str:
-    """Return why the case cannot have a mirror; empty where it has none, or can."""
+def _useless_setting(case: Case) -> str:
+    """Return why a setting of the case would do nothing; empty where each does something."""
     way = WAYS[case.settings["way"]]
-    if case.settings.get("mirror") != "yes" or way.newcomer in ("waiting", "spawned"):
-        return ""
-    return "a mirror is for a spare or a spawned process that takes a slot, and here is none"
+    asked = case.settings.get
+    has_newcomer = way.newcomer in ("waiting", "spawned")
+    if asked("mirror") == "yes" and not has_newcomer:
+        return "a mirror is for a spare or a spawned process that takes a slot, and here is none"
+    if asked("mirror") == "yes" and way.state_from == "files":
+        return "the files have what each rank alone had, so nobody needs a mirror of it"
+    if asked("heartbeats") == "yes" and (way.restarts or way.own):
+        return "heartbeats are for ranks that survive over ULFM, and these do not"
+    if asked("spare", SPARE_SLEEPS) != SPARE_SLEEPS and way.newcomer != "waiting":
+        return "this way has no spare that waits"
+    return ""
 
 
 def _too_far_apart(case: Case) -> str:

@@ -105,6 +105,8 @@ class Member:
         # what both will be once all ranks agree that the step is done
         self.own_after: Leaves = {}
         self.mirrored_after: tuple[int, Leaves] = (-1, {})
+        # the numbers of steps after which the state is hashed; None for each
+        self.hashed = None if self.script.hashed is None else set(self.script.hashed)
         # the last checkpoint in memory: the step, and the leaves of all roles
         self.in_memory: tuple[int, Leaves, Leaves] = (0, {}, {})
         self.mirrored_in_memory: tuple[int, Leaves] = (-1, {})
@@ -116,11 +118,12 @@ class Member:
 
     def begin(self) -> None:
         """Note the state at the beginning, and show it to the neighbour."""
-        self.own = self.training.own_leaves()
-        if self.script.mirror:
-            with self.world.protected():
-                mirrored = self.exchange(self.own)
-            self.mirrored = mirrored
+        if self.script.goes_back_a_step:
+            self.own = self.training.own_leaves()
+            if self.script.mirror:
+                with self.world.protected():
+                    mirrored = self.shown_to_neighbour(self.own)
+                self.mirrored = mirrored
         if self.script.saves_in_memory:
             self.save_in_memory()
 
@@ -137,6 +140,7 @@ class Member:
             copies_ns = self.copy_own()
             self.striker.strike(step, "before", slot)
             self.striker.strike(step, "stopped", slot)
+            self.striker.strike(step, "launcher", slot)
             strike = functools.partial(self.striker.strike, step, "exchange", slot)
             in_buckets(total, self.added, strike)
             self.striker.strike(step, "after", slot)
@@ -147,12 +151,14 @@ class Member:
         self.log.write(
             "done",
             step=step,
+            slot=slot,
             loss=loss,
             step_ns=time.monotonic_ns() - begin_ns,
             agreement_ns=round(self.world.agreement_s * 1e9),
             copies_ns=copies_ns,
         )
-        self.log_digest()
+        if self.hashed is None or self.step in self.hashed:
+            self.log_digest()
         if self.step % self.script.save_every == 0:
             self.save()
 
@@ -176,15 +182,18 @@ class Member:
     def copy_own(self) -> int:
         """Note what this rank alone has after the forward passes; return the nanoseconds taken."""
         begin_ns = time.monotonic_ns()
-        self.mirrored_after = self.mirrored
-        if not self.script.how.restarts:
+        if self.script.goes_back_a_step:
             self.own_after = self.training.own_leaves()
-        if self.script.mirror:
-            self.mirrored_after = self.exchange(self.own_after)
+            self.mirrored_after = self.shown_to_neighbour(self.own_after)
         return time.monotonic_ns() - begin_ns
 
-    def exchange(self, own: Leaves) -> tuple[int, Leaves]:
-        """Give this rank's own leaves to the next slot, and return those of the one before."""
+    def shown_to_neighbour(self, own: Leaves) -> tuple[int, Leaves]:
+        """Give this rank's own leaves to the next slot, and return those of the one before.
+
+        Without a mirror, do neither.
+        """
+        if not self.script.mirror:
+            return (-1, {})
         team, slots = self.world.team, self.world.slots
         index = slots.index(self.world.slot)
         before = (index - 1) % len(slots)
@@ -209,23 +218,30 @@ class Member:
             digest=_digest(hashes),
             shared=_digest(shared),
         )
+        if self.hashed is not None:
+            # Ranks that go back to an earlier step do this one again.
+            self.hashed.discard(self.step)
 
     # Checkpoints
 
     def save(self) -> None:
         """Save a checkpoint as the way wants it, in files or in memory, or none."""
+        begin_ns = time.monotonic_ns()
         if self.script.saves_in_memory:
             self.save_in_memory()
         elif self.script.saves_files:
             self.save_in_files()
+        else:
+            return
+        self.log.write("checkpoint", step=self.step, save_ns=time.monotonic_ns() - begin_ns)
 
     def save_in_memory(self) -> None:
         """Keep a copy of the whole state, once all ranks have one."""
         shared = self.training.shared_leaves()
         self.striker.strike(self.step, "save", self.world.slot)
         own = self.training.own_leaves()
-        mirrored = self.mirrored
         with self.world.protected():
+            mirrored = self.shown_to_neighbour(own)
             self.world.team.Barrier()
         self.in_memory = (self.step, shared, own)
         self.mirrored_in_memory = mirrored

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from harness.experiments.recovery import WAYS
 from harness.experiments.recovery.script import SAVE_EVERY, Instant, Kill, Script
@@ -30,8 +32,8 @@ def kills(way: str, members: int) -> list[tuple[Kill, ...]]:
     return jobs
 
 
-def scripts(way: str, members: int, mirror: bool) -> list[Script]:
-    """Return the script of each job of a way."""
+def scripts(way: str, members: int, mirror: bool, **settings: Any) -> list[Script]:
+    """Return the script of each job of a way. `settings` are other fields of every script."""
     written = []
     for chain in kills(way, members):
         written.append(
@@ -42,9 +44,21 @@ def scripts(way: str, members: int, mirror: bool) -> list[Script]:
                 steps=_last_step(chain),
                 kills=chain,
                 mirror=mirror,
+                hashed=_compared_after(way, chain),
+                **settings,
             )
         )
     return written
+
+
+def _compared_after(way: str, chain: Sequence[Kill]) -> tuple[int, ...] | None:
+    """Return after how many steps the state is compared; None for after each.
+
+    It is after each killed step. Where a new process joins later, nobody knows after which step.
+    """
+    if WAYS[way].goes_on:
+        return None
+    return tuple(kill.step + 1 for kill in chain)
 
 
 def undisturbed(members: int, way: str) -> Script:
@@ -61,7 +75,17 @@ def with_leaves_taken(script: Script) -> Script:
     """Return the script in which the ranks that a shrink loses take leave at the same steps."""
     leaving = tuple(kill for kill in script.kills if kill.instant != "apart")
     way = _adding_up_as(script.way)
-    return replace(script, way=way, spares=0, kills=leaving, mirror=False, planned=True)
+    return replace(
+        script,
+        way=way,
+        spares=0,
+        kills=leaving,
+        mirror=False,
+        planned=True,
+        heartbeats=False,
+        pause_s=Script.pause_s,
+        hashed=None,
+    )
 
 
 def _adding_up_as(way: str) -> str:

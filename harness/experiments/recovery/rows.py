@@ -13,8 +13,9 @@ from harness.analysis.columns import column, column_of_list, identity_column
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
 from harness.analysis.statistics import Estimate
-from harness.experiments.recovery import WAYS
+from harness.experiments.recovery import SPARE_SLEEPS, SPARE_SLEEPS_S, WAYS
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
+from harness.experiments.recovery.script import Script
 
 PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time."""
@@ -46,6 +47,25 @@ def _milliseconds(name: str) -> Callable[[Any], str]:
     return shown
 
 
+def _restore_text(row: RecoveryRow) -> str:
+    seconds = text.duration(row.restore)
+    ratio = (row.part_ratios or {}).get("restore")
+    return seconds if ratio is None else f"{seconds} ({ratio:.1f} x)"
+
+
+def _ranks_after_text(row: RecoveryRow) -> str:
+    if not row.ranks_after:
+        return text.NOTHING
+    least, most = min(row.ranks_after), max(row.ranks_after)
+    return str(most) if least == most else f"{most} to {least}"
+
+
+def _own_state_text(row: RecoveryRow) -> str:
+    if row.own_state_lost is None:
+        return text.NOTHING
+    return "lost" if row.own_state_lost else "kept"
+
+
 def _percent(row: RecoveryRow) -> str:
     return text.NOTHING if row.spare_share is None else f"{row.spare_share:.0%}"
 
@@ -68,6 +88,12 @@ class RecoveryRow(Row):
         "whether the checkpoint's files were dropped from the page cache before each restart",
         default=False,
     )
+    heartbeats: bool = column(
+        "whether the ranks send each other heartbeats, which find one that hangs", default=False
+    )
+    spare_sleeps_s: float | None = column(
+        "the seconds that a waiting spare sleeps between two looks for a failure"
+    )
     kills: int | None = column("how many ranks were to be killed")
     came_back: int | None = column(
         "after how many kills every rank did the killed step",
@@ -88,7 +114,11 @@ class RecoveryRow(Row):
         unit="s",
     )
     restore: Estimate | None = column(
-        "the seconds until every rank has its values back", heading="restore", unit="s"
+        "the seconds until every rank has its values back. In brackets is how many times sooner "
+        "that is than in a restart from the default method's warm checkpoint",
+        heading="restore",
+        unit="s",
+        text=_restore_text,
     )
     recompute: Estimate | None = column(
         "the seconds until every rank has done the killed step", heading="recompute", unit="s"
@@ -110,11 +140,21 @@ class RecoveryRow(Row):
         heading="against restart",
         text=_ratio_text,
     )
+    part_ratios: dict[str, float] | None = column(
+        "the seconds of each part, and of `back`, in that restart over those here. Only JSON has "
+        "it",
+        in_csv=False,
+    )
     steps_recomputed: int | None = column(
         "how many steps are done again, besides the killed one; the median",
         heading="steps lost",
     )
-    ranks_after: list[int] = column_of_list("how many ranks train after each kill", in_csv=False)
+    ranks_after: list[int] = column_of_list(
+        "how many ranks train after each kill",
+        heading="ranks after",
+        text=_ranks_after_text,
+        in_csv=False,
+    )
     same_as: str = column(
         "the undisturbed run whose bits the state has after the killed step: that of as many "
         "ranks, or the one from which the dead ranks take leave at the same step",
@@ -123,9 +163,15 @@ class RecoveryRow(Row):
         left_aligned=True,
     )
     own_state_lost: bool | None = column(
-        "whether what the dead rank alone had is lost, such as its random generator"
+        "whether what the dead rank alone had is lost, such as its random generator",
+        heading="own state",
+        text=_own_state_text,
     )
-    step_s: float | None = column("the median seconds of a step without a failure")
+    step_s: float | None = column(
+        "the median seconds of a step without a failure",
+        heading="step",
+        text=_milliseconds("step_s"),
+    )
     agreement_s: float | None = column(
         "the median seconds in which the ranks agree on each step, at its end, and in a quorum "
         "before it where there is one, without a failure",
@@ -136,6 +182,12 @@ class RecoveryRow(Row):
         "the median seconds in which a rank copies and mirrors what it alone has, in each step",
         heading="copies",
         text=_milliseconds("copies_s"),
+    )
+    save_s: float | None = column(
+        "the median seconds in which the rank that waits longest stands still for a checkpoint, "
+        "every few steps",
+        heading="checkpoint",
+        text=_milliseconds("save_s"),
     )
     spare_share: float | None = column(
         "the part of one processor that a waiting spare takes",
@@ -177,10 +229,18 @@ class RecoveryRow(Row):
         method = f" from {self.method}" if way.state_from == "files" else ""
         mirror = ", mirrored" if self.mirror else ""
         cache = ", cold files" if self.cold else ""
-        return f"{way.in_words}{method}{mirror}{cache}"
+        heartbeats = ", with heartbeats" if self.heartbeats else ""
+        rare = self.spare_sleeps_s is not None and self.spare_sleeps_s > Script.pause_s
+        spare = f", the spare sleeps {self.spare_sleeps_s:g} s" if rare else ""
+        return f"{way.in_words}{method}{mirror}{cache}{heartbeats}{spare}"
+
+    @property
+    def subject(self) -> str:
+        """The way back."""
+        return f"'{self.way_in_words}'"
 
     def part(self, name: str) -> Estimate | None:
-        """Return the seconds of one of the `PARTS`."""
+        """Return the seconds of one of the `PARTS`, or of `back`."""
         return cast("Estimate | None", getattr(self, name))
 
 
@@ -188,7 +248,7 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[RecoveryRow]:
     """Derive the row of every case."""
     derived = [_row(item, records) for item in items]
     for row in derived:
-        row.times_faster = _times_faster(row, derived)
+        _compare_with_restart(row, derived)
         _check_control(row, derived)
     return derived
 
@@ -198,6 +258,9 @@ def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     row.way = item.case.settings["way"]
     row.mirror = item.case.settings.get("mirror") == "yes"
     row.cold = item.case.settings.get("cache") == "cold"
+    row.heartbeats = item.case.settings.get("heartbeats") == "yes"
+    if WAYS[row.way].newcomer == "waiting":
+        row.spare_sleeps_s = SPARE_SLEEPS_S[item.case.settings.get("spare", SPARE_SLEEPS)]
     row.needs = WAYS[row.way].needs
     if row.fail(records.failures(item.case.id)):
         return row
@@ -256,7 +319,9 @@ def _add_steady(row: RecoveryRow, steady: SteadyRecord) -> None:
     row.step_s = steady.step_ns / 1e9
     survives = not WAYS[row.way].restarts
     row.agreement_s = steady.agreement_ns / 1e9 if survives else None
-    row.copies_s = steady.copies_ns / 1e9 if survives else None
+    goes_back = survives and WAYS[row.way].state_from == "peers"
+    row.copies_s = steady.copies_ns / 1e9 if goes_back else None
+    row.save_s = steady.save_ns / 1e9 or None
     row.spare_share = steady.spare_share if WAYS[row.way].newcomer else None
     row.clock_error_s = steady.clock_error_ns / 1e9 or None
     if steady.loss:
@@ -289,18 +354,26 @@ def _check_control(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:
     controls = [
         other
         for other in rows
-        if WAYS[other.way].drops and other.came_back and _training(other) == _training(row)
+        if WAYS[other.way].drops and _known_bits(other) and _training(other) == _training(row)
     ]
     if not controls:
         row.remarks.append(
             "no control that drops batches came back in this run, so equal bits prove little"
         )
     for control in controls:
-        if control.same_as != "neither":
+        equal = _known_bits(control) - {"neither"}
+        if equal:
+            found = text.listed([f"'{bits}'" for bits in sorted(equal)])
             row.marks.append(
-                f"the control that drops batches has the bits of '{control.same_as}', "
-                "so equal bits prove nothing"
+                f"the control that drops batches has the bits of {found}, so equal bits prove "
+                "nothing"
             )
+
+
+def _known_bits(row: RecoveryRow) -> set[str]:
+    """Return whose bits the kills of a row left, where an undisturbed run can say it."""
+    came_back = [kill for kill in row.each_kill if kill["back_s"] is not None]
+    return {kill["same_as"] for kill in came_back} - {"unknown"}
 
 
 def _range(durations_ns: Sequence[int | None]) -> Estimate | None:
@@ -324,15 +397,25 @@ def _common(values: Sequence[str]) -> str:
     return ", ".join(f"{value} {values.count(value)} times" for value in different)
 
 
-def _times_faster(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> float | None:
-    """Return the ratio to the restart from the default method's checkpoint of the same training."""
-    if row.back is None:
-        return None
+def _compare_with_restart(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:
+    """Add the ratios to the restart from the default method's checkpoint of the same training."""
     for other in rows:
         is_baseline = other.way == "restart" and other.default and not other.cold
         if is_baseline and _training(other) == _training(row):
-            return other.back.value / row.back.value if other.back else None
-    return None
+            ratios = _ratios(row, other)
+            row.times_faster = ratios.get("back")
+            row.part_ratios = None if other is row else ratios or None
+            return
+
+
+def _ratios(row: RecoveryRow, restart: RecoveryRow) -> dict[str, float]:
+    """Return how many times sooner each part is than in a restart."""
+    ratios = {}
+    for name in (*PARTS, "back"):
+        here, there = row.part(name), restart.part(name)
+        if here and there and here.value > 0:
+            ratios[name] = there.value / here.value
+    return ratios
 
 
 def _training(row: RecoveryRow) -> tuple[object, ...]:

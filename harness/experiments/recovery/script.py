@@ -16,7 +16,16 @@ from harness.experiments.recovery import WAYS, Way
 from harness.wire.case import Case
 
 Instant = Literal[
-    "forward", "before", "exchange", "after", "save", "repair", "restore", "stopped", "apart"
+    "forward",
+    "before",
+    "exchange",
+    "after",
+    "save",
+    "repair",
+    "restore",
+    "stopped",
+    "apart",
+    "launcher",
 ]
 
 IN_WORDS: dict[Instant, str] = {
@@ -29,6 +38,7 @@ IN_WORDS: dict[Instant, str] = {
     "restore": "while the others got their state back",
     "stopped": "by a SIGSTOP, before the gradient exchange",
     "apart": "by giving up a step that the others had done",
+    "launcher": "together with all others, because the launcher was killed",
 }
 TOLERANT = ("--with-ft", "ulfm")
 """Options with which mpirun does not end the others when a rank dies. They are off by default."""
@@ -84,14 +94,25 @@ class Script:
     until_ns: int = 0
     # of a waiting spare, between two looks for a failure
     pause_s: float = 0.02
+    # whether the ranks send each other heartbeats, which find one that hangs
+    heartbeats: bool = False
+    # the numbers of steps after which the ranks hash their state, for others have no use; None for
+    # each, because a hash may take as long as a step
+    hashed: tuple[int, ...] | None = None
     # where the ranks of this job write their events
     events: str = ""
     # where their checkpoints are
     checkpoints: str = ""
 
     def without(self, kills: Collection[Kill]) -> Script:
-        """Return the script without some of its kills."""
-        return replace(self, kills=tuple(kill for kill in self.kills if kill not in kills))
+        """Return the script for ranks that begin again after some of its kills."""
+        left = tuple(kill for kill in self.kills if kill not in kills)
+        if self.hashed is None or not kills:
+            return replace(self, kills=left)
+        last_step = max(kill.step for kill in kills)
+        # The state after an earlier kill has been compared.
+        hashed = tuple(step for step in self.hashed if step > last_step)
+        return replace(self, kills=left, hashed=hashed)
 
     @property
     def how(self) -> Way:
@@ -111,10 +132,17 @@ class Script:
         """
         if self.planned or not (self.survives or self.how.own):
             return ()
-        if all(kill.instant != "stopped" for kill in self.kills):
+        hangs = any(kill.instant == "stopped" for kill in self.kills)
+        if not (self.heartbeats or hangs):
             return TOLERANT
         settings = [("--mca", name, value) for name, value in _DETECTOR.items()]
         return (*TOLERANT, *itertools.chain.from_iterable(settings))
+
+    @property
+    def goes_back_a_step(self) -> bool:
+        """Return whether survivors do the struck step again, so that each needs what it had."""
+        may_fail = self.how.goes_on or not self.planned
+        return self.how.state_from == "peers" and may_fail
 
     @property
     def fills_slots(self) -> bool:

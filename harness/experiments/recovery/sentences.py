@@ -18,8 +18,11 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
     if not any(row.came_back for row in rows):
         return "Training did not come back after any kill."
     said = _shortest(rows)
-    failed = [row for row in rows if row.status == "ok" and row.came_back != row.kills]
-    for row in failed:
+    for row in rows:
+        if row.status == "failed":
+            said.append(f"'{row.way_in_words}' failed: {row.reason}.")
+    not_back = [row for row in rows if row.status == "ok" and row.came_back != row.kills]
+    for row in not_back:
         said.append(f"'{row.way_in_words}' did not come back after every kill: {row.not_back}.")
     for row in rows:
         if row.wrong_bits:
@@ -33,7 +36,8 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 def _shortest(rows: Sequence[RecoveryRow]) -> list[str]:
     """Return the sentence about the shortest way that anybody would choose; none where none is."""
     right = [row for row in rows if row.status == "ok" and not row.wrong_bits]
-    back = [row for row in right if row.back is not None and not WAYS[row.way].drops]
+    always = [row for row in right if row.came_back == row.kills]
+    back = [row for row in always if row.back is not None and not WAYS[row.way].drops]
     if not back:
         return []
     fastest = min(back, key=lambda row: row.back.value if row.back else float("inf"))

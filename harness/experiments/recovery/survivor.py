@@ -36,6 +36,9 @@ class Survivor(Member):
     def take_slot(self, repair: Repair) -> None:
         """Come to work in a slot whose holder has died."""
         self.lacks_own = True
+        if self.hashed is not None:
+            # The others have compared the earlier ones.
+            self.hashed = {step for step in self.hashed if step > repair.step}
         self.recover(repair)
 
     def recover(self, repair: Repair) -> None:
@@ -86,10 +89,11 @@ class Survivor(Member):
         self.striker.strike(repair.step, "restore", self.world.slot)
         if self.script.mirror:
             with self.world.protected():
-                mirrored = self.exchange(self.own)
-            self.mirrored = mirrored
+                mirrored = self.shown_to_neighbour(self.own)
             if self.script.saves_in_memory:
                 self.mirrored_in_memory = mirrored
+            else:
+                self.mirrored = mirrored
 
     def roll_back_to_file(self) -> None:
         """Load the newest complete checkpoint, on which all members agree."""

@@ -21,7 +21,7 @@ Digests = Mapping[int, Mapping[int, str]]
 
 @dataclass(frozen=True)
 class Segment:
-    """One job of a case: the events of its ranks, and when the driver saw it end.
+    """One job of a case: the events of its ranks, and when its first process ended.
 
     After the end, the driver itself may take `prepared_ns` nanoseconds for something that is no
     part of the way back, such as to drop files from the page cache.
@@ -218,7 +218,7 @@ def back_after_first_ns(segment: Segment) -> int | None:
     at_ns, kill = segment.deaths[0]
     done_ns: dict[int, int] = {}
     for event in segment.events:
-        is_step = event.name == "state" and event.values["step"] > kill.step
+        is_step = event.name == "done" and event.values["step"] >= kill.step
         if is_step and event.at_ns > at_ns:
             done_ns.setdefault(event.values["slot"], event.at_ns)
     ends_ns = [done_ns.get(slot) for slot in holders(segment)]
@@ -229,10 +229,12 @@ def back_after_first_ns(segment: Segment) -> int | None:
 def steady(segment: Segment) -> list[Event]:
     """Return the events that say what a step costs without a failure.
 
-    Survivors that go on beside a process that starts take steps of another length.
+    Fewer ranks, or survivors beside a process that starts, take steps of another length. So only a
+    way that has as many ranks at work again goes on to say it after a failure.
     """
-    deaths = segment.deaths
-    if not segment.script.how.goes_on or not deaths:
+    way, deaths = segment.script.how, segment.deaths
+    is_whole_again = way.restarts or way.newcomer in ("waiting", "spawned")
+    if is_whole_again or not deaths:
         return list(segment.events)
     return [event for event in segment.events if event.at_ns < deaths[0][0]]
 
@@ -241,6 +243,16 @@ def median_of(events: Sequence[Event], value: str) -> int:
     """Return the median of a value of all steps that were done; 0 where there is none."""
     values = [event.values[value] for event in events if event.name == "done"]
     return round(statistics.median(values)) if values else 0
+
+
+def longest_median_of(events: Sequence[Event], name: str, value: str) -> int:
+    """Return the median of a value of each process, of the one where it is longest; 0 if none."""
+    by_process: dict[str, list[int]] = {}
+    for event in events:
+        if event.name == name:
+            by_process.setdefault(event.process, []).append(event.values[value])
+    medians = [statistics.median(values) for values in by_process.values()]
+    return round(max(medians, default=0))
 
 
 def losses(events: Sequence[Event]) -> tuple[float, ...]:

@@ -28,6 +28,7 @@ from harness.experiments.recovery.script import (
     Script,
     shares,
 )
+from harness.worker.world import FIRST_PARENT
 from workloads import Batch, Role, Workload
 
 OWN_ROLES = frozenset({Role.BUFFER, Role.RNG})
@@ -146,10 +147,10 @@ class Striker:
             self.kill(step, instant, slot)
 
     def kill(self, step: int, instant: Instant, slot: int) -> None:
-        """Kill this process, or stop it."""
+        """Kill this process, or stop it, or kill the launcher."""
         self._log.write("kill", step=step, instant=instant, slot=slot)
         number = signal.SIGSTOP if instant == "stopped" else signal.SIGKILL
-        os.kill(os.getpid(), number)
+        os.kill(FIRST_PARENT if instant == "launcher" else os.getpid(), number)
         # The signal is certain to come, but another thread may run on for a moment.
         time.sleep(60)
 
