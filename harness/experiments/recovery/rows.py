@@ -141,9 +141,7 @@ class RecoveryRow(Row):
         text=_ratio_text,
     )
     part_ratios: dict[str, float] | None = column(
-        "the seconds of each part, and of `back`, in that restart over those here. Only JSON has "
-        "it",
-        in_csv=False,
+        "the seconds of each part, and of `back`, in that restart over those here",
     )
     steps_recomputed: int | None = column(
         "how many steps are done again, besides the killed one; the median",
