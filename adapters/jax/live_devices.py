@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental.multihost_utils import ProcessFailureError, live_devices
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -18,6 +20,8 @@ from adapters.base import PeerLost, Peers, Place
 # On a machine that is busy with something else, a shorter one ends processes that live.
 _HEARTBEAT_TIMEOUT_S = 10
 _LAST_TO_LEAVE_S = 2.0
+_RANKS = "ranks"
+_BY_RANK = PartitionSpec(_RANKS)
 
 
 class LiveDevices(Peers):
@@ -49,15 +53,13 @@ class LiveDevices(Peers):
             raise PeerLost(f"{type(error).__name__}: {error}") from error
 
     def add_up(self, values: memoryview, team: Any) -> memoryview:
-        devices = self._devices()
-        mesh = Mesh(np.array(devices), ("ranks",))
-        by_rank = NamedSharding(mesh, PartitionSpec("ranks"))
+        devices = tuple(self._devices())
         own = np.frombuffer(values, np.float32)[np.newaxis]
+        by_rank = NamedSharding(_mesh(devices), _BY_RANK)
         shape = (len(devices), own.shape[1])
         rows = jax.make_array_from_process_local_data(by_rank, own, shape)
-        everywhere = NamedSharding(mesh, PartitionSpec())
-        total = jax.jit(_sum_of_rows, out_shardings=everywhere)(rows)
-        return memoryview(np.array(total.addressable_data(0)))
+        total = _adder(devices)(rows)
+        return memoryview(np.array(total.addressable_data(0))[0])
 
     def survivors(self) -> tuple[int, ...]:
         with live_devices(self._devices()) as living:
@@ -65,6 +67,12 @@ class LiveDevices(Peers):
 
     def go_on_with(self, ranks: tuple[int, ...]) -> None:
         self._ranks = ranks
+        if self.place.rank not in ranks:
+            return
+        # Else ranks that have left would count as dead in the next step, because `live_devices`
+        # remembers those of the last one.
+        with contextlib.suppress(ProcessFailureError), live_devices(self._devices()):
+            pass
 
     def leave(self) -> None:
         if self.place.rank == 0:
@@ -75,5 +83,22 @@ class LiveDevices(Peers):
         return [device for device in jax.devices() if device.process_index in self._ranks]
 
 
-def _sum_of_rows(rows: jax.Array) -> jax.Array:
-    return rows.sum(axis=0)
+def _mesh(devices: tuple[jax.Device, ...]) -> Mesh:
+    return Mesh(np.array(devices), (_RANKS,))
+
+
+@functools.cache
+def _adder(devices: tuple[jax.Device, ...]) -> Callable[[jax.Array], jax.Array]:
+    """Return a function that gives each device the sum of the rows of all devices.
+
+    Each rank gets its row from every other one itself. In gloo's own sum they pass partial sums
+    around, so a rank whose neighbours live would wait for ever for those that have given up.
+    """
+
+    def added(row: jax.Array) -> jax.Array:
+        for_all = jnp.broadcast_to(row, (len(devices), row.shape[1]))
+        rows = jax.lax.all_to_all(for_all, _RANKS, split_axis=0, concat_axis=0, tiled=True)
+        return rows.sum(axis=0, keepdims=True)
+
+    mesh = _mesh(devices)
+    return jax.jit(jax.shard_map(added, mesh=mesh, in_specs=_BY_RANK, out_specs=_BY_RANK))
