@@ -93,7 +93,7 @@ def test_a_first_run_in_which_a_row_failed_is_no_baseline(
     baseline, results = tmp_path / "baseline", tmp_path / "results"
     results.mkdir()
     run = store.create(baseline, "quick", ["pytest"], planned(tmp_path), None)
-    compare._settle_first(run, baseline, results, failed)
+    compare._settle_first(run, baseline, results, failed, compare.out)
     assert [found.parent.name for found in folders(tmp_path)] == [place]
 
 

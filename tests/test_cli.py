@@ -95,14 +95,18 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
         ["--device", "cuda"],
         ["--budget", "5m"],
         ["--device", "cpu"],
-        ["smoke"],
     ],
 )
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
     done = ckptbench("run", "--resume", str(shown.run.folder), *option)
-    named = option[0] if option[0].startswith("-") else "the suite"
     why = "because --resume keeps what the run was asked for at first"
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {named} out, {why}\n")
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {option[0]} out, {why}\n")
+
+
+def test_a_run_of_another_suite_does_not_go_on(shown: Measured) -> None:
+    done = ckptbench("run", "smoke", "--resume", str(shown.run.folder))
+    why = f"run {shown.run.name} is of suite test, not smoke"
+    assert (done.returncode, done.stderr) == (2, f"ckptbench: {why}\n")
 
 
 @pytest.mark.parametrize(

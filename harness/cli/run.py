@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,16 @@ from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.stored import resumable
 
-_ALSO_WITH_RESUME = ("directory", "python", "site", "dry_run", "resume", "timeout", "results")
+_ALSO_WITH_RESUME = (
+    "suite_name",
+    "directory",
+    "python",
+    "site",
+    "dry_run",
+    "resume",
+    "timeout",
+    "results",
+)
 
 
 @app.command("run")
@@ -105,8 +114,9 @@ def run_command(
     """Measure a suite, and show its table."""
     asked = _Asked(directory, python, nodes, site, dry_run, timeout, mpirun, results)
     if resume is not None:
-        _require_none_for_new_runs(context)
-        run = _gone_on(asked, resume)
+        given = _given(context)
+        _require_none_for_new_runs(context, given)
+        run = _gone_on(asked, resume, suite_name if "suite_name" in given else None)
     else:
         goal = measuring.goal_of(precision, budget)
         settings = measuring.settings_of(mpirun, timeout, summary_above, site)
@@ -201,22 +211,35 @@ def _newly_measured(
     return _measured(run, request, environments, scratch, asked.timeout_s)
 
 
-def _require_none_for_new_runs(context: typer.Context) -> None:
-    """Raise UsageError for the first argument or option of the command that --resume ignores."""
+def _given(context: typer.Context) -> set[str]:
+    """Return the names of the parameters that the command line has."""
+    given = set()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        is_given = source is not None and source.name == "COMMANDLINE"
-        if is_given and parameter.name not in _ALSO_WITH_RESUME:
-            is_option = parameter.param_type_name == "option"
-            called = parameter.opts[0] if is_option else "the suite"
+        if source is not None and source.name == "COMMANDLINE":
+            given.add(parameter.name or "")
+    return given
+
+
+def _require_none_for_new_runs(context: typer.Context, given: Collection[str]) -> None:
+    """Raise UsageError for the first option of the command that --resume ignores."""
+    for parameter in context.command.params:
+        if parameter.name in given and parameter.name not in _ALSO_WITH_RESUME:
             raise UsageError(
-                f"leave {called} out, because --resume keeps what the run was asked for at first"
+                f"leave {parameter.opts[0]} out, because --resume keeps what the run was asked for "
+                "at first"
             )
 
 
-def _gone_on(asked: _Asked, name: str) -> store.Run:
-    """Measure what an interrupted run still lacks, with what it was told when it began."""
+def _gone_on(asked: _Asked, name: str, suite_name: str | None) -> store.Run:
+    """Measure what an interrupted run still lacks, with what it was told when it began.
+
+    `suite_name` is the suite that the command line names; None where it names none.
+    """
     run = store.Run(store.find(asked.results, name))
+    suite_of_run = run.header["suite"]
+    if suite_name not in (None, suite_of_run):
+        raise UsageError(f"run {run.name} is of suite {suite_of_run}, not {suite_name}")
     if asked.python and arms.described(run.header):
         raise UsageError(
             "leave --python out, because each side of this run keeps the interpreter that it had"
