@@ -17,7 +17,6 @@ import psutil
 import pytest
 from conftest import planned
 
-from harness.experiments.drill import driver as drill_driver
 from harness.experiments.recovery import WAYS, clocks, driver, plans, timeline
 from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import Event, EventLog, read_events
@@ -270,8 +269,10 @@ NOBODY = "a mirror is for a spare or a spawned process that takes a slot, and he
         ("torchft", {"mirror": "yes"}, NOBODY),
         ("rollback-file", {"mirror": "yes"}, "the files have what each rank alone had, so nobody"),
         ("shrink", {"heartbeats": "yes"}, ""),
-        ("restart", {"heartbeats": "yes"}, "heartbeats are for ranks that survive over ULFM"),
-        ("live-devices", {"heartbeats": "yes"}, "heartbeats are for ranks that survive over ULFM"),
+        ("restart", {"heartbeats": "yes"}, "heartbeats are for the ways over ULFM"),
+        ("live-devices", {"heartbeats": "yes"}, "heartbeats are for the ways over ULFM"),
+        ("restart", {"cache": "cold"}, ""),
+        ("shrink", {"cache": "cold"}, "only a restart by ckptbench drops files"),
         ("rollback-file", {"spare": "200ms"}, ""),
         ("peer-spawn", {"spare": "200ms"}, "this way has no spare that waits"),
     ],
@@ -579,7 +580,7 @@ def test_bits_are_unknown_where_an_undisturbed_run_broke(
 @pytest.mark.parametrize(
     ("struck", "jobs_run"), [([True], 1), ([False, True], 2), ([False, False], 2)]
 )
-def test_a_drill_whose_job_breaks_too_early_is_started_once_more(
+def test_a_job_that_breaks_too_early_is_started_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, struck: list[bool], jobs_run: int
 ) -> None:
     case = replace(planned(world=3).case, settings={"way": "shrink", "failure": "stopped"})
@@ -589,8 +590,8 @@ def test_a_drill_whose_job_breaks_too_early_is_started_once_more(
         for is_struck in struck
     ]
     left = list(jobs)
-    monkeypatch.setattr(drill_driver, "run_script", lambda *_: left.pop(0))
-    assert drill_driver._run(session, case, script()) is jobs[-1]
+    monkeypatch.setattr(driver, "run_script", lambda *_: left.pop(0))
+    assert driver.run_until_struck(session, case, script()) is jobs[-1]
     assert len(jobs) - len(left) == jobs_run
 
 
@@ -649,8 +650,8 @@ def test_a_checkpoint_costs_what_the_rank_stands_still_that_waits_longest() -> N
         *((10 * n, 0, "checkpoint", {"step": n, "save_ns": 100 * n}) for n in (1, 2, 9)),
         *((10 * n + 1, 1, "checkpoint", {"step": n, "save_ns": 7}) for n in (1, 2, 9)),
     )
-    assert timeline.longest_median_of(noted, "checkpoint", "save_ns") == 200
-    assert timeline.longest_median_of([], "checkpoint", "save_ns") == 0
+    assert timeline.saves_ns(noted) == [100, 200, 900]
+    assert timeline.saves_ns([]) == []
 
 
 def test_the_ranks_that_take_leave_are_those_that_a_shrink_loses() -> None:

@@ -250,7 +250,8 @@ def scaled(one: Measured, larger: LargerState) -> Measured:
         )
     durable_s = factor * (one.costs.training_s + one.costs.lag_s)
     given_s = through_storage_s(one.costs.training_s + one.costs.lag_s)
-    is_replaced = one.asynchronous and larger.has_bandwidth
+    is_measured = "lag_s" not in one.unmeasured
+    is_replaced = one.asynchronous and larger.has_bandwidth and is_measured
     if is_replaced and durable_s > _MUCH_SLOWER * given_s:
         notes.append(
             f"with the given bandwidth a rank's part is written in {given_s:.3g} s, and at the "

@@ -286,7 +286,8 @@ def _require_sound(baseline: ReadRun) -> None:
     place = shlex.quote(str(baseline.stored.folder))
     if not comparison.is_finished(baseline):
         raise IncomparableError(
-            f"the baseline was interrupted; go on with: ckptbench run --resume {place}"
+            f"the baseline was interrupted; go on with: ckptbench run --resume {place}, or remove "
+            "that to have another one"
         )
     if judge.exit_code(baseline.stored.plan, baseline.rows):
         raise IncomparableError(

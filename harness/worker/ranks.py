@@ -10,6 +10,8 @@ import numpy as np
 
 from harness.wire.records import PERCENTILES, RankSpread, Record, SampleRecord, Spread, Usage
 
+_ADDED_UP = (("cpu_user_ns", "cpu_system_ns"), ("peak_rss_bytes", "children_peak_bytes"))
+
 RecordT = TypeVar("RecordT", bound=Record)
 SampleT = TypeVar("SampleT", bound=SampleRecord)
 
@@ -50,9 +52,16 @@ def for_all_ranks(
 
 
 def _most(usages: Sequence[Usage]) -> Usage:
-    """Return the most that any rank used of each."""
+    """Return the most that any rank used of each.
+
+    Values that are added up afterwards are those of one rank.
+    """
     names = [each.name for each in fields(Usage)]
-    return Usage(**{name: max(getattr(usage, name) for usage in usages) for name in names})
+    most = {name: max(getattr(usage, name) for usage in usages) for name in names}
+    for first, second in _ADDED_UP:
+        used_most = max(usages, key=lambda usage: getattr(usage, first) + getattr(usage, second))
+        most |= {name: getattr(used_most, name) for name in (first, second)}
+    return Usage(**most)
 
 
 def _spread(values: Sequence[int]) -> Spread:

@@ -13,15 +13,14 @@ from harness.experiments.recovery import plans, timeline
 from harness.experiments.recovery.driver import (
     References,
     needs_one_node,
-    remove_checkpoints,
     run_script,
+    run_until_struck,
 )
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
-_ATTEMPTS = 2
 _ALL_GONE_S = 10.0  # after the launcher was killed
 
 
@@ -40,7 +39,7 @@ def after_stages(session: ExperimentSession) -> None:
             continue
         session.announce(f"{way}: {DRILLS[failure]}")
         script = script_of(failure, way, case.world)
-        segment = _run(session, case, script)
+        segment = run_until_struck(session, case, script)
         if case not in session.cases:
             continue
         if failure == "launcher":
@@ -49,20 +48,6 @@ def after_stages(session: ExperimentSession) -> None:
             record = _record(session, case, script, segment, references)
         if case in session.cases:
             session.add(record)
-
-
-def _run(session: ExperimentSession, case: Case, script: Script) -> Segment:
-    """Run the job of a failure, and once more where it breaks before anybody has failed.
-
-    With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine.
-    """
-    for _ in range(_ATTEMPTS):
-        remove_checkpoints(session, case)
-        segment = run_script(session, case, script)
-        if segment.deaths or case not in session.cases:
-            break
-        session.announce(f"the job broke before anybody failed: {segment.reason}")
-    return segment
 
 
 def _start_again(

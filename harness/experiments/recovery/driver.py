@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,7 @@ from harness.wire.driving import ExperimentSession
 from harness.wire.nodes import node_name
 
 _STAGE = "recover"
+_ATTEMPTS = 2
 # Over nodes, the ranks take turns, so that spares do not fill up the last node. Open MPI's han sums
 # up node by node. With it, a spare on another node would change the bits. The other two are those
 # that Open MPI itself leaves out where ranks may die.
@@ -104,6 +106,7 @@ class CaseOfKills:
         )
         events: list[Event] = []
         undisturbed: list[Event] = []
+        saves_ns: list[int] = []
         clock_error_ns = 0
         for number, script in enumerate(scripts, start=1):
             part = f", job {number} of {len(scripts)}" if len(scripts) > 1 else ""
@@ -116,8 +119,9 @@ class CaseOfKills:
                 undisturbed += timeline.steady(segment)
                 # The control computes other examples after a kill, whose losses are others.
                 events += timeline.steady(segment) if script.how.drops else segment.events
+                saves_ns += timeline.saves_ns(segment.events)
                 clock_error_ns = max(clock_error_ns, clocks.error_ns(segment.events))
-        self.store_steady(undisturbed, timeline.losses(events), clock_error_ns)
+        self.store_steady(undisturbed, timeline.losses(events), saves_ns, clock_error_ns)
         self.session.add(
             RecoveredRecord(kind="recovered", case=self.case.id, process=self.session.slot, rank=0)
         )
@@ -132,8 +136,7 @@ class CaseOfKills:
 
     def run(self, script: Script) -> Segment:
         """Run a job whose survivors go on."""
-        remove_checkpoints(self.session, self.case)
-        return run_script(self.session, self.case, script)
+        return run_until_struck(self.session, self.case, script)
 
     def restart(self, script: Script) -> list[Segment]:
         """Run a job, and start it again after every kill."""
@@ -204,7 +207,11 @@ class CaseOfKills:
         self._number += 1
 
     def store_steady(
-        self, events: Sequence[Event], loss: tuple[float, ...], clock_error_ns: int
+        self,
+        events: Sequence[Event],
+        loss: tuple[float, ...],
+        saves_ns: Sequence[int],
+        clock_error_ns: int,
     ) -> None:
         """Store what a step costs without a failure, and the losses of all steps."""
         shares = [event.values["share"] for event in events if event.name == "waited"]
@@ -221,9 +228,24 @@ class CaseOfKills:
                 loss=loss,
                 epoch_steps=EPOCH_STEPS,
                 clock_error_ns=clock_error_ns,
-                save_ns=timeline.longest_median_of(events, "checkpoint", "save_ns"),
+                save_ns=round(statistics.median(saves_ns)) if saves_ns else 0,
             )
         )
+
+
+def run_until_struck(session: ExperimentSession, case: Case, script: Script) -> Segment:
+    """Run a job without checkpoints of an earlier one, and once more if it breaks too early.
+
+    With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine, before anybody
+    has failed.
+    """
+    for _ in range(_ATTEMPTS):
+        remove_checkpoints(session, case)
+        segment = run_script(session, case, script)
+        if segment.deaths or case not in session.cases:
+            break
+        session.announce(f"the job broke before anybody failed: {segment.reason}")
+    return segment
 
 
 def run_script(session: ExperimentSession, case: Case, script: Script) -> Segment:
@@ -312,7 +334,9 @@ def _useless_setting(case: Case) -> str:
     if asked("mirror") == "yes" and way.state_from == "files":
         return "the files have what each rank alone had, so nobody needs a mirror of it"
     if asked("heartbeats") == "yes" and (way.restarts or way.own):
-        return "heartbeats are for ranks that survive over ULFM, and these do not"
+        return "heartbeats are for the ways over ULFM that every framework has"
+    if asked("cache") == "cold" and (not way.restarts or case.peers.get("launch")):
+        return "only a restart by ckptbench drops files from the page cache"
     if asked("spare", SPARE_SLEEPS) != SPARE_SLEEPS and way.newcomer != "waiting":
         return "this way has no spare that waits"
     return ""

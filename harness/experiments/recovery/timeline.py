@@ -245,14 +245,14 @@ def median_of(events: Sequence[Event], value: str) -> int:
     return round(statistics.median(values)) if values else 0
 
 
-def longest_median_of(events: Sequence[Event], name: str, value: str) -> int:
-    """Return the median of a value of each process, of the one where it is longest; 0 if none."""
-    by_process: dict[str, list[int]] = {}
+def saves_ns(events: Sequence[Event]) -> list[int]:
+    """Return how long the rank that waited longest stood still for each checkpoint of a job."""
+    by_step: dict[int, int] = {}
     for event in events:
-        if event.name == name:
-            by_process.setdefault(event.process, []).append(event.values[value])
-    medians = [statistics.median(values) for values in by_process.values()]
-    return round(max(medians, default=0))
+        if event.name == "checkpoint":
+            step, save_ns = event.values["step"], event.values["save_ns"]
+            by_step[step] = max(save_ns, by_step.get(step, 0))
+    return list(by_step.values())
 
 
 def losses(events: Sequence[Event]) -> tuple[float, ...]:
