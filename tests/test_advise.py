@@ -238,6 +238,12 @@ def test_a_bandwidth_far_above_the_measured_speed_is_noted(
         assert "is written in 2 s, and at the measured speed in 8 s" in said[0]
 
 
+def test_no_speed_is_told_that_nobody_measured(rows_of_dcp: Rows) -> None:
+    one = replace(rows_of_dcp.advised(durable_s=None), asynchronous=True)
+    fast = LargerState(1e15, 1024, 128, node_bytes_per_s=1e15)
+    assert not any("at the measured speed" in note for note in scaled(one, fast).notes)
+
+
 def test_a_given_bandwidth_replaces_what_was_not_measured(rows_of_dcp: Rows) -> None:
     one = rows_of_dcp.advised(durable_s=None, load_s=None)
     assert (one.sources["lag_s"], one.sources["restore_s"]) == ("unknown", "unknown")

@@ -81,6 +81,13 @@ def test_the_one_record_has_the_worst_of_any_rank() -> None:
     assert (record.usage.peak_rss_bytes, record.device_extra_bytes) == (1 << 40, 7)
 
 
+def test_values_that_are_added_up_are_those_of_one_rank() -> None:
+    first = replace(records.USAGE, cpu_user_ns=20, cpu_system_ns=1, peak_rss_bytes=9)
+    second = replace(records.USAGE, cpu_user_ns=1, cpu_system_ns=18, children_peak_bytes=8)
+    record = sum_up_saves([records.save(usage=first), records.save(rank=1, usage=second)])
+    assert (record.usage.cpu_user_ns, record.usage.cpu_system_ns) == (20, 1)
+
+
 def test_a_table_reads_the_one_record_as_all_ranks() -> None:
     case = replace(TWO, world=5)
     copies_ns = (10_000_000, 20_000_000, 50_000_000, 40_000_000, 900_000_000)

@@ -13,6 +13,7 @@ from records import killed_rank
 from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
+from harness.cli.show import _print_rows
 from harness.docs.row_tables import text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
@@ -258,6 +259,21 @@ def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:
     said = in_words([passed, failed], Naming.among([passed]))
     assert said.startswith("Training survived 1 of 2 failures.")
     assert "'shrink' failed where rank 0 is killed: rank 0: RuntimeError: no." in said
+
+
+def test_a_terminal_shows_the_cost_of_a_step_in_a_table_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    spare = case("peer-spare", mirror="yes")
+    found = derived((spare, measured(spare, "all ranks")))
+    _print_rows("the title", found)
+    first, second = capsys.readouterr().out.split("What a step costs without a failure")
+    assert "came back" in first
+    assert "agreement" not in first
+    assert "agreement" in second
+    assert "0.06 ms" in second
+    # Other forms have one table, because a line is as long as it likes.
+    assert {"came back", "agreement"} <= set(text_table(found).columns)
 
 
 def test_a_row_says_that_its_files_were_cold() -> None:

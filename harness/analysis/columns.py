@@ -109,8 +109,9 @@ class Column:
     the value by, and `text` shows a row's value where the unit's own way does not do. `of` is the
     table of samples that the value sums up; `sample` gives one rank's value of a record, where the
     record has no attribute of the column's name; `derived` computes the value from the combined
-    columns of the samples instead. `shown` says for which rows a table has the column. A value that
-    is too long for a spreadsheet is not `in_csv`.
+    columns of the samples instead. `shown` says for which rows a table has the column. `aside` is
+    the title of a second table that a terminal has for the column, because one line has no room for
+    all. A value that is too long for a spreadsheet is not `in_csv`.
     """
 
     meaning: str
@@ -120,6 +121,7 @@ class Column:
     text: Callable[[Any], str] | None = None
     sort_by: Callable[[Any], float | None] | None = None
     shown: Callable[[Sequence[Any]], bool] | None = None
+    aside: str = ""
     left_aligned: bool = False
     in_csv: bool = True
     of: SampleTable | None = None

@@ -52,6 +52,18 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=headings)
 
 
+def asides(rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the headings of the columns that a terminal shows in further tables, by their titles.
+
+    Each begins with the column by which the rows are named.
+    """
+    titled: dict[str, list[str]] = {}
+    for column in columns_shown(rows).values():
+        if column.aside:
+            titled.setdefault(column.aside, [rows[0].first_heading]).append(column.heading)
+    return titled
+
+
 def left_aligned(rows: Sequence[Row]) -> set[str]:
     """Return the headings of a table's columns that hold words."""
     words = {column.heading for column in columns_shown(rows).values() if column.left_aligned}

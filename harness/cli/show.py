@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
+import pandas as pd
 import typer
 from rich import box
 from rich.markup import escape
@@ -59,7 +60,7 @@ def show(run: store.Run, form: str) -> list[Row]:
 
 def _print_tables(run: ReadRun) -> None:
     for title, members in tables.by_workload(run.rows).items():
-        print_table(out, _table(title, members))
+        _print_rows(title, members)
         out.print(escape(summary.meaning(members)), highlight=False)
         for line in summary.details(members, is_short=True):
             out.print(escape(line), highlight=False)
@@ -78,9 +79,19 @@ def _notes(run: ReadRun) -> list[str]:
     return [*circumstances.notes(run.stored.manifest, run.stored.plan), *precision.notes(run)]
 
 
-def _table(title: str, rows: Sequence[Row]) -> Table:
+def _print_rows(title: str, rows: Sequence[Row]) -> None:
+    """Print the table of rows, and below it what has no room in its lines."""
     lines = tables.table(rows)
     words = tables.left_aligned(rows)
+    asides = tables.asides(rows)
+    elsewhere = {heading for headings in asides.values() for heading in headings[1:]}
+    in_lines = [heading for heading in lines.columns if heading not in elsewhere]
+    print_table(out, _table(title, lines[in_lines], words))
+    for below, headings in asides.items():
+        print_table(out, _table(below, lines[headings], words))
+
+
+def _table(title: str, lines: pd.DataFrame, words: Collection[str]) -> Table:
     shown = Table(
         title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )

@@ -43,7 +43,6 @@ def _blame_state(session: ExperimentSession, case: Case, recorded: Path, reason:
             process=session.slot,
             rank=0,
             **at,
-            verdict="refused",
             got="",
             reason=f"the loading process ended: {reason}",
         )

@@ -12,6 +12,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,14 @@ from harness.experiments.faults.disks import save_on_disk
 from harness.experiments.faults.errors import Errors
 from harness.experiments.faults.kill_order import read_order
 from harness.experiments.faults.kills import count_changes, save_until_killed
-from harness.experiments.faults.left import NEXT, expected, expected_names, judged, next_of
+from harness.experiments.faults.left import (
+    NEXT,
+    Left,
+    expected,
+    expected_names,
+    judged,
+    next_of,
+)
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.parts import parts
 from harness.experiments.faults.preemption import Preemption
@@ -266,15 +274,30 @@ class _Tried:
             "instant": state.instant,
             "in_words": state.in_words,
             "damage_kind": state.damage_kind,
+            **_where_the_process_ends(state.left),
         }
         # A loader may take the process with it, and then this file says with which state.
         (self._recorded / AT).write_text(json.dumps(at))
         trees.write(state.tree, self._folder)
         whose = state.left.expected if state.left else ""
         outcome = self._trial.resume(self._folder, self._expected_of[whose])
+        # Whatever ends the process from now on is not this state.
+        (self._recorded / AT).unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
         # The reason is not to depend on where the run had its scratch directory.
         return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
+
+
+def _where_the_process_ends(left: Left | None) -> dict[str, Any]:
+    """Return what is to be stored of a state whose load takes the process with it."""
+    ended = Outcome("refused", "", "")
+    if left is None:
+        return {"verdict": ended.verdict}
+    return {
+        "verdict": judged(left, ended).verdict,
+        "said": left.said,
+        "succeeded": bool(left.must_be),
+    }
 
 
 def _leaves(bench: Bench) -> Iterator[bytes]:

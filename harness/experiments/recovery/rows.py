@@ -21,6 +21,7 @@ PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time."""
 
 
+_STEADY = "What a step costs without a failure"
 _UNDISTURBED = ("all ranks", "fewer ranks")
 _IN_WORDS = {
     "all ranks": "the bits of all ranks",
@@ -168,28 +169,33 @@ class RecoveryRow(Row):
     step_s: float | None = column(
         "the median seconds of a step without a failure",
         heading="step",
+        aside=_STEADY,
         text=_milliseconds("step_s"),
     )
     agreement_s: float | None = column(
         "the median seconds in which the ranks agree on each step, at its end, and in a quorum "
         "before it where there is one, without a failure",
         heading="agreement",
+        aside=_STEADY,
         text=_milliseconds("agreement_s"),
     )
     copies_s: float | None = column(
         "the median seconds in which a rank copies and mirrors what it alone has, in each step",
         heading="copies",
+        aside=_STEADY,
         text=_milliseconds("copies_s"),
     )
     save_s: float | None = column(
         "the median seconds in which the rank that waits longest stands still for a checkpoint, "
         "every few steps",
         heading="checkpoint",
+        aside=_STEADY,
         text=_milliseconds("save_s"),
     )
     spare_share: float | None = column(
         "the part of one processor that a waiting spare takes",
         heading="waiting spare",
+        aside=_STEADY,
         text=_percent,
     )
     clock_error_s: float | None = column(
