@@ -148,7 +148,7 @@ def test_a_run_of_another_machine_or_code_is_not_resumed(tmp_path: Path, scratch
         "ckptbench": "was begun by the code of ckptbench elsewhere, and this is ",
     }
     for name, message in differing.items():
-        changed = manifest | {"commit": None, name: "elsewhere"}
+        changed = manifest | {"commit": None, "dirty": None, name: "elsewhere"}
         (folder / "manifest.json").write_text(json.dumps(changed))
         again = subprocess.run(
             command(tmp_path, scratch, "--resume", folder.name),

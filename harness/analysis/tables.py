@@ -12,6 +12,9 @@ from harness.analysis.columns import Column, cell, columns_of
 from harness.analysis.row import Row, group_title
 from harness.analysis.text import ranks_in_words, size
 
+Lines = pd.DataFrame
+"""A table of texts with a line for each row."""
+
 
 def by_workload(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Group rows of one experiment with the same state on the same device under a title."""
@@ -52,16 +55,16 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=headings)
 
 
-def asides(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the headings of the columns that a terminal shows in further tables, by their titles.
+def for_terminal(title: str, rows: Sequence[Row]) -> dict[str, Lines]:
+    """Return the table of rows of one experiment under a title, and those of what is aside.
 
     Each begins with the column by which the rows are named.
     """
-    titled: dict[str, list[str]] = {}
+    headings: dict[str, list[str]] = {title: [rows[0].first_heading]}
     for column in columns_shown(rows).values():
-        if column.aside:
-            titled.setdefault(column.aside, [rows[0].first_heading]).append(column.heading)
-    return titled
+        headings.setdefault(column.aside or title, [rows[0].first_heading]).append(column.heading)
+    lines = table(rows)
+    return {name: lines[of_table] for name, of_table in headings.items()}
 
 
 def left_aligned(rows: Sequence[Row]) -> set[str]:

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Collection, Sequence
 from typing import Annotated
 
-import pandas as pd
 import typer
 from rich import box
 from rich.markup import escape
@@ -81,17 +80,12 @@ def _notes(run: ReadRun) -> list[str]:
 
 def _print_rows(title: str, rows: Sequence[Row]) -> None:
     """Print the table of rows, and below it what has no room in its lines."""
-    lines = tables.table(rows)
     words = tables.left_aligned(rows)
-    asides = tables.asides(rows)
-    elsewhere = {heading for headings in asides.values() for heading in headings[1:]}
-    in_lines = [heading for heading in lines.columns if heading not in elsewhere]
-    print_table(out, _table(title, lines[in_lines], words))
-    for below, headings in asides.items():
-        print_table(out, _table(below, lines[headings], words))
+    for name, lines in tables.for_terminal(title, rows).items():
+        print_table(out, _table(name, lines, words))
 
 
-def _table(title: str, lines: pd.DataFrame, words: Collection[str]) -> Table:
+def _table(title: str, lines: tables.Lines, words: Collection[str]) -> Table:
     shown = Table(
         title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )

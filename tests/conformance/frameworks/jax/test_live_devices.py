@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 RANKS = 4
 # Each rank adds up, rank by rank, the numbers 1, 2, 4 and 8. The second sum is struck.
