@@ -400,6 +400,9 @@ def test_spares_are_compared_with_waiting_and_with_shrinking() -> None:
     none, one = best["spares"]
     # Repairs take days in this trace, so a job that waits for them loses most of its time.
     assert none["shrinking"] > one["waiting"] > none["waiting"]
+    # So one spare is better, and the draws leave no doubt.
+    assert none["waiting_behind"] == pytest.approx(none["waiting"] - one["waiting"])
+    assert none["waiting_behind_high"] < one["waiting_behind"] == 0
     # Of 64 nodes, few are under repair at a time, and nobody pays for them.
     assert best["in_trace"] < none["waiting"] < 1.1 * best["in_trace"]
     assert all("spares" not in line for line in others)

@@ -68,6 +68,20 @@ class Spares:
     waiting_behind: Estimate
     shrinking_behind: Estimate
 
+    def to_json(self) -> dict[str, float]:
+        """Return it as flat JSON values. Each difference has its interval behind it."""
+        return {
+            "count": self.count,
+            "waiting": self.waiting,
+            "waiting_behind": self.waiting_behind.value,
+            "waiting_behind_low": self.waiting_behind.low,
+            "waiting_behind_high": self.waiting_behind.high,
+            "shrinking": self.shrinking,
+            "shrinking_behind": self.shrinking_behind.value,
+            "shrinking_behind_low": self.shrinking_behind.low,
+            "shrinking_behind_high": self.shrinking_behind.high,
+        }
+
 
 def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[Judged]:
     """Return how the time of each method divides, without spares."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
@@ -192,7 +192,7 @@ def as_json(
         if judged is not None:
             line |= judged[number].to_json()
         if tried and number == 0:
-            line["spares"] = [asdict(spares) for spares in tried]
+            line["spares"] = [spares.to_json() for spares in tried]
         lines.append(line)
     return json.dumps(lines, indent=1) + "\n"
 

@@ -68,10 +68,10 @@ def _start_again(
     following = run_script(session, case, again)
     states = timeline.digests(following.events).get(script.steps, {})
     everyone = references.of(case, plans.undisturbed(script.members, again.way))
-    back_ns = None
-    for at_ns, kill in segment.deaths:
-        back = timeline.restarted(segment, at_ns, kill, following, script.members)
-        back_ns = back.back_ns
+    ways_back = [
+        timeline.restarted(segment, at_ns, kill, following, script.members)
+        for at_ns, kill in segment.deaths
+    ]
     is_complete = len(states) == script.members
     reason = left or ("" if is_complete else following.reason or "not every rank came to the end")
     return DrillRecord(
@@ -79,7 +79,7 @@ def _start_again(
         case=case.id,
         process=session.slot,
         rank=0,
-        back_ns=back_ns,
+        back_ns=ways_back[0].back_ns if ways_back else None,
         ended=is_complete and not left,
         ranks_after=len(states),
         same_as=timeline.same_as(states, script.steps, everyone, None),
