@@ -196,3 +196,17 @@ def test_memory_that_does_not_say_which_save_it_holds_is_no_checkpoint(folder: P
             origin.write_text(content)
         with pytest.raises(Damaged, match="does not say which save it holds"):
             engines[0].load(memory, SPECS, {})
+
+
+def test_several_may_take_the_same_shared_memory_at_once(folder: Path) -> None:
+    """Ranks that may have to take over a slot open the memory of its holder together."""
+    arenas = [SharedArena(folder / "memory") for _ in range(4)]
+
+    def take(arena: SharedArena) -> None:
+        for _ in range(500):
+            assert len(arena.fit("model.safetensors", 5000)) == 8192
+            arena.release()
+
+    with ThreadPoolExecutor(len(arenas)) as pool:
+        list(pool.map(take, arenas))
+    assert (folder / "memory" / "model.safetensors").stat().st_size == 5000

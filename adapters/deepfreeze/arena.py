@@ -5,6 +5,7 @@ It is made once, and every save uses it again.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import mmap
@@ -166,6 +167,8 @@ def _mapped(path: Path, size_bytes: int) -> memoryview:
     whole_bytes = round_up(size_bytes)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
+        # Another process that takes the same file must not cut it off in between.
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         # If memory is full, this raises an error. Otherwise the first touch would be a signal.
         os.posix_fallocate(descriptor, 0, whole_bytes)
         mapping = mmap.mmap(descriptor, whole_bytes)
@@ -173,4 +176,6 @@ def _mapped(path: Path, size_bytes: int) -> memoryview:
         os.ftruncate(descriptor, size_bytes)
         return memoryview(mapping)
     finally:
+        # The mapping has a copy of the descriptor, which would keep the lock.
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
