@@ -11,6 +11,7 @@ import pytest
 
 from harness.intervals import consistency, replay
 from harness.intervals.costs import Costs
+from harness.intervals.expected import effective_share
 from harness.intervals.failures import NodeFailures
 
 # Jobs that AIReSim simulated (karthikp-ubc/airesim on GitHub, commit 7b139c7), with the failures
@@ -70,15 +71,23 @@ def test_airesim_waits_for_all_standbys_where_they_run_out() -> None:
 # Published figures
 
 
-def test_a_published_share_admits_the_settings_that_the_formula_puts_there() -> None:
+def test_a_published_share_admits_the_intervals_that_the_formula_puts_there() -> None:
     for system in consistency.SYSTEMS:
-        found = consistency.compatible(system)
-        assert found, system.name
+        found = consistency.settings(system)
+        assert any(setting.intervals_s for setting in found), system.name
         for setting in found:
-            share = setting.share
-            assert system.low <= share <= system.high
+            costs = Costs(setting.cost_s, restart_s=setting.restart_s)
+            for low_s, high_s in setting.intervals_s:
+                inside_s = np.linspace(1.0001 * low_s, 0.9999 * high_s, 20)
+                shares = [effective_share(costs, each, system.mtbf_s) for each in inside_s]
+                assert all(system.low <= share <= system.high for share in shares)
+                for outside_s in (0.999 * low_s, 1.001 * high_s):
+                    share = effective_share(costs, outside_s, system.mtbf_s)
+                    assert not system.low <= share <= system.high
 
 
-def test_a_share_that_no_setting_reaches_admits_none() -> None:
+def test_a_share_that_no_interval_reaches_admits_none() -> None:
     impossible = consistency.System("none", mtbf_s=60.0, low=0.99999, high=1.0, source="")
-    assert consistency.compatible(impossible) == []
+    for setting in consistency.settings(impossible):
+        assert setting.intervals_s == ()
+        assert setting.best_share < impossible.low

@@ -8,26 +8,28 @@ from harness.intervals.consistency import Setting, System
 
 
 def compatible() -> str:
-    """Return the compatible intervals of every system, for each restart and cost."""
+    """Return which intervals of every system are compatible, for each restart and cost."""
     headings = ["system", "published", "restart", *(f"δ = {s:g} s" for s in consistency.COSTS_S)]
     lines = []
     for system in consistency.SYSTEMS:
-        found = consistency.compatible(system)
+        found = consistency.settings(system)
         for restart_s in consistency.RESTARTS_S:
-            cells = [_intervals(found, cost_s, restart_s) for cost_s in consistency.COSTS_S]
+            cells = [_intervals(each) for each in found if each.restart_s == restart_s]
             lines.append([system.name, _share(system), f"{restart_s / 60:g} min", *cells])
     sources = "\n".join(f"- {system.name}: {system.source}" for system in consistency.SYSTEMS)
     return f"{table(headings, lines)}\n\n{sources}."
 
 
-def _intervals(found: list[Setting], cost_s: float, restart_s: float) -> str:
-    """Return the compatible intervals of one cost and restart in minutes."""
-    minutes = sorted(
-        each.interval_s / 60
-        for each in found
-        if (each.cost_s, each.restart_s) == (cost_s, restart_s)
-    )
-    return ", ".join(f"{each:.3g}" for each in minutes) + " min" if minutes else "none"
+def _intervals(setting: Setting) -> str:
+    """Return the compatible intervals, or the share of the best one, which is too low."""
+    if not setting.intervals_s:
+        return f"at most {setting.best_share:.1%}"
+    ranges = [f"{_time(low_s)} to {_time(high_s)}" for low_s, high_s in setting.intervals_s]
+    return " or ".join(ranges)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 60 else f"{seconds / 60:.3g} min"
 
 
 def _share(system: System) -> str:

@@ -8,8 +8,9 @@ wrong.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass
+
+from scipy.optimize import brentq
 
 from harness.intervals.costs import Costs
 from harness.intervals.expected import effective_share
@@ -23,9 +24,6 @@ COSTS_S = (1.0, 5.0, 30.0, 120.0)
 
 RESTARTS_S = (60.0, 300.0, 900.0, 1800.0)
 """The time that detection, restart and restore may take together."""
-
-INTERVALS_S = (600.0, 1800.0, 3600.0, 2 * HOUR_S)
-"""Intervals that a job may have had, beside the best one."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,18 @@ class System:
 
 @dataclass(frozen=True)
 class Setting:
-    """Costs and an interval, and the share that they lead to, in seconds."""
+    """Costs in seconds, and the intervals that lead to a published share with them.
+
+    `intervals_s` has the shortest and the longest interval of each range. There are two ranges
+    where the best interval is better than what is published, and none where it is worse.
+    `best_share` is the share at the best interval, `best_s`.
+    """
 
     cost_s: float
     restart_s: float
-    interval_s: float
-    is_best: bool
-    share: float
+    best_s: float
+    best_share: float
+    intervals_s: tuple[tuple[float, float], ...]
 
 
 SYSTEMS = (
@@ -80,14 +83,34 @@ SYSTEMS = (
 )
 
 
-def compatible(system: System) -> list[Setting]:
-    """Return every setting whose expected share lies in what a system has published."""
-    made = []
-    for cost_s, restart_s in itertools.product(COSTS_S, RESTARTS_S):
-        best_s = oracle_s(cost_s, system.mtbf_s)
-        for interval_s in (best_s, *INTERVALS_S):
-            share = effective_share(Costs(cost_s, restart_s=restart_s), interval_s, system.mtbf_s)
-            if system.low <= share <= system.high:
-                is_best = math.isclose(interval_s, best_s)
-                made.append(Setting(cost_s, restart_s, interval_s, is_best, share))
-    return made
+def settings(system: System) -> list[Setting]:
+    """Return for all costs and restarts which intervals lead to what a system has published."""
+    pairs = itertools.product(COSTS_S, RESTARTS_S)
+    return [_setting(system, cost_s, restart_s) for cost_s, restart_s in pairs]
+
+
+def _setting(system: System, cost_s: float, restart_s: float) -> Setting:
+    costs = Costs(cost_s, restart_s=restart_s)
+    best_s = oracle_s(cost_s, system.mtbf_s)
+    best_share = effective_share(costs, best_s, system.mtbf_s)
+    if best_share < system.low:
+        return Setting(cost_s, restart_s, best_s, best_share, ())
+    # The share falls to 0 on both sides of the best interval.
+    short_s = best_s * 1e-6
+    long_s = system.mtbf_s * 100.0
+
+    def reaching(share: float, far_s: float) -> float:
+        """Return the interval between a far one and the best one that has a share."""
+        found_s: float = brentq(
+            lambda each_s: effective_share(costs, each_s, system.mtbf_s) - share, far_s, best_s
+        )
+        return found_s
+
+    first_s = reaching(system.low, short_s)
+    last_s = reaching(system.low, long_s)
+    ranges: tuple[tuple[float, float], ...] = ((first_s, last_s),)
+    if best_share > system.high:
+        before_s = reaching(system.high, short_s)
+        after_s = reaching(system.high, long_s)
+        ranges = ((first_s, before_s), (after_s, last_s))
+    return Setting(cost_s, restart_s, best_s, best_share, ranges)
