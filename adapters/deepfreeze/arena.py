@@ -11,7 +11,8 @@ import logging
 import mmap
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -167,15 +168,26 @@ def _mapped(path: Path, size_bytes: int) -> memoryview:
     whole_bytes = round_up(size_bytes)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        # Another process that takes the same file must not cut it off in between.
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # If memory is full, this raises an error. Otherwise the first touch would be a signal.
-        os.posix_fallocate(descriptor, 0, whole_bytes)
-        mapping = mmap.mmap(descriptor, whole_bytes)
-        # The rest of the last page stays mapped.
-        os.ftruncate(descriptor, size_bytes)
+        with _alone_with(descriptor):
+            # If memory is full, this raises an error. Otherwise the first touch would be a signal.
+            os.posix_fallocate(descriptor, 0, whole_bytes)
+            mapping = mmap.mmap(descriptor, whole_bytes)
+            # The rest of the last page stays mapped.
+            os.ftruncate(descriptor, size_bytes)
         return memoryview(mapping)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _alone_with(descriptor: int) -> Iterator[None]:
+    """Let other processes that take the same file at the same size wait for this one.
+
+    Otherwise one of them would cut the file off that another is about to map.
+    """
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
     finally:
         # The mapping has a copy of the descriptor, which would keep the lock.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)

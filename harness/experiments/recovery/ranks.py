@@ -102,6 +102,8 @@ def open_method(bench: Bench, parts: Parts, saves: bool, barrier: Callable[[], N
     barrier()
     if not saves:
         parts.checkpoints.method.open(bench.state)
+    # While a rank opens a memory, its file has another size, and nobody could load it.
+    barrier()
 
 
 def method_of(bench: Bench, case: Case) -> Method[Any]:
