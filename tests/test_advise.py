@@ -408,6 +408,48 @@ def test_spares_are_compared_with_waiting_and_with_shrinking() -> None:
     assert all("spares" not in line for line in others)
 
 
+def test_spares_are_tried_under_failures_at_random_instants() -> None:
+    options = ("--ranks", "512", "--spares", "2")
+    output = " ".join(advised(*options).output.split())
+    assert "spare nodes are best with deepfreeze" in output
+    assert "100 draws of half a year with failures at random instants" in output
+    assert "A repair takes 5 d on average" in output
+    best, *others = json.loads(advised(*options, "--format", "json").output)
+    none, one, two = (each["waiting"] for each in best["spares"])
+    # Of 64 nodes, one or two are under repair at a time.
+    assert none < one < two
+    assert best["spares_repair_s"] == 5 * 86_400.0
+    assert "More than 2 were not tried" in output
+    assert all("spares" not in line for line in others)
+
+
+def test_spares_are_worth_nothing_where_repairs_take_no_time() -> None:
+    options = ("--ranks", "512", "--spares", "1", "--repair", "1s", "--format", "json")
+    best, *_ = json.loads(advised(*options).output)
+    none, one = best["spares"]
+    assert none["waiting"] == pytest.approx(best["effective"], abs=0.005)
+    assert one["waiting"] == pytest.approx(none["waiting"] * 64 / 65, abs=0.005)
+
+
+def test_failures_of_the_job_itself_take_no_node() -> None:
+    costs = Costs(training_s=0.0, restart_s=600.0)
+    one = at_interval(Measured("any", costs, costs, costs, None, None, ()), ASSUMED, 60.0)
+    rates = failures.RandomFailures(0.0, job_rate_s=1 / 36_000.0, repair_s=86_400.0)
+    alone, beside = judging.with_spares(one, rates, needed=1, most=1)
+    # Each failure costs a restart of 10 minutes and half an interval, every 10 hours.
+    assert alone.waiting == pytest.approx(1 - 630 / 36_000, abs=0.002)
+    assert alone.shrinking == pytest.approx(alone.waiting, abs=1e-6)
+    assert beside.waiting == pytest.approx(alone.waiting / 2, abs=0.002)
+
+
+def test_a_job_whose_only_node_is_broken_all_the_time_trains_nothing() -> None:
+    one = at_interval(Measured("any", *[Costs(training_s=0.0)] * 3, None, None, ()), ASSUMED, 60.0)
+    never_repaired = failures.RandomFailures(1e-4, job_rate_s=0.0, repair_s=1e12)
+    (none,) = judging.with_spares(one, never_repaired, needed=1, most=0)
+    assert none.waiting < 0.01
+    assert none.shrinking < 0.01
+
+
 def test_a_job_that_shrinks_pays_for_the_nodes_that_it_has() -> None:
     """One of two nodes is broken for half of the time. The other one trains all the time."""
     failed = failures.NodeFailures(
@@ -481,7 +523,10 @@ def test_a_figure_beside_json_leaves_the_json_alone(tmp_path: Path) -> None:
         (("--budget", "3.5"), "--budget is '3.5', and must be a percentage such as 3.5%"),
         (("--budget", "120%"), "must be a percentage such as 3.5%"),
         (("--trace", "gpu-40"), "gpu-400"),
-        (("--spares", "2"), "--spares needs --trace"),
+        (("--spares", "2", "--job-mtbf", "8h"), "--spares needs nodes that fail"),
+        (("--repair", "1h"), "--repair needs --spares"),
+        (("--repair", "1h", "--trace", "gpu-400"), "--repair and --trace exclude each other"),
+        (("--spares", "2", "--repair", "soon"), "--repair is 'soon', and must be a time"),
         (("--policy", "yung"), "young"),
         (("--policy", "replayed"), "--policy replayed needs --trace"),
         (("--policy", "coci"), "--policy coci needs the curve of a training's loss"),

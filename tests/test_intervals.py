@@ -264,6 +264,48 @@ def test_a_quiet_failure_interrupts_nothing() -> None:
     assert replay.interruptions(quiet, needed=1).at_s.tolist() == []
 
 
+@pytest.mark.parametrize(("repair_days", "share"), [(1, 1 / 21), (20, 0.5)])
+def test_as_many_nodes_are_under_repair_at_the_start_as_later(
+    repair_days: float, share: float
+) -> None:
+    day_s = 24 * HOUR
+    rates = failures.RandomFailures(1 / (20 * day_s), 0.0, repair_days * day_s)
+    rng = np.random.default_rng(1)
+    draws = [rates.draw(100, 100, rng) for _ in range(200)]
+    broken = [len(nodes.under_repair) for nodes in draws]
+    assert np.mean(broken) == pytest.approx(100 * share, rel=0.1)
+    # Nobody pays for a broken node.
+    paid_share = np.mean([nodes.paid_node_s / (100 * nodes.length_s) for nodes in draws])
+    assert paid_share == pytest.approx(1 - share, rel=0.03)
+
+
+def test_a_node_under_repair_does_not_fail_again() -> None:
+    rates = failures.RandomFailures(1 / HOUR, 0.0, repair_s=HOUR)
+    nodes = rates.draw(5, 5, np.random.default_rng(1))
+    until_s = dict(nodes.under_repair)
+    for at_s, node, repair_s, _, _ in nodes.events():
+        assert at_s >= until_s.get(node, 0.0)
+        until_s[node] = at_s + repair_s
+
+
+def test_a_job_meets_its_own_failures_as_often_with_spares_as_without() -> None:
+    rates = failures.RandomFailures(0.0, job_rate_s=1 / (6 * HOUR), repair_s=HOUR)
+    for spares in (0, 3):
+        rng = np.random.default_rng(1)
+        draws = [rates.draw(4 + spares, 4, rng) for _ in range(20)]
+        counts = [len(replay.interruptions(nodes, needed=4).at_s) for nodes in draws]
+        assert np.mean(counts) == pytest.approx(174 * 4, rel=0.03)
+
+
+def test_fewer_nodes_meet_the_failures_that_more_nodes_meet() -> None:
+    rates = failures.RandomFailures(1 / (30 * HOUR), 1 / (50 * HOUR), repair_s=9 * HOUR)
+    more = rates.draw(6, 4, np.random.default_rng(1))
+    fewer = failures.of_first_nodes(more, 4)
+    assert fewer.nodes == 4
+    assert list(fewer.events()) == [event for event in more.events() if event[1] < 4]
+    assert set(fewer.under_repair) == {node for node in more.under_repair if node < 4}
+
+
 @pytest.mark.parametrize("interval_s", [60.0, 250.0, 1500.0])
 def test_the_replay_of_random_failures_is_what_is_expected(interval_s: float) -> None:
     rng = np.random.default_rng(1)

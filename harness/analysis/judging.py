@@ -1,4 +1,4 @@
-"""Advice judged by real failures: over random draws of a job from a trace.
+"""Advice judged by a replay: over random draws of a job from a trace, or of random failures.
 
 All methods go through the same draws, so their differences are paired.
 """
@@ -19,12 +19,15 @@ from harness.analysis.worth import mean_with_interval
 from harness.intervals import elastic, expected, failures, replay
 from harness.intervals.costs import Costs
 from harness.intervals.expected import Shares
-from harness.intervals.failures import NodeFailures
+from harness.intervals.failures import NodeFailures, RandomFailures
 from harness.intervals.replay import Floats
 
 DRAWS = 100
 REPLAYED = "replayed"
 """The policy that takes the interval which was best in the first half of a trace."""
+
+Source = NodeFailures | RandomFailures
+"""The failures that a job is drawn from: those of a trace, or any at random instants."""
 
 _SEED = 2026
 _TRIED = np.geomspace(1 / 8, 8.0, 20)  # intervals, in parts of the one that the formula advises
@@ -100,22 +103,24 @@ def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[
     return made
 
 
-def with_spares(one: Advice, trace: NodeFailures, needed: int, most: int) -> list[Spares]:
+def with_spares(one: Advice, source: Source, needed: int, most: int) -> list[Spares]:
     """Return what each number of spares is worth with a method, from none to the most."""
     costs, intervals_s = _of([one])
     waiting: list[list[float]] = []
     shrinking: list[list[float]] = []
-    for count in range(most + 1):
+    for draws in _with_each_number(source, needed, most):
         waiting.append([])
         shrinking.append([])
-        for nodes in _draws(trace, needed, count):
+        for nodes in draws:
             found = replay.interruptions(nodes, needed)
-            # The share is of the needed nodes, and the price of those that are there.
-            needed_to_paid = needed * nodes.length_s / nodes.paid_node_s
             waits = replay.effective_shares(found, costs, intervals_s)
             shrinks = elastic.effective_shares(nodes, needed, costs, intervals_s)
-            waiting[count].append(needed_to_paid * float(waits[0, 0]))
-            shrinking[count].append(needed_to_paid * float(shrinks[0, 0]))
+            # The share is of the needed nodes, and the price of those that are there. Nobody pays
+            # where all are broken all the time.
+            paid_node_s = nodes.paid_node_s
+            needed_to_paid = needed * nodes.length_s / paid_node_s if paid_node_s else 0.0
+            waiting[-1].append(needed_to_paid * float(waits[0, 0]))
+            shrinking[-1].append(needed_to_paid * float(shrinks[0, 0]))
     behind = zip(_behind_the_best(waiting), _behind_the_best(shrinking), strict=True)
     return [
         Spares(count, fmean(waiting[count]), fmean(shrinking[count]), *differences)
@@ -145,6 +150,18 @@ def replayed(
     best_s = intervals_s[np.arange(len(found)), total.argmax(axis=1)].tolist()
     pairs = zip(found, best_s, strict=True)
     return [advice.at_interval(one, assumed, interval_s) for one, interval_s in pairs]
+
+
+def _with_each_number(source: Source, needed: int, most: int) -> Iterator[Iterator[NodeFailures]]:
+    """Yield the draws of a job with each number of spares. All numbers meet the same failures."""
+    if isinstance(source, NodeFailures):
+        for count in range(most + 1):
+            yield _draws(source, needed, count)
+        return
+    rng = np.random.default_rng(_SEED)
+    largest = [source.draw(needed + most, needed, rng) for _ in range(DRAWS)]
+    for count in range(most + 1):
+        yield (failures.of_first_nodes(each, needed + count) for each in largest)
 
 
 def _draws(trace: NodeFailures, needed: int, spares: int) -> Iterator[NodeFailures]:

@@ -14,12 +14,13 @@ from rich.table import Table
 
 from harness.analysis import judging
 from harness.analysis.advice import Advice, Assumed
-from harness.analysis.judging import Judged, Spares
+from harness.analysis.judging import Judged, Source, Spares
 from harness.analysis.text import listed
 from harness.cli.app import out
 from harness.cli.printing import print_table
 from harness.intervals import expected, failures
 from harness.intervals.expected import Shares
+from harness.intervals.failures import RandomFailures
 
 _MOSTLY = 0.6  # a part of the loss beside which no other matters much
 _IN_WORDS = {"wait": "waiting for a node"}
@@ -143,7 +144,7 @@ def _share(shares: Shares, low: float, high: float, has_spread: bool) -> str:
     return f"{shares.effective:.2%}\n[{ends}]"
 
 
-def print_spares(tried: Sequence[Spares], method: str) -> None:
+def print_spares(tried: Sequence[Spares], method: str, source: Source) -> None:
     """Print what spare nodes are worth, against waiting for a repair and against shrinking."""
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("spares", "per node, if it waits", "per node, if it shrinks"):
@@ -156,11 +157,24 @@ def print_spares(tried: Sequence[Spares], method: str) -> None:
     as_good = [each.count for each in tried if each.waiting_behind.high >= 0]
     as_good_shrinking = [each.count for each in tried if each.shrinking_behind.high >= 0]
     say(
-        f"Per node that is paid for, spares included, {waiting.count} spare nodes are best with "
+        f"Per node that is paid for, spares included, {_spares(waiting.count)} best with "
         f"{method} if the job waits for repairs where no spare is left ({waiting.waiting:.2%}"
-        f"{_tied(as_good, waiting.count)}), and {shrinking.count} if it goes on with fewer nodes "
-        f"({shrinking.shrinking:.2%}{_tied(as_good_shrinking, shrinking.count)})."
+        f"{_tied(as_good, waiting.count)}), and {_spares(shrinking.count)} if it goes on with "
+        f"fewer nodes ({shrinking.shrinking:.2%}{_tied(as_good_shrinking, shrinking.count)})."
     )
+    if tried[-1].count in (waiting.count, shrinking.count) and len(tried) > 1:
+        say(f"More than {tried[-1].count} were not tried. They may be better.")
+    if isinstance(source, RandomFailures):
+        say(
+            f"These are {judging.DRAWS} draws of half a year with failures at random instants. A "
+            f"repair takes {duration(source.repair_s)} on average, and most are much shorter. The "
+            "table of methods knows no wait for a repair. Real failures come in bursts: see "
+            "--trace."
+        )
+
+
+def _spares(count: int) -> str:
+    return "1 spare node is" if count == 1 else f"{count} spare nodes are"
 
 
 def _tied(as_good: Sequence[int], best: int) -> str:
@@ -175,6 +189,7 @@ def as_json(
     assumed: Assumed,
     job: Job,
     tried: Sequence[Spares],
+    source: Source,
 ) -> str:
     """Return a list with an object for each method."""
     circumstances = {
@@ -193,6 +208,7 @@ def as_json(
             line |= judged[number].to_json()
         if tried and number == 0:
             line["spares"] = [spares.to_json() for spares in tried]
+            line["spares_repair_s"] = getattr(source, "repair_s", None) if not job.trace else None
         lines.append(line)
     return json.dumps(lines, indent=1) + "\n"
 

@@ -34,6 +34,7 @@ from harness.run.errors import UsageError, nearest
 from harness.run.stored import resumable
 
 _NODES = 128  # of the job where nobody says how large it is
+_REPAIR = "5d"  # about the mean of the 400 GPU servers' repairs
 _MOST_RANKS = 10_000_000
 _GIGA = 1e9
 _LEAST_BANDWIDTH = 1e-3  # GB/s
@@ -52,7 +53,12 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN")]
 
 # The job, and its failures.
 JobMtbfOption = Annotated[
-    str, typer.Option("--job-mtbf", help="Mean time between failures of the job, such as 8h.")
+    str,
+    typer.Option(
+        "--job-mtbf",
+        help="Mean time between failures of the job, such as 8h. Beside --node-mtbf, only between "
+        "those that are no failure of a node.",
+    ),
 ]
 NodeMtbfOption = Annotated[
     str,
@@ -66,8 +72,12 @@ RanksPerNodeOption = Annotated[int, typer.Option(help="Ranks on each node.", min
 TraceOption = Annotated[
     str, typer.Option(help="Judge by real failures: gpu-400, lanl-18 or lanl-20.")
 ]
-SparesOption = Annotated[
-    int, typer.Option(help="Try up to so many spare nodes, with --trace.", min=0, max=64)
+SparesOption = Annotated[int, typer.Option(help="Try up to so many spare nodes.", min=0, max=64)]
+RepairOption = Annotated[
+    str,
+    typer.Option(
+        help="Mean time to repair a node, for --spares without --trace. 5d is assumed.",
+    ),
 ]
 PolicyOption = Annotated[
     str,
@@ -107,6 +117,7 @@ def advise_command(
     ranks_per_node: RanksPerNodeOption = 8,
     trace: TraceOption = "",
     spares: SparesOption = 0,
+    repair: RepairOption = "",
     policy: PolicyOption = _POLICIES[0],
     restart: RestartOption = "2m",
     detect: DetectOption = "10s",
@@ -123,15 +134,17 @@ def advise_command(
     The costs of a checkpoint are those of the run. Failures are assumed to come at random, with the
     rate of the job or of its nodes, or they are those of a real trace.
     """
-    _require_known(trace, spares, policy)
+    _require_known(trace, policy)
     _require_one_source(trace, job_mtbf, node_mtbf)
+    rates = _rates(job_mtbf, node_mtbf, repair)
+    _require_spares(spares, repair, trace, rates)
     _require_bandwidths(state_bytes, node_bandwidth, storage_bandwidth)
     learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
     nodes = -(-ranks // ranks_per_node)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
     assumed = Assumed(
-        _job_mtbf_s(job_mtbf, node_mtbf, nodes, learnt),
+        _job_mtbf_s(rates, nodes, learnt),
         amounts.seconds("--restart", restart, from_zero=True),
         amounts.seconds("--detect", detect, from_zero=True),
         amounts.share("--budget", budget) if budget else None,
@@ -148,19 +161,20 @@ def advise_command(
     else:
         advised = [advice.advise(one, assumed) for one in found]
     advised, judged = _best_first(advised, unseen, nodes)
-    tried = judging.with_spares(advised[0], unseen, nodes, spares) if unseen and spares else []
+    source = rates if unseen is None else unseen
+    tried = judging.with_spares(advised[0], source, nodes, spares) if spares else []
     if folder is not None:
         drawn = _draw(advised, assumed, folder, run.name)
         # JSON is for programs, so nothing else goes the same way.
         advice_output.say(drawn, err if format_ is Format.JSON else out)
     job = advice_output.Job(ranks, nodes, spares, trace, policy)
     if format_ is Format.JSON:
-        put(advice_output.as_json(advised, judged, assumed, job, tried))
+        put(advice_output.as_json(advised, judged, assumed, job, tried, source))
         return
     print_table(out, advice_output.table(f"run {run.name}", advised, judged, job))
     advice_output.explain(advised, judged, assumed, job)
     if tried:
-        advice_output.print_spares(tried, advised[0].measured.name)
+        advice_output.print_spares(tried, advised[0].measured.name, source)
 
 
 def _best_first(
@@ -181,8 +195,19 @@ def _best_first(
     return [advised[number] for number in order], in_order
 
 
+def _rates(job_mtbf: str, node_mtbf: str, repair: str) -> failures.RandomFailures:
+    """Return the rates of failures that the options name, or that of nodes by default."""
+    of_job_s = 1.0 / amounts.seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
+    if node_mtbf:
+        of_node_s = 1.0 / amounts.seconds("--node-mtbf", node_mtbf)
+    else:
+        of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
+    repair_s = amounts.seconds("--repair", repair or _REPAIR)
+    return failures.RandomFailures(of_node_s, of_job_s, repair_s)
+
+
 def _job_mtbf_s(
-    job_mtbf: str, node_mtbf: str, nodes: int, learnt: failures.NodeFailures | None
+    rates: failures.RandomFailures, nodes: int, learnt: failures.NodeFailures | None
 ) -> float:
     """Return the mean seconds between failures of the job, from the rates of job and nodes.
 
@@ -190,16 +215,11 @@ def _job_mtbf_s(
     """
     if learnt is not None:
         return 1.0 / learnt.rate_of_job_s(nodes)
-    of_job_s = 1.0 / amounts.seconds("--job-mtbf", job_mtbf) if job_mtbf else 0.0
-    if node_mtbf:
-        of_node_s = 1.0 / amounts.seconds("--node-mtbf", node_mtbf)
-    else:
-        of_node_s = 0.0 if job_mtbf else failures.NODE_FAILURES_PER_S
-    return advice.job_mtbf_s(nodes, of_node_s, of_job_s)
+    return advice.job_mtbf_s(nodes, rates.node_rate_s, rates.job_rate_s)
 
 
-def _require_known(trace: str, spares: int, policy: str) -> None:
-    """Refuse an unknown trace or policy, and what needs a trace where there is none."""
+def _require_known(trace: str, policy: str) -> None:
+    """Refuse an unknown trace or policy, and a policy that needs a trace where there is none."""
     if trace and trace not in failures.TRACES:
         raise nearest("trace", trace, failures.TRACES)
     if policy.lower() == _WITH_A_LOSS_CURVE:
@@ -209,8 +229,6 @@ def _require_known(trace: str, spares: int, policy: str) -> None:
         )
     if policy not in _POLICIES:
         raise nearest("policy", policy, _POLICIES)
-    if spares and not trace:
-        raise UsageError("--spares needs --trace, whose failures and repairs decide about them")
     if policy == judging.REPLAYED and not trace:
         raise UsageError("--policy replayed needs --trace, whose first half it is chosen in")
 
@@ -220,6 +238,19 @@ def _require_one_source(trace: str, job_mtbf: str, node_mtbf: str) -> None:
     if trace and (job_mtbf or node_mtbf):
         option = "--job-mtbf" if job_mtbf else "--node-mtbf"
         raise UsageError(f"{option} and --trace exclude each other: a trace has its own failures")
+
+
+def _require_spares(spares: int, repair: str, trace: str, rates: failures.RandomFailures) -> None:
+    """Refuse spares where no node fails, and a time of repairs that nothing would use."""
+    if repair and trace:
+        raise UsageError("--repair and --trace exclude each other: a trace has its own repairs")
+    if repair and not spares:
+        raise UsageError("--repair needs --spares, because only jobs with spares are drawn")
+    if spares and not trace and not rates.node_rate_s:
+        raise UsageError(
+            "--spares needs nodes that fail; give --node-mtbf, and with --job-mtbf only those "
+            "failures that take no node, or take --trace"
+        )
 
 
 def _require_bandwidths(state_bytes: str, node: float, storage: float) -> None:

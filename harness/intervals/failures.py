@@ -8,6 +8,7 @@ nodes at random from the whole system, and begins at a random instant.
 from __future__ import annotations
 
 import csv
+import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,10 @@ S_AN_HOUR = 3600.0
 S_A_DAY = 86_400.0
 NODE_FAILURES_PER_S = 4.0 / 1000.0 / S_A_DAY
 """A default: 4 failures in 1,000 node-days. The traces have 3.2 to 4.2, and Llama 3 reports 3.8."""
+DRAWN_S = 174 * S_A_DAY
+"""The time that draws at random instants last: as long as the half of `gpu-400` that judges."""
 
+_REPAIR_DEVIATION = 1.9  # of the logarithm, as that of the 400 GPU servers
 # Such rows take a node away, but interrupt no job.
 _QUIET_CLASSES = frozenset({"stress test failure", "training task troubleshooting"})
 
@@ -181,7 +185,7 @@ def drawn(
     rate_per_node_s: float = NODE_FAILURES_PER_S,
     shape: float = 1.0,
     repair_median_s: float = 20.4 * S_AN_HOUR,
-    repair_deviation: float = 1.9,
+    repair_deviation: float = _REPAIR_DEVIATION,
 ) -> NodeFailures:
     """Return failures drawn from a distribution: Weibull gaps of each node, lognormal repairs.
 
@@ -189,13 +193,13 @@ def drawn(
     GPU servers' trace, 20 and 133 hours. A node's first gap begins at a random instant of its life,
     for which its failures are drawn from some mean gaps before.
     """
-    mean_s = 1.0 / rate_per_node_s
-    scale_s = mean_s / float(gamma(1.0 + 1.0 / shape))
     if shape == 1.0:
         count = rng.poisson(nodes * length_s * rate_per_node_s)
         at_s = np.sort(rng.uniform(0.0, length_s, count))
         node = rng.integers(nodes, size=count)
     else:
+        mean_s = 1.0 / rate_per_node_s
+        scale_s = mean_s / float(gamma(1.0 + 1.0 / shape))
         at_s, node = _renewals(nodes, length_s, rng, shape, scale_s, mean_s)
     repair_s = repair_median_s * rng.lognormal(0.0, repair_deviation, len(at_s))
     return NodeFailures(nodes, length_s, at_s, node, repair_s, np.ones(len(at_s), dtype=bool))
@@ -261,6 +265,94 @@ def _one_copy(
     return NodeFailures(
         wanted, failures.length_s, at_s, node, repair_s, interrupts, under_repair, of_process
     )
+
+
+@dataclass(frozen=True)
+class RandomFailures:
+    """Failures at random instants, of nodes and of the job's processes.
+
+    `node_rate_s` is how often in a second a node fails that works. Then it is under repair, for
+    `repair_s` on average. Repairs are lognormal. `job_rate_s` is how often in a second a process of
+    the job dies while its nodes stay. A job that has shrunk has fewer processes to lose.
+    """
+
+    node_rate_s: float
+    job_rate_s: float
+    repair_s: float
+
+    def draw(self, nodes: int, needed: int, rng: np.random.Generator) -> NodeFailures:
+        """Return the failures of so many nodes, of which a job needs some."""
+        at_s = np.sort(rng.uniform(0.0, DRAWN_S, rng.poisson(nodes * DRAWN_S * self.node_rate_s)))
+        node = rng.integers(nodes, size=len(at_s))
+        repair_s = self._median_s * rng.lognormal(0.0, _REPAIR_DEVIATION, len(at_s))
+        under_repair = self._under_repair(nodes, rng)
+        # A node that is under repair does not fail again.
+        works = _working(at_s, node, repair_s, under_repair)
+        deaths = rng.poisson(nodes * DRAWN_S * self.job_rate_s / needed)
+        of_process = np.repeat([False, True], [works.sum(), deaths])
+        all_at_s = np.append(at_s[works], rng.uniform(0.0, DRAWN_S, deaths))
+        order = np.argsort(all_at_s, kind="stable")
+        return NodeFailures(
+            nodes,
+            DRAWN_S,
+            all_at_s[order],
+            np.append(node[works], rng.integers(nodes, size=deaths))[order],
+            np.append(repair_s[works], np.zeros(deaths))[order],
+            np.ones(len(all_at_s), dtype=bool),
+            under_repair,
+            of_process[order],
+        )
+
+    @property
+    def _median_s(self) -> float:
+        return self.repair_s / math.exp(0.5 * _REPAIR_DEVIATION**2)
+
+    def _under_repair(self, nodes: int, rng: np.random.Generator) -> dict[int, float]:
+        """Return the nodes that are broken at the start, and when they come back.
+
+        A node works for 1/`node_rate_s` on average, and then is broken for `repair_s`. An instant
+        is likelier in a long repair than in a short one. The repairs that instants meet are
+        lognormal, too, with a median that is exp(deviation²) times as long.
+        """
+        broken_to_working = self.node_rate_s * self.repair_s
+        share = broken_to_working / (1.0 + broken_to_working)
+        broken = np.flatnonzero(rng.uniform(size=nodes) < share)
+        met_s = self._median_s * rng.lognormal(_REPAIR_DEVIATION**2, _REPAIR_DEVIATION, len(broken))
+        left_s = met_s * rng.uniform(size=len(broken))
+        return dict(zip(broken.tolist(), left_s.tolist(), strict=True))
+
+
+def of_first_nodes(failures: NodeFailures, nodes: int) -> NodeFailures:
+    """Return the failures of the first nodes alone, so that fewer nodes meet the same ones."""
+    inside = failures.node < nodes
+    under_repair = {node: at_s for node, at_s in failures.under_repair.items() if node < nodes}
+    return NodeFailures(
+        nodes,
+        failures.length_s,
+        failures.at_s[inside],
+        failures.node[inside],
+        failures.repair_s[inside],
+        failures.interrupts[inside],
+        under_repair,
+        failures.kills_process[inside],
+    )
+
+
+def _working(
+    at_s: NDArray[np.float64],
+    node: NDArray[np.int64],
+    repair_s: NDArray[np.float64],
+    under_repair: Mapping[int, float],
+) -> NDArray[np.bool_]:
+    """Return a mask of the failures that strike a node which works."""
+    until_s = dict(under_repair)
+    works = np.ones(len(at_s), dtype=bool)
+    for number, (now_s, struck) in enumerate(zip(at_s.tolist(), node.tolist(), strict=True)):
+        if now_s < until_s.get(struck, 0.0):
+            works[number] = False
+        else:
+            until_s[struck] = now_s + float(repair_s[number])
+    return works
 
 
 def _renewals(
