@@ -36,6 +36,7 @@ from harness.experiments.cost.rows import CostRow
 from harness.experiments.drill import DRILLS
 from harness.experiments.faults.records import ON_DISK
 from harness.experiments.faults.rows import FaultsRow
+from harness.experiments.recovery.rows import RecoveryRow
 
 # An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
 # short table one method of each kind. No trait of a method says which these are.
@@ -67,6 +68,16 @@ WAYS_BACK_COLUMNS = (
     *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
 )
 STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
+RESTORES_COLUMNS = ("way back", "came back", "restart", "restore", "recompute", "back")
+WAYS_IN_SHORT = {
+    ("restart", False): "restart from the default method",
+    ("rollback-memory", False): "roll back in memory",
+    ("peer-spawn", False): "a spawned process takes over",
+    ("peer-spare", True): "a spare takes over, mirrored",
+    ("shrink", False): "shrink",
+}
+"""Ways back that every framework has, by way and mirror."""
+
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
 
@@ -277,6 +288,46 @@ def ways_back() -> str:
     steady = by_framework(survived, STEADY_COLUMNS)
     shown = folded("What a step costs without a failure", steady)
     return f"{parts}\n\n{shown}\n\n{sources(runs)}"
+
+
+def ways_back_in_short() -> str:
+    """Return the time from a kill until training is back, a column for each framework."""
+    names = frameworks("recovery")
+    runs = [full_run("recovery", name) for name in names]
+    by_way: dict[tuple[str, bool], dict[str, str]] = {key: {} for key in WAYS_IN_SHORT}
+    for run in runs:
+        for row in rows_where(run, _is_in_short):
+            by_way[row.way, row.mirror][framework_of(run)] = _back_in_short(row)
+    lines = []
+    for key, words in WAYS_IN_SHORT.items():
+        lines.append([words, *(by_way[key].get(name, text.NOTHING) for name in names)])
+    return f"{table(['way back', *names], lines)}\n\n{sources(runs)}"
+
+
+def _is_in_short(row: RecoveryRow) -> bool:
+    """Return whether a row is that of the default method, with no other setting than a mirror."""
+    usual = row.default and not (row.cold or row.heartbeats)
+    return has_result(row) and usual and (row.way, row.mirror) in WAYS_IN_SHORT
+
+
+def _back_in_short(row: RecoveryRow) -> str:
+    """Return when training was back, against a restart, and how often where it was not always."""
+    back = f"{text.duration(row.back)} ({cell(row, 'against restart')})" if row.back else "never"
+    return back if row.came_back == row.kills else f"{back}, {cell(row, 'came back')}"
+
+
+def restores() -> str:
+    """Return what it takes to restore a large state after a kill, by framework."""
+    runs = full_runs("recovery-large")
+    if not runs:
+        return "No reference run of this suite is stored yet."
+    measured = {framework_of(run): rows_where(run, has_result) for run in runs}
+    parts = by_framework(measured, RESTORES_COLUMNS)
+    failed = []
+    for run in runs:
+        for row in rows_where(run, lambda row: row.status == "failed"):
+            failed.append(f"> {row.framework}: {row.way_in_words} failed: {row.reason}")
+    return "\n\n".join([parts, *failed, sources(runs)])
 
 
 def drills() -> str:
