@@ -16,7 +16,7 @@ FRAMEWORKS := $(sort $(patsubst adapters/%/adapter.toml,%,$(DECLARATIONS)))
 CONFORMANCE := $(addprefix conformance-,$(shell printf '%s\n' $(FRAMEWORKS) | sort --reverse))
 
 .PHONY: setup tools bench figures docs notebooks test test-slow test-fast test-frameworks fuzz
-.PHONY: check format regress clean
+.PHONY: check environments format regress clean
 
 setup: $(HARNESS)/.complete
 
@@ -59,16 +59,20 @@ test-slow: test-fast test-frameworks
 	$(BIN)/ckptbench run parity --framework all --results build/tests
 
 test-fast: tools
-	$(BIN)/pytest --numprocesses 3 --dist loadfile -m '$(SELECT)' $(ARGS)
+	$(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder \
+	    -m '$(SELECT)' $(ARGS)
 
 # Tries 20,000 wrong inputs, other ones each time. `make test` tries the same 2,000 each time.
 fuzz: tools
 	CKPTBENCH_FUZZ=20000 $(BIN)/pytest tests/test_fuzz.py tests/test_fuzz_processes.py $(ARGS)
 
+# Makes the environments of all frameworks. Those that are there already take no time.
+environments: setup
+	$(BIN)/ckptbench env create $(FRAMEWORKS)
+
 # Tests several frameworks at once, each on one processor. If two of them used all processors, both
 # would take twice as long.
-test-frameworks: setup
-	$(BIN)/ckptbench env create $(FRAMEWORKS)
+test-frameworks: environments
 	$(MAKE) --jobs 3 --output-sync=target --no-print-directory SELECT='$(SELECT)' \
 	    $(CONFORMANCE)
 

@@ -25,6 +25,15 @@ from harness.wire.records import Record
 ROOT = Path(__file__).resolve().parents[1]
 
 
+# Files whose few tests take long. The others end sooner if these do not come last.
+LONG = ("test_new_experiment.py", "test_output_streams.py", "test_session.py", "test_report.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the long files."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A directory whose file system takes direct I/O; the temporary directory may be in memory."""
