@@ -208,7 +208,8 @@ def as_json(
             line |= judged[number].to_json()
         if tried and number == 0:
             line["spares"] = [spares.to_json() for spares in tried]
-            line["spares_repair_s"] = getattr(source, "repair_s", None) if not job.trace else None
+            is_random = isinstance(source, RandomFailures)
+            line["spares_repair_s"] = source.repair_s if is_random else None
         lines.append(line)
     return json.dumps(lines, indent=1) + "\n"
 

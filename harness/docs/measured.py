@@ -312,8 +312,12 @@ def _is_in_short(row: RecoveryRow) -> bool:
 
 def _back_in_short(row: RecoveryRow) -> str:
     """Return when training was back, against a restart, and how often where it was not always."""
-    back = f"{text.duration(row.back)} ({cell(row, 'against restart')})" if row.back else "never"
-    return back if row.came_back == row.kills else f"{back}, {cell(row, 'came back')}"
+    if not row.back:
+        return "never"
+    back = f"{text.duration(row.back)} ({cell(row, 'against restart')})"
+    if row.came_back == row.kills:
+        return back
+    return f"{back}, {cell(row, 'came back')}"
 
 
 def restores() -> str:

@@ -282,23 +282,23 @@ class RandomFailures:
 
     def draw(self, nodes: int, needed: int, rng: np.random.Generator) -> NodeFailures:
         """Return the failures of so many nodes, of which a job needs some."""
-        at_s = np.sort(rng.uniform(0.0, DRAWN_S, rng.poisson(nodes * DRAWN_S * self.node_rate_s)))
-        node = rng.integers(nodes, size=len(at_s))
-        repair_s = self._median_s * rng.lognormal(0.0, _REPAIR_DEVIATION, len(at_s))
+        found = drawn(nodes, DRAWN_S, rng, self.node_rate_s, repair_median_s=self._median_s)
         under_repair = self._under_repair(nodes, rng)
-        # A node that is under repair does not fail again.
-        works = _working(at_s, node, repair_s, under_repair)
+        works = _strikes_working(found, under_repair)
+        # Deaths of processes come in among the failures of nodes.
         deaths = rng.poisson(nodes * DRAWN_S * self.job_rate_s / needed)
-        of_process = np.repeat([False, True], [works.sum(), deaths])
-        all_at_s = np.append(at_s[works], rng.uniform(0.0, DRAWN_S, deaths))
-        order = np.argsort(all_at_s, kind="stable")
+        at_s = np.append(found.at_s[works], rng.uniform(0.0, DRAWN_S, deaths))
+        node = np.append(found.node[works], rng.integers(nodes, size=deaths))
+        repair_s = np.append(found.repair_s[works], np.zeros(deaths))
+        of_process = np.arange(len(at_s)) >= works.sum()
+        order = np.argsort(at_s, kind="stable")
         return NodeFailures(
             nodes,
             DRAWN_S,
-            all_at_s[order],
-            np.append(node[works], rng.integers(nodes, size=deaths))[order],
-            np.append(repair_s[works], np.zeros(deaths))[order],
-            np.ones(len(all_at_s), dtype=bool),
+            at_s[order],
+            node[order],
+            repair_s[order],
+            np.ones(len(at_s), dtype=bool),
             under_repair,
             of_process[order],
         )
@@ -338,20 +338,20 @@ def of_first_nodes(failures: NodeFailures, nodes: int) -> NodeFailures:
     )
 
 
-def _working(
-    at_s: NDArray[np.float64],
-    node: NDArray[np.int64],
-    repair_s: NDArray[np.float64],
-    under_repair: Mapping[int, float],
+def _strikes_working(
+    failures: NodeFailures, under_repair: Mapping[int, float]
 ) -> NDArray[np.bool_]:
-    """Return a mask of the failures that strike a node which works."""
+    """Return a mask of the failures that strike a node which works.
+
+    A node that is under repair does not fail again.
+    """
     until_s = dict(under_repair)
-    works = np.ones(len(at_s), dtype=bool)
-    for number, (now_s, struck) in enumerate(zip(at_s.tolist(), node.tolist(), strict=True)):
-        if now_s < until_s.get(struck, 0.0):
+    works = np.ones(len(failures.at_s), dtype=bool)
+    for number, (at_s, node, repair_s, _, _) in enumerate(failures.events()):
+        if at_s < until_s.get(node, 0.0):
             works[number] = False
         else:
-            until_s[struck] = now_s + float(repair_s[number])
+            until_s[node] = at_s + repair_s
     return works
 
 
