@@ -22,6 +22,7 @@ from harness.experiments.goodput.records import (
     GoodputRecord,
     Predicted,
     PredictionRecord,
+    ScheduleRecord,
 )
 from harness.experiments.killed_rank.records import (
     RankKillRecord,
@@ -348,6 +349,7 @@ def one_of_each() -> list[Record]:
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
         *killed_rank(),
+        schedule(),
         prediction(),
         goodput(),
         *killed_rank_in_a_save(),
@@ -399,12 +401,23 @@ def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
         stall_ns=(90_000_000,),
         lag_ns=(200_000_000,),
         slowdown_s=(0.01,),
+        lost=lost,
+    )
+    return replace(made, **changes)
+
+
+def schedule(case: str = CASE, **changes: Any) -> ScheduleRecord:
+    """Twelve kills within 100 s, in a job that saves after every fifth step."""
+    made = ScheduleRecord(
+        "schedule",
+        case,
+        0,
+        0,
         mtbf_ns=30_000_000_000,
         advised_steps=5,
         interval_steps=5,
         kills_ns=_TWELVE_NS,
         length_ns=100_000_000_000,
-        lost=lost,
     )
     return replace(made, **changes)
 

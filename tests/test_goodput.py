@@ -6,20 +6,19 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from conftest import planned, table_of
-from records import failure, goodput, prediction
+from records import failure, goodput, prediction, schedule
 from reported import store_run
 
 from harness.analysis.row import Naming
-from harness.experiments.goodput import KILLS, driver, sentences
+from harness.experiments.goodput import KILLS, sentences, turns
 from harness.experiments.goodput import prediction as model
-from harness.experiments.goodput.driver import Cell
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
@@ -27,6 +26,7 @@ from harness.experiments.goodput.prediction import Kills
 from harness.experiments.goodput.profile import KillCost, Profile, SaveCost, TooLittle, profile
 from harness.experiments.goodput.records import VARIANTS
 from harness.experiments.goodput.rows import GoodputRow
+from harness.experiments.goodput.turns import Broken, Control, JobClock, Judged, take_turns
 from harness.experiments.recovery.events import Event
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
@@ -140,7 +140,7 @@ def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:
 def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
     lives = [first_life(), second_life()]
     record = outcome(
-        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, usual_step_s=1.0
     )
     # Step 8 is done at second 30.
     assert (record.steps, record.steps_done) == (8, 17)
@@ -157,7 +157,7 @@ def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
 def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
     early = life(segment(ended_s=24), 21 * S, 23 * S)
     late = life(segment((30, "ready", {}), (31, "restored", {"step": 4}), ended_s=40), 24 * S, None)
-    record = outcome("case", 0, [first_life(), early, late], [], 0, 40 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [first_life(), early, late], [], 40 * S, usual_step_s=1.0)
     assert record.restart_ns == (5 + 2 + 6) * S
     assert record.steps == 4
 
@@ -166,7 +166,7 @@ def test_the_time_between_two_jobs_belongs_to_the_restart() -> None:
     late = replace(second_life(), launched_ns=second_life().launched_ns + S // 4)
     lives = [first_life(), late]
     record = outcome(
-        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 0, 30 * S, usual_step_s=1.0
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, usual_step_s=1.0
     )
     parts_ns = record.checkpoints_ns + record.recompute_ns
     parts_ns += record.detect_ns + record.restart_ns + record.restore_ns
@@ -180,7 +180,7 @@ def test_slow_steps_of_the_machine_are_not_lost() -> None:
     whole = life(
         segment((0.0, "ready", {}), (0.0, "restored", {"step": 0}), *done, ended_s=44), 0, None
     )
-    record = outcome("case", 0, [whole], [], 0, 44 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [whole], [], 44 * S, usual_step_s=1.0)
     assert (record.steps, record.step_ns) == (40, round(44 / 40 * S))
     assert record.lost == pytest.approx(0.0)
 
@@ -324,33 +324,146 @@ def test_a_killer_that_is_told_to_stop_kills_nobody(child: subprocess.Popen[byte
     assert child.poll() is None
 
 
-def test_a_job_that_breaks_without_a_kill_fails_the_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# Turns
+
+
+def test_a_clock_of_a_job_stands_still_between_two_turns() -> None:
+    clock = JobClock()
+    with clock:
+        time.sleep(0.02)
+    stands_ns = clock.stands_ns
+    assert stands_ns >= S // 50
+    time.sleep(0.02)
+    with clock:
+        assert (
+            clock.of_machine_ns(stands_ns) <= time.monotonic_ns() < stands_ns + clock._behind_ns + S
+        )
+        now_ns = time.monotonic_ns()
+        assert clock.of_machine_ns(clock.of_job_ns(now_ns)) == now_ns
+        assert clock.of_job(segment((2.0, "ready", {}), ended_s=3)).ended_ns == clock.of_job_ns(
+            3 * S
+        )
+    assert clock.stands_ns >= stands_ns
+
+
+def killed_case(**settings: Any) -> Case:
+    case = replace(planned().case, experiment="goodput", world=2)
+    return replace(case, settings={"mtbf": 6, "interval": "advised", **settings})
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> SessionOfOne:
+    return SessionOfOne(killed_case(), tmp_path)
+
+
+def control_of(session: SessionOfOne) -> Control:
+    return Control(cast(ExperimentSession, session), session.case)
+
+
+def judged_of(session: SessionOfOne, **changes: Any) -> Judged:
+    return Judged(cast(ExperimentSession, session), session.case, schedule(**changes), seed=1)
+
+
+@dataclass
+class Jobs:
+    """Jobs whose ranks do as they are told, and take half a second for each step."""
+
+    scripts: list[tuple[str, Script]] = field(default_factory=list)
+    reason: str = ""
+
+    def run(self, session: object, case: Case, script: Script, folder: str) -> Segment:
+        """Go on from the last checkpoint of the folder until the kill or the last step."""
+        before = [each for name, each in self.scripts if name == folder]
+        begin = before[-1].kills[0].step // 8 * 8 if before and before[-1].kills else 0
+        self.scripts.append((folder, script))
+        end = script.kills[0].step if script.kills else script.steps
+        start_s = time.monotonic()
+        steps = range(begin, end)
+        done = [(start_s + (n - begin + 1) / 2, "done", {"step": n}) for n in steps]
+        killed = [(start_s + len(steps) / 2, "kill", kill.__dict__) for kill in script.kills]
+        begun = (start_s, "restored", {"step": begin})
+        made = segment(begun, *done, *killed, ended_s=start_s + len(steps) / 2)
+        return replace(made, reason=self.reason)
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    made = Jobs()
+    monkeypatch.setattr(turns, "run_script", made.run)
+    return made
+
+
+def test_a_job_that_breaks_without_a_kill_says_why(session: SessionOfOne, jobs: Jobs) -> None:
+    jobs.reason = "killed by SIGBUS"
+    with pytest.raises(Broken, match="nobody had killed a rank: killed by SIGBUS"):
+        judged_of(session).live()
+
+
+def test_a_control_that_breaks_before_its_kill_says_why(
+    session: SessionOfOne, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    item = planned()
-    case = replace(item.case, experiment="goodput", settings={"mtbf": 6, "interval": "advised"})
-    session = SessionOfOne(case, tmp_path)
-    broken = replace(segment(ended_s=time.monotonic() + 1), reason="killed by SIGBUS")
-    monkeypatch.setattr(driver, "run_script", lambda *_: broken)
-    Cell(cast(ExperimentSession, session), case).judge(prediction(), steady())
-    assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+    broken = replace(segment(ended_s=time.monotonic()), reason="killed by SIGBUS")
+    monkeypatch.setattr(turns, "run_script", lambda *_: broken)
+    with pytest.raises(Broken, match="nobody had killed a rank: killed by SIGBUS"):
+        control_of(session).live()
 
 
-def test_a_job_that_breaks_before_the_prediction_fails_the_case(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_job_whose_rank_raised_ends_the_case(session: SessionOfOne, jobs: Jobs) -> None:
+    control = control_of(session)
+    session.cases.clear()
+    with pytest.raises(Broken, match="a rank raised an error"):
+        control.live()
+
+
+def test_lives_of_the_control_last_for_20_s(session: SessionOfOne, jobs: Jobs) -> None:
+    control = control_of(session)
+    while not control.is_over:
+        control.live()
+    assert len(control.lives) == KILLS + 1
+    assert [each.killed_ns is None for each in control.lives] == [False] * KILLS + [True]
+    kills = [kill for _, script in jobs.scripts for kill in script.kills]
+    assert [kill.step for kill in kills] == [38 + 40 * number for number in range(KILLS)]
+    assert [kill.slot for kill in kills] == [0, 1] * (KILLS // 2)
+    lasted = [each.steps[-1].end_ns - each.steps[0].begin_ns for each in control.lives]
+    assert all(each >= 20 * S for each in lasted[1:-1])
+
+
+def test_the_jobs_take_turns_and_keep_their_checkpoints_apart(
+    session: SessionOfOne, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = replace(planned().case, experiment="goodput", world=2, settings={"mtbf": 6})
-    session = SessionOfOne(case, tmp_path)
-    broken = replace(segment(ended_s=time.monotonic() + 1), reason="killed by SIGBUS")
-    monkeypatch.setattr(driver, "run_script", lambda *_: broken)
-    Cell(cast(ExperimentSession, session), case).measure()
-    assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+    """The judged one is over after its first life, because nobody is to be killed in it."""
+    control, judged = control_of(session), judged_of(session, kills_ns=())
+    control.live()
+    take_turns(control, judged)
+    folders = [folder for folder, _ in jobs.scripts]
+    assert folders == ["control", "judged", *["control"] * KILLS]
+    (whole,) = judged.lives()
+    assert whole.killed_ns is None
 
 
-def test_a_second_kill_while_the_launcher_ends_the_job_prolongs_nothing() -> None:
-    struck = [Struck(3 * S, "a rank"), Struck(4 * S, "a rank")]
-    assert driver._first_ns(struck) == 3 * S
-    assert driver._first_ns([]) is None
+def test_a_killed_job_comes_back_on_its_own_clock(
+    session: SessionOfOne, jobs: Jobs, child: subprocess.Popen[bytes]
+) -> None:
+    """The control has its turn for a while between the two lives."""
+
+    def run_until_killed(session: object, case: Case, script: Script, folder: str) -> Segment:
+        child.wait(timeout=20)
+        return replace(segment(ended_s=time.monotonic()), reason="killed by SIGKILL")
+
+    judged = judged_of(session, kills_ns=(S // 10,), length_ns=S)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "run_script", run_until_killed)
+        judged.live()
+    assert not judged.is_over
+    time.sleep(0.5)
+    judged.live()
+    assert judged.is_over
+    first, second = judged.lives()
+    assert first.killed_ns is not None
+    assert S // 10 <= first.killed_ns <= first.ended_ns
+    assert second.launched_ns - first.ended_ns < S // 5, "the clock stood still meanwhile"
+    (struck,) = judged.struck
+    assert struck.at_ns == first.killed_ns
 
 
 def test_what_comes_after_the_end_of_the_time_is_no_cost_of_checkpoints() -> None:
@@ -358,54 +471,17 @@ def test_what_comes_after_the_end_of_the_time_is_no_cost_of_checkpoints() -> Non
     stall = [(21.0, "saving", {"step": 20}), (27.0, "saved", {"step": 20})]
     begun = [(1.0, "ready", {}), (1.0, "restored", {"step": 0})]
     whole = life(segment(*begun, *done, *stall, ended_s=27), 0, None)
-    record = outcome("case", 0, [whole], [], 0, 23 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [whole], [], 23 * S, usual_step_s=1.0)
     assert (record.checkpoints_ns, record.recompute_ns) == (2 * S, 0)
 
 
-def test_lives_before_the_prediction_last_for_20_s(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    case = replace(planned().case, experiment="goodput", world=2, settings={"mtbf": 6})
-    ran: list[Script] = []
-
-    def run(session: object, case: Case, script: Script) -> Segment:
-        """Take steps of half a second from the last checkpoint on, until the kill."""
-        begin = ran[-1].kills[0].step // 8 * 8 if ran else 0
-        ran.append(script)
-        end = script.kills[0].step if script.kills else script.steps
-        steps = range(begin, end)
-        done = [((n - begin + 1) / 2, "done", {"step": n}) for n in steps]
-        killed = [(len(steps) / 2, "kill", kill.__dict__) for kill in script.kills]
-        begun = (0.0, "restored", {"step": begin})
-        return segment(begun, *done, *killed, ended_s=100)
-
-    monkeypatch.setattr(driver, "run_script", run)
-    session = SessionOfOne(case, tmp_path)
-    lives = Cell(cast(ExperimentSession, session), case).lives_that_tell()
-    assert len(lives) == KILLS + 1
-    assert [each.killed_ns is None for each in lives] == [False] * KILLS + [True]
-    kills = [kill for script in ran for kill in script.kills]
-    assert [kill.step for kill in kills] == [38 + 40 * number for number in range(KILLS)]
-    assert [kill.slot for kill in kills] == [0, 1] * (KILLS // 2)
-    assert all(each.steps[-1].end_ns - each.steps[0].begin_ns >= 20 * S for each in lives[1:-1])
-
-
 class SessionOfOne:
-    """A session with one case, which starts no jobs and notes failures."""
+    """A session with one case, which starts no jobs."""
 
     def __init__(self, case: Case, scratch: Path) -> None:
+        self.case = case
         self.cases = [case]
         self.scratch = scratch
-        self.slot = 0
-        self.failures: list[str] = []
-
-    def announce(self, words: str) -> None:
-        """Say nothing."""
-
-    def fail(self, case: Case, phase: str, reason: str) -> None:
-        """Note why a case failed, and take it away."""
-        self.failures.append(reason)
-        self.cases.remove(case)
 
 
 # Rows
@@ -423,7 +499,7 @@ def row_of(tmp_path: Path, *found: Record) -> GoodputRow:
 
 
 def test_a_row_compares_the_prediction_with_what_was_lost(tmp_path: Path) -> None:
-    row = row_of(tmp_path, prediction(), goodput())
+    row = row_of(tmp_path, schedule(), prediction(), goodput())
     assert (row.status, row.verdict, row.kills, row.interval_steps) == ("ok", "holds", KILLS, 5)
     assert row.lost == pytest.approx(0.1)
     assert row.ratio is not None
@@ -434,22 +510,22 @@ def test_a_row_compares_the_prediction_with_what_was_lost(tmp_path: Path) -> Non
 
 def test_a_prediction_does_not_hold_where_its_interval_leaves_the_bounds(tmp_path: Path) -> None:
     # Twice as much was lost.
-    assert row_of(tmp_path, prediction(), goodput(steps=200)).verdict == "does not hold"
+    assert row_of(tmp_path, schedule(), prediction(), goodput(steps=200)).verdict == "does not hold"
 
 
 def test_a_prediction_is_not_judged_by_fewer_kills(tmp_path: Path) -> None:
-    row = row_of(tmp_path, prediction(), goodput(kills_ns=(S, 2 * S)))
+    row = row_of(tmp_path, schedule(), prediction(), goodput(kills_ns=(S, 2 * S)))
     assert row.holds is None
     assert row.marks == ["2 of 12 kills were made, so its prediction is not judged"]
 
 
 def test_a_case_that_was_predicted_and_not_judged_is_interrupted(tmp_path: Path) -> None:
-    assert row_of(tmp_path, prediction()).status == "skipped"
-    assert row_of(tmp_path, prediction(), failure()).status == "failed"
+    assert row_of(tmp_path, schedule()).status == "skipped"
+    assert row_of(tmp_path, schedule(), prediction(), failure()).status == "failed"
 
 
 def test_a_table_of_goodput_says_how_many_predictions_hold(tmp_path: Path) -> None:
-    held = row_of(tmp_path / "held", prediction(), goodput())
-    missed = row_of(tmp_path / "missed", prediction(), goodput(steps=200))
+    held = row_of(tmp_path / "held", schedule(), prediction(), goodput())
+    missed = row_of(tmp_path / "missed", schedule(), prediction(), goodput(steps=200))
     words = sentences.meaning([held, missed], Naming.among([held, missed]))
     assert words.startswith("The predicted loss of time holds in 1 of 2 cases.")

@@ -18,24 +18,24 @@ def outcome(
     process: int,
     lives: Sequence[Life],
     struck: Sequence[Struck],
-    begin_ns: int,
-    until_ns: int,
+    length_ns: int,
     usual_step_s: float,
 ) -> GoodputRecord:
     """Return the kept steps, and the parts of the lost time, from the first start to the end.
 
-    `case` and `process` are the identity of the case and the process slot. `usual_step_s` is the
-    undisturbed step before the prediction. It counts where checkpoints left hardly any step of this
-    job undisturbed.
+    All instants are on the clock of the job, which begins with its first start and lasts for
+    `length_ns`. `case` and `process` are the identity of the case and the process slot.
+    `usual_step_s` is the undisturbed step of the control. It counts where checkpoints left hardly
+    any step of this job undisturbed.
     """
     undisturbed = undisturbed_s(lives)
     step_s = statistics.fmean(undisturbed) if len(undisturbed) >= _ENOUGH else usual_step_s
-    steps = lives[-1].steps_until(until_ns)
+    steps = lives[-1].steps_until(length_ns)
     parts = dict.fromkeys(("detect", "restart", "restore", "training"), 0)
     # What lies between the end of a job and the next start belongs to the restart.
-    ends_ns = [begin_ns, *(each.ended_ns for each in lives[:-1])]
+    ends_ns = [0, *(each.ended_ns for each in lives[:-1])]
     for since_ns, of_life in zip(ends_ns, lives, strict=True):
-        _add_parts(parts, of_life, min(since_ns, until_ns), until_ns)
+        _add_parts(parts, of_life, min(since_ns, length_ns), length_ns)
     return GoodputRecord(
         kind="goodput",
         case=case,
@@ -44,11 +44,11 @@ def outcome(
         steps=steps,
         steps_done=sum(len(each.steps) for each in lives),
         step_ns=round(step_s * 1e9),
-        wall_ns=until_ns - begin_ns,
-        kills_ns=tuple(each.at_ns - begin_ns for each in struck),
+        wall_ns=length_ns,
+        kills_ns=tuple(each.at_ns for each in struck),
         struck=tuple(each.what for each in struck),
         training_ns=parts["training"],
-        checkpoints_ns=_checkpoints_ns(lives, until_ns, step_s),
+        checkpoints_ns=_checkpoints_ns(lives, length_ns, step_s),
         detect_ns=parts["detect"],
         restart_ns=parts["restart"],
         restore_ns=parts["restore"],

@@ -25,14 +25,32 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class PredictionRecord(Record):
-    """The prediction of a case, which is stored before the kills that judge it.
+class ScheduleRecord(Record):
+    """The kills of a case, which are drawn before the job begins that they strike.
 
-    There is one cost for each kill, step or checkpoint that was seen. The first checkpoint of each
+    `kills_ns` are the instants at which ranks are to be killed, and `length_ns` the end, on the
+    clock of the job. `advised_steps` is the advised interval, and `interval_steps` the one of the
+    case.
+    """
+
+    kind: Literal["schedule"]
+    case: str
+    process: int
+    rank: int
+    mtbf_ns: int
+    advised_steps: int
+    interval_steps: int
+    kills_ns: tuple[int, ...]
+    length_ns: int
+
+
+@dataclass(frozen=True)
+class PredictionRecord(Record):
+    """The prediction of a case from its control, stored before the judged job's events are read.
+
+    There is one cost for each kill, step or checkpoint of the control. The first checkpoint of each
     process is apart, because it may cost more than the others. A slowdown is in seconds, and
-    below 0 where the steps beside a checkpoint happened to be shorter than others. `kills_ns`
-    are the instants at which ranks are to be killed, and `length_ns` the end, from the first start.
-    `advised_steps` is the advised interval, and `interval_steps` the one of the case.
+    below 0 where the steps beside a checkpoint happened to be shorter than others.
     """
 
     kind: Literal["prediction"]
@@ -49,11 +67,6 @@ class PredictionRecord(Record):
     stall_ns: tuple[int, ...]
     lag_ns: tuple[int, ...]
     slowdown_s: tuple[float, ...]
-    mtbf_ns: int
-    advised_steps: int
-    interval_steps: int
-    kills_ns: tuple[int, ...]
-    length_ns: int
     lost: tuple[Predicted, ...]
 
 
@@ -63,10 +76,10 @@ class GoodputRecord(StageRecord):
 
     `steps` counts the distinct steps whose result was kept at the end, `steps_done` all steps,
     `step_ns` is the mean undisturbed step of this job, and `wall_ns` the time from the first start
-    to the end. `training_ns` is the time in which ranks took steps or saved, and
-    `checkpoints_ns` the part of it that checkpoints took. The rest of the time is detection,
-    restart and restore. `kills_ns` are the instants of the real kills, and `struck` says for each
-    what it struck.
+    to the end, without the turns of the control. `training_ns` is the time in which ranks took
+    steps or saved, and `checkpoints_ns` the part of it that checkpoints took. The rest of the time
+    is detection, restart and restore. `kills_ns` are the instants of the real kills, and `struck`
+    says for each what it struck.
     """
 
     kind: Literal["goodput"]
@@ -105,4 +118,4 @@ class GoodputRecord(StageRecord):
         return self.training_ns - self.checkpoints_ns - self.steps * self.step_ns
 
 
-RECORDS = (PredictionRecord, GoodputRecord)
+RECORDS = (ScheduleRecord, PredictionRecord, GoodputRecord)

@@ -15,6 +15,7 @@ from harness.experiments.goodput.records import (
     PARTS,
     GoodputRecord,
     PredictionRecord,
+    ScheduleRecord,
 )
 
 
@@ -86,7 +87,7 @@ class GoodputRow(Row):
     restore: float | None = column(
         "the share until rank 0 had its values back", heading="restore", text=_share("restore")
     )
-    predicted: Estimate | None = column("the predicted share of lost time, before the kills")
+    predicted: Estimate | None = column("the predicted share of lost time, from the control")
     ratio: Estimate | None = column(
         "the predicted over the measured loss", heading="predicted/lost", text=_ratio("ratio")
     )
@@ -145,13 +146,14 @@ def _row(item: Wanted, records: RunRecords) -> GoodputRow:
     row.interval = item.case.settings["interval"]
     if row.fail(records.failures(item.case.id)):
         return row
+    schedule = records.last(ScheduleRecord, item.case.id)
     predicted = records.last(PredictionRecord, item.case.id)
     measured = records.last(GoodputRecord, item.case.id)
-    if predicted is None or measured is None:
+    if schedule is None or predicted is None or measured is None:
         row.interrupt()
         return row
-    row.mtbf_s = predicted.mtbf_ns / 1e9
-    row.interval_steps = predicted.interval_steps
+    row.mtbf_s = schedule.mtbf_ns / 1e9
+    row.interval_steps = schedule.interval_steps
     _add_measured(row, measured)
     for variant in predicted.lost:
         lost = Estimate(variant.median, variant.low, variant.high)

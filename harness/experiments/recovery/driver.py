@@ -38,6 +38,7 @@ from harness.wire.driving import ExperimentSession
 from harness.wire.nodes import node_name
 
 _STAGE = "recover"
+_CHECKPOINTS = "checkpoints"  # the name of their folder
 _ATTEMPTS = 2
 # Over nodes, the ranks take turns, so that spares do not fill up the last node. Open MPI's han sums
 # up node by node. With it, a spare on another node would change the bits. The other two are those
@@ -248,12 +249,17 @@ def run_until_struck(session: ExperimentSession, case: Case, script: Script) -> 
     return segment
 
 
-def run_script(session: ExperimentSession, case: Case, script: Script) -> Segment:
-    """Run one job by a script, and return what its ranks noted."""
+def run_script(
+    session: ExperimentSession, case: Case, script: Script, name: str = _CHECKPOINTS
+) -> Segment:
+    """Run one job by a script, and return what its ranks noted.
+
+    `name` is that of the folder of its checkpoints, where a case has several jobs at a time.
+    """
     path = script_path(session.scratch, case)
     events = path.parent / "events"
     shutil.rmtree(events, ignore_errors=True)
-    checkpoints = checkpoints_of(session, case)
+    checkpoints = checkpoints_of(session, case, name)
     checkpoints.mkdir(parents=True, exist_ok=True)
     script = replace(script, events=str(events), checkpoints=str(checkpoints))
     write_script(path, script)
@@ -269,14 +275,14 @@ def run_script(session: ExperimentSession, case: Case, script: Script) -> Segmen
     return Segment(script, noted, ended_ns, reason)
 
 
-def checkpoints_of(session: ExperimentSession, case: Case) -> Path:
+def checkpoints_of(session: ExperimentSession, case: Case, name: str = _CHECKPOINTS) -> Path:
     """Return the folder of a case's checkpoints."""
-    return script_path(session.scratch, case).parent / "checkpoints"
+    return script_path(session.scratch, case).parent / name
 
 
-def remove_checkpoints(session: ExperimentSession, case: Case) -> None:
+def remove_checkpoints(session: ExperimentSession, case: Case, name: str = _CHECKPOINTS) -> None:
     """Remove the checkpoints of an earlier job, because the next one begins anew."""
-    shutil.rmtree(checkpoints_of(session, case), ignore_errors=True)
+    shutil.rmtree(checkpoints_of(session, case, name), ignore_errors=True)
 
 
 def needs_one_node(case: Case) -> str:
