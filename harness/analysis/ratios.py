@@ -27,7 +27,6 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from harness.analysis.statistics import Estimate, Samples
 
@@ -116,6 +115,8 @@ def _students(values: Values, confidence: float) -> tuple[float, float]:
     """Return Student's interval of the mean."""
     if len(values) < 2:
         return _NO_INTERVAL
+    from scipy import stats  # takes a second to import, and few commands compare
+
     with warnings.catch_warnings():
         _allow_equal_values()
         interval = stats.ttest_1samp(values, 0.0).confidence_interval(confidence)
@@ -126,6 +127,8 @@ def _welchs(base: Values, head: Values, confidence: float) -> tuple[float, float
     """Return Welch's interval of the difference of two means."""
     if min(len(base), len(head)) < 2:
         return _NO_INTERVAL
+    from scipy import stats
+
     with warnings.catch_warnings():
         _allow_equal_values()
         test = stats.ttest_ind(head, base, equal_var=False)
