@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
-from harness.analysis.judging import Judged
+from harness.analysis.judging import Judged, Source, Spares
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.text import size
 from harness.cli import advice_output, amounts
@@ -156,13 +156,9 @@ def advise_command(
         bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
         found = _scaled(found, LargerState(count, ranks, nodes, *bandwidths))
     found = _that_come_back(found, assumed, bool(state_bytes))
-    if learnt is not None and policy == judging.REPLAYED:
-        advised = judging.replayed(found, assumed, learnt, nodes)
-    else:
-        advised = [advice.advise(one, assumed) for one in found]
-    advised, judged = _best_first(advised, unseen, nodes)
+    advised, judged = _best_first(_advised(found, assumed, policy, learnt, nodes), unseen, nodes)
     source = rates if unseen is None else unseen
-    tried = judging.with_spares(advised[0], source, nodes, spares) if spares else []
+    tried = _with_spares(advised[0], source, nodes, spares)
     if folder is not None:
         drawn = _draw(advised, assumed, folder, run.name)
         # JSON is for programs, so nothing else goes the same way.
@@ -175,6 +171,27 @@ def advise_command(
     advice_output.explain(advised, judged, assumed, job)
     if tried:
         advice_output.print_spares(tried, advised[0].measured.name, source)
+
+
+def _advised(
+    found: Sequence[Measured],
+    assumed: Assumed,
+    policy: str,
+    learnt: failures.NodeFailures | None,
+    nodes: int,
+) -> Sequence[Advice]:
+    """Return the advice for each method, by a formula or by the first half of the trace."""
+    if learnt is not None and policy == judging.REPLAYED:
+        return judging.replayed(found, assumed, learnt, nodes)
+    return [advice.advise(one, assumed) for one in found]
+
+
+def _with_spares(best: Advice, source: Source, nodes: int, most: int) -> list[Spares]:
+    """Try every number of spares up to the most. Thousands of nodes take a minute."""
+    if not most:
+        return []
+    with err.status(f"trying 0 to {most} spares beside {nodes} nodes"):
+        return judging.with_spares(best, source, nodes, most)
 
 
 def _best_first(
