@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ab_commands import ckptbench, planned
+from ab_commands import planned
 from conftest import ROOT
+from stubs import command
 
 from harness.driver import arms, catalog, pins, suite
 from harness.driver.environments import Environments
@@ -90,8 +91,8 @@ def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
 def test_wrong_usage_gets_one_sentence_and_exit_2(
     arguments: list[str], message: str, tmp_path: Path
 ) -> None:
-    done = ckptbench("ab", *arguments, "--results", str(tmp_path))
-    assert (done.returncode, message in " ".join(done.stderr.split())) == (2, True), done.stderr
+    done = command("ab", *arguments, "--results", str(tmp_path))
+    assert (done.status, message in " ".join(done.errors.split())) == (2, True), done.errors
     assert not list(tmp_path.iterdir())
 
 

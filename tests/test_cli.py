@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Measure, Measured, faulty, planned
+from conftest import Measure, Measured, faulty, planned
+from stubs import command
 
 from harness.run.stored import RESULTS, resumable
-
-
-def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +70,10 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
 ) -> None:
     if arguments[0] in ("run", "show"):
         arguments = [*arguments, "--results", str(tmp_path)]
-    done = ckptbench(*arguments)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    done = command(*arguments)
+    assert done.status == 2, done.errors
+    assert message in done.errors
+    assert "Traceback" not in done.errors
     assert not list(tmp_path.iterdir()), (
         "nothing may be stored before everything is known to be right"
     )
@@ -98,15 +93,15 @@ def test_wrong_usage_gets_one_sentence_and_exit_2(
     ],
 )
 def test_a_run_that_goes_on_keeps_what_it_was_told(option: list[str], shown: Measured) -> None:
-    done = ckptbench("run", "--resume", str(shown.run.folder), *option)
+    done = command("run", "--resume", str(shown.run.folder), *option)
     why = "because --resume keeps what the run was asked for at first"
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: leave {option[0]} out, {why}\n")
+    assert (done.status, done.errors) == (2, f"ckptbench: leave {option[0]} out, {why}\n")
 
 
 def test_a_run_of_another_suite_does_not_go_on(shown: Measured) -> None:
-    done = ckptbench("run", "smoke", "--resume", str(shown.run.folder))
+    done = command("run", "smoke", "--resume", str(shown.run.folder))
     why = f"run {shown.run.name} is of suite test, not smoke"
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: {why}\n")
+    assert (done.status, done.errors) == (2, f"ckptbench: {why}\n")
 
 
 @pytest.mark.parametrize(
@@ -125,8 +120,8 @@ def test_a_run_of_another_suite_does_not_go_on(shown: Measured) -> None:
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(arguments: list[str], why: str) -> None:
-    done = ckptbench("run", *arguments)
-    assert (done.returncode, done.stderr) == (2, f"ckptbench: {why}\n")
+    done = command("run", *arguments)
+    assert (done.status, done.errors) == (2, f"ckptbench: {why}\n")
 
 
 def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> None:
@@ -140,7 +135,7 @@ def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> 
     if mounted.returncode:
         pytest.skip("no small file system can be mounted here")
     try:
-        done = ckptbench(
+        done = command(
             "run",
             "bench",
             "--framework",
@@ -152,20 +147,20 @@ def test_a_run_that_does_not_fit_is_refused_before_it_starts(tmp_path: Path) -> 
         )
     finally:
         subprocess.run(["umount", "--lazy", str(small)], check=True)
-    assert done.returncode == 2
-    assert "0.06 GiB free, and the run needs" in done.stderr
+    assert done.status == 2
+    assert "0.06 GiB free, and the run needs" in done.errors
     assert not (tmp_path / "results").exists()
 
 
 def test_show_of_a_run_that_does_not_exist_lists_those_that_do(shown: Measured) -> None:
-    done = ckptbench("show", "nope", "--results", str(shown.run.folder.parent))
-    assert done.returncode == 2
-    assert shown.run.name in done.stderr
+    done = command("show", "nope", "--results", str(shown.run.folder.parent))
+    assert done.status == 2
+    assert shown.run.name in done.errors
 
 
 def test_show_without_any_run_says_so(tmp_path: Path) -> None:
-    done = ckptbench("show", "--results", str(tmp_path))
-    assert (done.returncode, done.stderr) == (
+    done = command("show", "--results", str(tmp_path))
+    assert (done.status, done.errors) == (
         2,
         f"ckptbench: there are no runs in {tmp_path} yet; "
         "measure one, or name the folder with --results\n",
@@ -178,9 +173,9 @@ def shown(measure: Measure) -> Measured:
 
 
 def show(run: Measured, *arguments: str) -> str:
-    done = ckptbench("show", run.run.name, "--results", str(run.run.folder.parent), *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    done = command("show", run.run.name, "--results", str(run.run.folder.parent), *arguments)
+    assert done.status == 0, done.errors
+    return done.output
 
 
 def test_the_table_says_what_it_means_and_why_a_row_failed(shown: Measured) -> None:
@@ -219,10 +214,10 @@ def test_a_damaged_line_is_named_and_the_rest_is_shown(shown: Measured, tmp_path
     lines = records.read_text().splitlines()
     lines[3] = lines[3][: len(lines[3]) // 2]
     records.write_text("\n".join(lines) + "\n")
-    done = ckptbench("show", shown.run.name, "--results", str(tmp_path))
-    assert done.returncode == 0
-    assert f"{records}:4: not JSON" in done.stderr
-    assert "buffered" in done.stdout
+    done = command("show", shown.run.name, "--results", str(tmp_path))
+    assert done.status == 0
+    assert f"{records}:4: not JSON" in done.errors
+    assert "buffered" in done.output
 
 
 @pytest.mark.parametrize(
@@ -235,16 +230,16 @@ def test_a_damaged_line_is_named_and_the_rest_is_shown(shown: Measured, tmp_path
     ],
 )
 def test_lists_name_what_there_is(what: str, expected: list[str]) -> None:
-    done = ckptbench("list", what)
-    assert done.returncode == 0
-    assert [word for word in expected if word not in done.stdout] == []
+    done = command("list", what)
+    assert done.status == 0
+    assert [word for word in expected if word not in done.output] == []
 
 
 def test_doctor_reports_this_machine() -> None:
-    done = ckptbench("doctor")
-    assert done.returncode == 0
+    done = command("doctor")
+    assert done.status == 0
     assert [
-        word for word in ("strace", "disk", "memory", "page cache") if word not in done.stdout
+        word for word in ("strace", "disk", "memory", "page cache") if word not in done.output
     ] == []
 
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import pytest
 from compared_runs import Make, calibration, cost, item, maker
 from conftest import ROOT
+from stubs import command
 
 from harness.analysis import comparison_output
 from harness.analysis.comparison import ComparedRow, Comparison, Metric, sides
@@ -99,11 +100,6 @@ def test_json_has_no_infinity() -> None:
     assert row["left_out"] == {"load": NASTY}
 
 
-def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> None:
     plan = [item()]
     base = make(plan, cost(plan[0]))
@@ -111,16 +107,16 @@ def test_the_command_exits_with_what_it_found(make: Make, tmp_path: Path) -> Non
     elsewhere = make(plan, cost(plan[0]), machine="elsewhere")
     results = ("--results", str(tmp_path / "results"))
     out = tmp_path / "out"
-    worse = ckptbench("compare", base.name, slow.name, "--out", str(out), *results)
-    assert worse.returncode == 1, worse.stderr
+    worse = command("compare", base.name, slow.name, "--out", str(out), *results)
+    assert worse.status == 1, worse.errors
     written = sorted(path.name for path in out.iterdir())
     assert written == ["comparison.json", "comparison.md", "comparison.xml"]
-    same = ckptbench("compare", base.name, base.name, "--format", "json", *results)
-    assert same.returncode == 0, same.stderr
-    assert json.loads(same.stdout)["regressed"] is False
-    refused = ckptbench("compare", base.name, elsewhere.name, *results)
-    assert refused.returncode == 3
-    assert "not measured alike (machine)" in refused.stderr
+    same = command("compare", base.name, base.name, "--format", "json", *results)
+    assert same.status == 0, same.errors
+    assert json.loads(same.output)["regressed"] is False
+    refused = command("compare", base.name, elsewhere.name, *results)
+    assert refused.status == 3
+    assert "not measured alike (machine)" in refused.errors
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
@@ -156,12 +152,12 @@ def test_the_command_does_not_pass_what_it_could_not_compare(make: Make, tmp_pat
     head = make(plan, [other, *cost(plan[0])])
     slow = make(plan, [other, *cost(plan[0], 1.5)])
     results = ("--results", str(tmp_path / "results"))
-    hollow = ckptbench("compare", base.name, head.name, *results)
-    assert hollow.returncode == 3, hollow.stderr
-    shown = " ".join(hollow.stdout.split())
+    hollow = command("compare", base.name, head.name, *results)
+    assert hollow.status == 3, hollow.errors
+    shown = " ".join(hollow.output.split())
     assert "neither saves nor loads could: " in shown
     assert "2 not compared" in shown
-    assert ckptbench("compare", base.name, slow.name, *results).returncode == 1
+    assert command("compare", base.name, slow.name, *results).status == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +176,7 @@ def test_an_output_that_cannot_be_is_refused_before_anything_is_measured(
     tmp_path: Path, words: tuple[str, ...], option: tuple[str, str], message: str
 ) -> None:
     results = tmp_path / "results"
-    refused = ckptbench(*words, *option, "--results", str(results))
-    assert refused.returncode == 2, refused.stderr
-    assert message in refused.stderr
+    refused = command(*words, *option, "--results", str(results))
+    assert refused.status == 2, refused.errors
+    assert message in refused.errors
     assert not results.exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Measure, Measured, planned
-from test_cli import ckptbench
+from stubs import command
 from traced_saves import require_strace
 
 from harness.durability import trees
@@ -43,10 +43,10 @@ def copied(measured: Measured, tmp_path: Path) -> StoredRun:
 
 def complaint(run: StoredRun, *arguments: str) -> str:
     """Return the sentence with which the command refuses its arguments."""
-    done = ckptbench("faults", str(run.folder), *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stderr.removeprefix("ckptbench: ").strip()
+    done = command("faults", str(run.folder), *arguments)
+    assert done.status == 2, done.output + done.errors
+    assert "Traceback" not in done.errors
+    return done.errors.removeprefix("ckptbench: ").strip()
 
 
 def test_the_states_are_listed_worst_first(measured: Measured) -> None:
@@ -55,10 +55,10 @@ def test_the_states_are_listed_worst_first(measured: Measured) -> None:
     ranks = [["lost", "silent", "refused", "safe"].index(record.verdict) for record in records]
     assert ranks == sorted(ranks)
     assert len(records) == len({record.number for record in records})
-    done = ckptbench("faults", str(measured.run.folder), "--case", "buffered")
-    assert done.returncode == 0, done.stderr
-    assert "the first 20 are here, and --all lists the rest" in done.stdout
-    lines = [line.split() for line in done.stdout.splitlines()]
+    done = command("faults", str(measured.run.folder), "--case", "buffered")
+    assert done.status == 0, done.errors
+    assert "the first 20 are here, and --all lists the rest" in done.output
+    lines = [line.split() for line in done.output.splitlines()]
     numbers = [int(words[0]) for words in lines if words and words[0].isdecimal()]
     distinct = [record.number for record in records if record.again is None]
     assert [number for number in numbers if number in distinct][:20] == distinct[:20]
@@ -66,9 +66,9 @@ def test_the_states_are_listed_worst_first(measured: Measured) -> None:
 
 def test_all_lists_every_state(measured: Measured) -> None:
     case = struck.find_case(measured.run, "buffered")
-    done = ckptbench("faults", str(measured.run.folder), "--case", case.id, "--all")
+    done = command("faults", str(measured.run.folder), "--case", case.id, "--all")
     for record in struck.worst_first(measured.run, case):
-        assert f" {record.number} " in done.stdout
+        assert f" {record.number} " in done.output
 
 
 def test_a_written_state_is_the_directory_that_was_tried(
@@ -100,22 +100,22 @@ def test_the_command_says_what_to_do_with_a_written_state(
     case = struck.find_case(measured.run, "buffered")
     worst = struck.worst_first(measured.run, case)[0]
     folder = tmp_path / "state"
-    done = ckptbench(
+    done = command(
         *("faults", str(measured.run.folder), "--case", "buffered"),
         *("--state", str(worst.number), "--out", str(folder)),
     )
-    assert done.returncode == 0, done.stderr
-    assert worst.in_words in done.stdout
-    assert f"The verdict of run {measured.run.name}: {worst.verdict}" in done.stdout
-    assert f"Next: load {folder}/step-2" in done.stdout
+    assert done.status == 0, done.errors
+    assert worst.in_words in done.output
+    assert f"The verdict of run {measured.run.name}: {worst.verdict}" in done.output
+    assert f"Next: load {folder}/step-2" in done.output
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_name(measured: Measured) -> None:
     name = measured.run.name
     results = str(measured.run.folder.parent)
-    done = ckptbench("faults", name[:-1], "--case", "buffered", "--results", results)
-    assert done.returncode == 2
-    assert f"did you mean '{name}'?" in done.stderr
+    done = command("faults", name[:-1], "--case", "buffered", "--results", results)
+    assert done.status == 2
+    assert f"did you mean '{name}'?" in done.errors
 
 
 @pytest.mark.parametrize(

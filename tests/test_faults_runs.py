@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import ROOT, Measure, Measured, table_of
 from struck_saves import method_row, require_gate, struck, without_real_strikes
-from test_cli import ckptbench
+from stubs import command
 from toy_framework import SWEEP, read_suite
 from traced_saves import require_strace
 
@@ -149,8 +149,8 @@ def test_a_folder_named_recordings_hides_no_call(shown: Measured) -> None:
 
 @pytest.mark.slow
 def test_json_has_every_state_with_its_verdict(shown: Measured) -> None:
-    done = ckptbench("show", str(shown.run.folder), "--format", "json")
-    [row] = json.loads(done.stdout)
+    done = command("show", str(shown.run.folder), "--format", "json")
+    [row] = json.loads(done.output)
     stored = method_row(shown, "npz")
     assert (row["kill"], row["power_loss"], row["damage"]) == (
         stored.kill,
@@ -164,8 +164,8 @@ def test_json_has_every_state_with_its_verdict(shown: Measured) -> None:
 
 @pytest.mark.slow
 def test_csv_has_the_worst_verdicts(shown: Measured) -> None:
-    done = ckptbench("show", str(shown.run.folder), "--format", "csv")
-    [row] = csv.DictReader(io.StringIO(done.stdout))
+    done = command("show", str(shown.run.folder), "--format", "csv")
+    [row] = csv.DictReader(io.StringIO(done.output))
     stored = method_row(shown, "npz")
     assert (row["kill"], row["power_loss"]) == (stored.kill, stored.power_loss)
     assert row["worst"] == stored.worst
@@ -192,6 +192,6 @@ def test_a_wrong_value_is_named(tmp_path: Path, line: str, message: str) -> None
 
 
 def test_zero_states_are_refused() -> None:
-    done = ckptbench("run", "faults", "--framework", "raw", "--states", "0")
-    assert done.returncode == 2
-    assert done.stderr.strip() == ("ckptbench: --states takes a number from 1 on or 'all', not 0")
+    done = command("run", "faults", "--framework", "raw", "--states", "0")
+    assert done.status == 2
+    assert done.errors.strip() == ("ckptbench: --states takes a number from 1 on or 'all', not 0")

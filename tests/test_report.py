@@ -5,17 +5,16 @@ from __future__ import annotations
 import base64
 import re
 import shlex
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+import stubs
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
 from scale_of_reading import write_run
+from stubs import Ended
 
 from harness import experiments
 from harness.analysis.columns import columns_of, sort_value
@@ -242,17 +241,16 @@ def test_a_run_that_measured_nothing_still_has_a_page(tmp_path: Path) -> None:
     assert "not measured to the end: the run was interrupted" in seen
 
 
-def ckptbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from harness.cli import main; main()", "report", *arguments]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+def reported(*arguments: str) -> Ended:
+    return stubs.command("report", *arguments)
 
 
 def test_the_command_writes_the_page_and_names_damaged_lines(tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "results")
-    done = ckptbench("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "out" / "report.html") in done.stdout
-    assert f"{run}/records.jsonl:" in done.stderr
+    done = reported("--results", str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    assert done.status == 0, done.errors
+    assert str(tmp_path / "out" / "report.html") in done.output
+    assert f"{run}/records.jsonl:" in done.errors
     html = (tmp_path / "out" / "report.html").read_text()
     assert run.name in html
     drawn = sorted((tmp_path / "out").glob("*.svg"))
@@ -263,13 +261,13 @@ def test_the_command_writes_the_page_and_names_damaged_lines(tmp_path: Path) -> 
 
 def test_a_folder_of_runs_stands_for_all_of_them(tmp_path: Path) -> None:
     names = [hostile_run(tmp_path / "results" / place).name for place in ("a", "b")]
-    done = ckptbench(
+    done = reported(
         str(tmp_path / "results"),
         str(tmp_path / "results" / "a" / names[0]),
         "--out",
         str(tmp_path / "out"),
     )
-    assert done.returncode == 0, done.stderr
+    assert done.status == 0, done.errors
     assert len(re.findall("<summary>Run ", (tmp_path / "out" / "report.html").read_text())) == 2
 
 
@@ -278,8 +276,8 @@ def test_each_of_unlike_machines_has_its_own_folder_of_figures(tmp_path: Path) -
     here = machine.capture(tmp_path)
     for number, manifest in enumerate((here, replace(here, kernel="other"))):
         store_run(tmp_path / "results" / str(number), [case], measured(case.case.id, 0.1), manifest)
-    done = ckptbench(str(tmp_path / "results"), "--out", str(tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    done = reported(str(tmp_path / "results"), "--out", str(tmp_path / "out"))
+    assert done.status == 0, done.errors
     drawn = {
         folder: {svg.name for svg in (tmp_path / "out" / folder).glob("*.svg")}
         for folder in ("machine-1", "machine-2")
@@ -305,26 +303,26 @@ def test_a_folder_that_is_no_whole_run_gets_one_sentence(
         (run / file).unlink()
     else:
         (run / file).write_text(content)
-    done = ckptbench(str(run), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+    done = reported(str(run), "--out", str(tmp_path / "out"))
+    assert done.status == 2, done.errors
+    assert message in done.errors
+    assert "Traceback" not in done.errors
     assert not (tmp_path / "out").exists()
 
 
 def test_a_place_that_cannot_be_written_gets_one_sentence(tmp_path: Path) -> None:
     run = hostile_run(tmp_path / "results")
     (tmp_path / "out").touch()
-    done = ckptbench(str(run), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert f"{tmp_path / 'out'} cannot be made: File exists" in done.stderr.replace("\n", " ")
+    done = reported(str(run), "--out", str(tmp_path / "out"))
+    assert done.status == 2
+    assert f"{tmp_path / 'out'} cannot be made: File exists" in done.errors.replace("\n", " ")
 
 
 def test_an_unknown_run_gets_the_nearest_name(tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
-    done = ckptbench(run.name[:-1], "--results", str(tmp_path), "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert f"did you mean {run.name!r}?" in done.stderr
+    done = reported(run.name[:-1], "--results", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.status == 2
+    assert f"did you mean {run.name!r}?" in done.errors
 
 
 def test_a_large_run_is_read_and_reported_within_its_share_of_a_minute(tmp_path: Path) -> None:
