@@ -19,6 +19,7 @@ from harness.experiments.faults.records import (
 )
 from harness.experiments.goodput.records import (
     VARIANTS,
+    ControlRecord,
     GoodputRecord,
     Predicted,
     PredictionRecord,
@@ -349,6 +350,7 @@ def one_of_each() -> list[Record]:
         UpdatesRecord("updates", CASE, 0, 0, (1_000_000,), (1_100_000,)),
         *struck_save(),
         *killed_rank(),
+        control(),
         schedule(),
         prediction(),
         goodput(),
@@ -391,19 +393,28 @@ def prediction(case: str = CASE, **changes: Any) -> PredictionRecord:
         case,
         0,
         0,
-        detect_ns=(200_000_000,) * 12,
-        restart_ns=(5_000_000_000,) * 12,
-        restore_ns=(300_000_000,) * 12,
-        step_ns=(400_000_000, 410_000_000),
-        first_stall_ns=(95_000_000,),
-        first_lag_ns=(400_000_000,),
-        first_slowdown_s=(0.02,),
-        stall_ns=(90_000_000,),
-        lag_ns=(200_000_000,),
-        slowdown_s=(0.01,),
+        kills=12,
         lost=lost,
     )
     return replace(made, **changes)
+
+
+def control() -> ControlRecord:
+    """A life of the control with two checkpoints that count."""
+    return ControlRecord(
+        "control",
+        CASE,
+        0,
+        0,
+        life=4,
+        detect_ns=200_000_000,
+        restart_ns=5_000_000_000,
+        restore_ns=300_000_000,
+        step_ns=(400_000_000, 410_000_000),
+        stall_ns=(95_000_000, 90_000_000),
+        lag_ns=(400_000_000, 200_000_000),
+        slowdown_s=(0.02, 0.01),
+    )
 
 
 def schedule(case: str = CASE, **changes: Any) -> ScheduleRecord:
@@ -432,6 +443,7 @@ def goodput(case: str = CASE, **changes: Any) -> GoodputRecord:
         steps=225,
         steps_done=230,
         step_ns=400_000_000,
+        step_of="job",
         wall_ns=100_000_000_000,
         kills_ns=_TWELVE_NS,
         struck=("a rank",) * 12,

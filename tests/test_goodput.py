@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,13 +18,21 @@ from records import failure, goodput, prediction, schedule
 from reported import store_run
 
 from harness.analysis.row import Naming
-from harness.experiments.goodput import KILLS, sentences, turns
+from harness.experiments.goodput import KILLS, SCALE_KILLS, sentences, turns
 from harness.experiments.goodput import prediction as model
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.prediction import Kills
-from harness.experiments.goodput.profile import KillCost, Profile, SaveCost, TooLittle, profile
+from harness.experiments.goodput.profile import (
+    KillCost,
+    LifeCosts,
+    Profile,
+    SaveCost,
+    TooLittle,
+    life_costs,
+    profile,
+)
 from harness.experiments.goodput.records import VARIANTS
 from harness.experiments.goodput.rows import GoodputRow
 from harness.experiments.goodput.turns import Broken, Control, JobClock, Judged, take_turns
@@ -114,24 +123,48 @@ def saving_life() -> Life:
     return life(segment(*events, ended_s=at_s + 1), 0, round(at_s * S))
 
 
+def told_by(*lives: Life) -> list[LifeCosts]:
+    return [life_costs(each, before) for before, each in zip((None, *lives), lives, strict=False)]
+
+
 def test_a_profile_has_the_costs_of_steps_checkpoints_and_ways_back() -> None:
-    found = profile([saving_life(), first_life(), second_life()])
+    found = profile(told_by(saving_life(), first_life(), second_life()))
     assert found.start_s == 4.0
     assert KillCost(0.5, 4.0, 1.0) in found.ways_back
     assert found.step_s == 1.0
-    assert len(found.steps_s) == 3
+    assert [len(each.steps_s) for each in found.lives] == [1, 10, 5]
 
 
 def test_the_first_checkpoint_of_a_life_is_apart_and_the_last_one_left_out() -> None:
-    found = profile([saving_life(), second_life()])
-    assert [save.stall_s for save in found.first_saves] == [3.0]
-    assert [save.stall_s for save in found.saves] == [1.0, 2.0]
-    assert {save.lag_s for save in found.saves} == {0.5}
+    told, _ = told_by(saving_life(), second_life())
+    assert told.first_save is not None
+    assert told.first_save.stall_s == 3.0
+    assert [save.stall_s for save in told.saves] == [1.0, 2.0]
+    assert {save.lag_s for save in told.saves} == {0.5}
+
+
+def test_steps_beside_a_checkpoint_are_slow_against_those_of_their_own_life() -> None:
+    """In a life on a machine of half the speed, nothing else slows steps down."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (0, "ready", {}),
+        (0, "restored", {"step": 0}),
+    ]
+    at_s = 0.0
+    for step in range(8):
+        at_s += 2.0
+        events += [(at_s, "done", {"step": step})]
+        if step % 2:
+            events += [(at_s, "saving", {"step": step}), (at_s, "saved", {"step": step})]
+            events += [(at_s + 0.5, "complete", {"step": step})]
+    slow = life(segment(*events, ended_s=at_s), 0, round(at_s * S))
+    _, told = told_by(saving_life(), slow)
+    assert told.saves
+    assert {save.slowdown_s for save in told.saves} == {0.0}
 
 
 def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:
     with pytest.raises(TooLittle, match="no life had three checkpoints"):
-        profile([first_life(), second_life()])
+        profile(told_by(first_life(), second_life()))
 
 
 # What kills cost
@@ -140,7 +173,7 @@ def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:
 def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
     lives = [first_life(), second_life()]
     record = outcome(
-        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, usual_step_s=1.0
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, control_step_s=1.0
     )
     # Step 8 is done at second 30.
     assert (record.steps, record.steps_done) == (8, 17)
@@ -157,7 +190,7 @@ def test_the_parts_of_the_lost_time_and_the_kept_steps_are_the_whole() -> None:
 def test_a_job_that_is_killed_while_it_starts_adds_to_the_restart() -> None:
     early = life(segment(ended_s=24), 21 * S, 23 * S)
     late = life(segment((30, "ready", {}), (31, "restored", {"step": 4}), ended_s=40), 24 * S, None)
-    record = outcome("case", 0, [first_life(), early, late], [], 40 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [first_life(), early, late], [], 40 * S, control_step_s=1.0)
     assert record.restart_ns == (5 + 2 + 6) * S
     assert record.steps == 4
 
@@ -166,7 +199,7 @@ def test_the_time_between_two_jobs_belongs_to_the_restart() -> None:
     late = replace(second_life(), launched_ns=second_life().launched_ns + S // 4)
     lives = [first_life(), late]
     record = outcome(
-        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, usual_step_s=1.0
+        "case", 0, lives, [Struck(round(20.5 * S), "a rank")], 30 * S, control_step_s=1.0
     )
     parts_ns = record.checkpoints_ns + record.recompute_ns
     parts_ns += record.detect_ns + record.restart_ns + record.restore_ns
@@ -180,7 +213,7 @@ def test_slow_steps_of_the_machine_are_not_lost() -> None:
     whole = life(
         segment((0.0, "ready", {}), (0.0, "restored", {"step": 0}), *done, ended_s=44), 0, None
     )
-    record = outcome("case", 0, [whole], [], 44 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [whole], [], 44 * S, control_step_s=1.0)
     assert (record.steps, record.step_ns) == (40, round(44 / 40 * S))
     assert record.lost == pytest.approx(0.0)
 
@@ -188,15 +221,27 @@ def test_slow_steps_of_the_machine_are_not_lost() -> None:
 # The prediction
 
 
-def steady(step_s: float = 1.0, lag_s: float = 0.0, slowdown_s: float = 0.0) -> Profile:
+def steady(
+    step_s: float = 1.0, lag_s: float = 0.0, slowdown_s: float = 0.0, first_s: float = 2.0
+) -> Profile:
     """A case in which everything takes the same time, always."""
     return Profile(
-        start_s=5.0,
-        ways_back=(KillCost(1.0, 7.0, 2.0),),
-        steps_s=((step_s,) * 5,),
-        first_saves=(SaveCost(2.0, lag_s, slowdown_s),),
-        saves=(SaveCost(2.0, lag_s, slowdown_s),),
+        (
+            LifeCosts(
+                start_s=5.0,
+                way_back=KillCost(1.0, 7.0, 2.0),
+                steps_s=(step_s,) * 5,
+                first_save=SaveCost(first_s, lag_s, slowdown_s),
+                saves=(SaveCost(2.0, lag_s, slowdown_s),),
+            ),
+        )
     )
+
+
+def with_steps(*steps_s: tuple[float, ...]) -> Profile:
+    """Such a case whose lives have these steps."""
+    (one,) = steady().lives
+    return Profile(tuple(replace(one, steps_s=each) for each in steps_s))
 
 
 def lost(costs: Profile, steps: int, kills: Kills) -> dict[str, float]:
@@ -236,15 +281,15 @@ def test_a_kill_while_the_job_comes_back_begins_that_again() -> None:
 
 
 def test_slow_steps_of_the_machine_are_not_predicted_as_lost() -> None:
-    varying = replace(steady(), steps_s=((1.0, 1.0, 1.0, 1.0, 6.0),))
+    varying = with_steps((1.0, 1.0, 1.0, 1.0, 6.0))
     found = model.predict(varying, 8, Kills((), 1000.0), np.random.default_rng(0))
     # On average a step takes 2 s, and 16 of 18 s are training.
     assert found[0].median == pytest.approx(1 - 16 / 18, abs=0.01)
 
 
 def test_lives_whose_steps_differ_widen_the_interval_of_a_prediction() -> None:
-    alike = replace(steady(), steps_s=((1.0, 1.0), (1.0, 1.0)))
-    differing = replace(steady(), steps_s=((1.0, 1.0), (2.0, 2.0)))
+    alike = with_steps((1.0, 1.0), (1.0, 1.0))
+    differing = with_steps((1.0, 1.0), (2.0, 2.0))
     kills = Kills((40.0,), 100.0)
     narrow, wide = (
         model.predict(costs, 8, kills, np.random.default_rng(0))[0] for costs in (alike, differing)
@@ -255,7 +300,7 @@ def test_lives_whose_steps_differ_widen_the_interval_of_a_prediction() -> None:
 
 def test_a_first_checkpoint_that_costs_more_is_paid_once_in_each_life_that_comes_to_it() -> None:
     """The end of the second life comes before its first checkpoint."""
-    costs = replace(steady(), first_saves=(SaveCost(7.0, 0.0, 0.0),))
+    costs = steady(first_s=7.0)
     found = lost(costs, 8, Kills((95.0,), 110.0))
     # Start 5 s, 5 s more for the first checkpoint, 8 segments of 10 s, and the kill 5 s later.
     assert found["whole"] == pytest.approx(1 - (8 * 8 + 5) / 110)
@@ -269,7 +314,8 @@ def test_the_kills_are_drawn_from_a_seed() -> None:
 
 
 def test_the_advised_interval_is_at_least_a_step() -> None:
-    cheap = replace(steady(), saves=(SaveCost(1e-9, 0.0, -1.0),))
+    (one,) = steady().lives
+    cheap = Profile((replace(one, saves=(SaveCost(1e-9, 0.0, -1.0),)),))
     assert model.advised_steps(cheap, 100.0) == 1
     assert model.advised_steps(steady(), 100.0) == 19
 
@@ -416,43 +462,59 @@ def test_a_job_whose_rank_raised_ends_the_case(session: SessionOfOne, jobs: Jobs
 
 
 def test_lives_of_the_control_last_for_20_s(session: SessionOfOne, jobs: Jobs) -> None:
+    """But the first one, before which nobody knows how long a step takes."""
     control = control_of(session)
     while not control.is_over:
         control.live()
-    assert len(control.lives) == KILLS + 1
-    assert [each.killed_ns is None for each in control.lives] == [False] * KILLS + [True]
+    assert control.kills == SCALE_KILLS + KILLS
     kills = [kill for _, script in jobs.scripts for kill in script.kills]
-    assert [kill.step for kill in kills] == [38 + 40 * number for number in range(KILLS)]
-    assert [kill.slot for kill in kills] == [0, 1] * (KILLS // 2)
-    lasted = [each.steps[-1].end_ns - each.steps[0].begin_ns for each in control.lives]
-    assert all(each >= 20 * S for each in lasted[1:-1])
+    assert len(kills) == SCALE_KILLS + KILLS
+    assert [kill.step for kill in kills] == [38 + 40 * number for number in range(len(kills))]
+    assert {kill.slot for kill in kills} == {0, 1}
+    assert all(sum(each.steps_s) >= 20 for each in control.costs[1:-1])
+    assert [record.kind for record in session.records] == ["control"] * len(control.costs)
 
 
 def test_the_jobs_take_turns_and_keep_their_checkpoints_apart(
     session: SessionOfOne, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The judged one is over after its first life, because nobody is to be killed in it."""
+    """The judged job has three lives."""
     control, judged = control_of(session), judged_of(session, kills_ns=())
-    control.live()
+    while control.kills < SCALE_KILLS:
+        control.live()
+    parts = iter((0.3, 0.6, 1.0))
+    monkeypatch.setattr(os, "sync", lambda: None)
+
+    def live() -> None:
+        jobs.scripts.append(("judged", jobs.scripts[0][1]))
+        judged._clock.stands_ns = round(next(parts) * schedule().length_ns)
+        judged.is_over = judged.progress == 1.0
+
+    monkeypatch.setattr(judged, "live", live)
+    begun = len(jobs.scripts)
     take_turns(control, judged)
-    folders = [folder for folder, _ in jobs.scripts]
-    assert folders == ["control", "judged", *["control"] * KILLS]
-    (whole,) = judged.lives()
-    assert whole.killed_ns is None
+    taken = [folder for folder, _ in jobs.scripts[begun:]]
+    of_control = [len(list(group)) for name, group in groupby(taken) if name == "control"]
+    assert (taken.count("judged"), of_control) == (3, [1, 3, 4, 4])
+
+
+def killed_at_once(child: subprocess.Popen[bytes]) -> Callable[..., Segment]:
+    """Return a job that ends when its process is killed."""
+
+    def run(session: object, case: Case, script: Script, folder: str) -> Segment:
+        child.wait(timeout=20)
+        return replace(segment(ended_s=time.monotonic()), reason="killed by SIGKILL")
+
+    return run
 
 
 def test_a_killed_job_comes_back_on_its_own_clock(
     session: SessionOfOne, jobs: Jobs, child: subprocess.Popen[bytes]
 ) -> None:
     """The control has its turn for a while between the two lives."""
-
-    def run_until_killed(session: object, case: Case, script: Script, folder: str) -> Segment:
-        child.wait(timeout=20)
-        return replace(segment(ended_s=time.monotonic()), reason="killed by SIGKILL")
-
     judged = judged_of(session, kills_ns=(S // 10,), length_ns=S)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "run_script", run_until_killed)
+        patch.setattr(turns, "run_script", killed_at_once(child))
         judged.live()
     assert not judged.is_over
     time.sleep(0.5)
@@ -466,12 +528,42 @@ def test_a_killed_job_comes_back_on_its_own_clock(
     assert struck.at_ns == first.killed_ns
 
 
+def test_a_kill_that_found_nobody_strikes_the_next_life(
+    session: SessionOfOne, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second kill is due while the launcher ends the job that the first one struck."""
+    judged = judged_of(session, kills_ns=(0, 1), length_ns=S)
+    for _ in range(2):
+        process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        monkeypatch.setattr(turns, "run_script", killed_at_once(process))
+        judged.live()
+    assert len(judged.struck) == 2
+    assert [each.killed_ns for each in judged.lives()] == [each.at_ns for each in judged.struck]
+
+
+def test_the_control_tells_the_step_where_only_steps_after_a_start_are_undisturbed() -> None:
+    """Each checkpoint is complete when the next one begins."""
+    events: list[tuple[float, str, dict[str, Any]]] = [
+        (0.0, "ready", {}),
+        (0.0, "restored", {"step": 0}),
+    ]
+    for step in range(60):
+        end_s = (step + 1) * 1.0
+        events += [(end_s, "done", {"step": step})]
+        if step >= 30:
+            events += [(end_s, "saving", {"step": step}), (end_s, "saved", {"step": step})]
+            events += [(end_s + 1.0, "complete", {"step": step})]
+    lives = [life(segment(*events, ended_s=61), 0, None)]
+    record = outcome("case", 0, lives, [], 60 * S, control_step_s=0.9)
+    assert (record.step_of, record.step_ns) == ("control", round(0.9 * S))
+
+
 def test_what_comes_after_the_end_of_the_time_is_no_cost_of_checkpoints() -> None:
     done = [(float(n + 2), "done", {"step": n}) for n in range(20)]
     stall = [(21.0, "saving", {"step": 20}), (27.0, "saved", {"step": 20})]
     begun = [(1.0, "ready", {}), (1.0, "restored", {"step": 0})]
     whole = life(segment(*begun, *done, *stall, ended_s=27), 0, None)
-    record = outcome("case", 0, [whole], [], 23 * S, usual_step_s=1.0)
+    record = outcome("case", 0, [whole], [], 23 * S, control_step_s=1.0)
     assert (record.checkpoints_ns, record.recompute_ns) == (2 * S, 0)
 
 
@@ -482,6 +574,12 @@ class SessionOfOne:
         self.case = case
         self.cases = [case]
         self.scratch = scratch
+        self.slot = 0
+        self.records: list[Record] = []
+
+    def add(self, record: Record) -> None:
+        """Keep a record."""
+        self.records.append(record)
 
 
 # Rows
@@ -517,6 +615,15 @@ def test_a_prediction_is_not_judged_by_fewer_kills(tmp_path: Path) -> None:
     row = row_of(tmp_path, schedule(), prediction(), goodput(kills_ns=(S, 2 * S)))
     assert row.holds is None
     assert row.marks == ["2 of 12 kills were made, so its prediction is not judged"]
+
+
+def test_a_row_says_where_its_interval_and_its_step_are_not_the_usual_ones(tmp_path: Path) -> None:
+    row = row_of(tmp_path, schedule(advised_steps=1, interval_steps=2), prediction(), goodput())
+    assert row.remarks == ["the interval is 2 steps, because fewer would leave no step undisturbed"]
+    own = row_of(tmp_path / "own", schedule(), prediction(), goodput(step_of="control"))
+    assert own.remarks == [
+        "an undisturbed step is that of the control, because the job's checkpoints left hardly any"
+    ]
 
 
 def test_a_case_that_was_predicted_and_not_judged_is_interrupted(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The share of the time that trains while ranks are killed, predicted and then measured."""
 
-from harness.experiments.recovery import states_at_work
 from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 KILLS = 12
-"""The kills before a prediction, which tell the costs, and those after it, which judge it."""
+"""The kills of the control, which tell the costs, and those of the job that judges them."""
+
+SCALE_KILLS = 3
+"""The first kills of the control, which tell how far apart those of the judged job shall be."""
 
 INTERVALS = {"quarter": 0.25, "advised": 1.0, "four-times": 4.0}
 """The interval between two checkpoints, in parts of the advised one."""
@@ -17,10 +19,15 @@ LEAST_RATIO, LARGEST_RATIO = 0.85, 1.15
 def jobs_a_case(case: Case) -> int:
     """Return about how many restarts a case takes as much time as.
 
-    Each kill before the prediction takes six, because ranks train for 20 s or more before it. Those
-    after it are `mtbf` restarts apart on average.
+    Each kill of the control takes six, because ranks train for 20 s or more before it. Those of the
+    judged job are `mtbf` restarts apart on average.
     """
-    return KILLS * (6 + int(case.settings["mtbf"]))
+    return 6 * (SCALE_KILLS + KILLS) + KILLS * int(case.settings["mtbf"])
+
+
+def states_at_work(case: Case) -> int:
+    """Return 7: four checkpoints of the job that has its turn, and three of the other one."""
+    return 7
 
 
 EXPERIMENT = Experiment(

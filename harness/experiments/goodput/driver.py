@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 
 import numpy as np
 
-from harness.experiments.goodput import INTERVALS, KILLS, prediction
+from harness.experiments.goodput import INTERVALS, KILLS, SCALE_KILLS, prediction
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.prediction import Kills
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
 from harness.experiments.goodput.records import PredictionRecord, ScheduleRecord
-from harness.experiments.goodput.turns import Broken, Control, Judged, take_turns
+from harness.experiments.goodput.turns import Broken, Control, Judged, in_ns, take_turns
 from harness.experiments.recovery.driver import needs_one_node
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
-_FIRST_KILLS = 3  # of the control, which tell how far apart those of the other job shall be
-# The step of the same minutes is that of the steps beside which no checkpoint is written. Of two
-# steps, there is one.
+# An undisturbed step is one beside which no checkpoint is written. A checkpoint disturbs the step
+# after it, so the job itself tells its undisturbed step if every second one has none before it.
 _LEAST_INTERVAL_STEPS = 2
 
 
@@ -56,11 +54,11 @@ class Cell:
 
         Raises Broken where a job breaks, and TooLittle where the costs stay unknown.
         """
-        self.session.announce(f"{self.case.method}: {_FIRST_KILLS} kills, for the scale of time")
+        self.session.announce(f"{self.case.method}: {SCALE_KILLS} kills, for the scale of time")
         control = Control(self.session, self.case)
-        while control.kills < _FIRST_KILLS:
+        while control.kills < SCALE_KILLS:
             control.live()
-        schedule = self.schedule(profile(control.lives))
+        schedule = self.schedule(profile(control.costs))
         self.session.add(schedule)
         self.session.announce(
             f"{self.case.method}: {KILLS} kills in {schedule.length_ns / 1e9:.0f} s, with a "
@@ -68,7 +66,7 @@ class Cell:
         )
         judged = Judged(self.session, self.case, schedule, self.seed)
         take_turns(control, judged)
-        costs = profile(control.lives)
+        costs = profile(control.costs[SCALE_KILLS + 1 :])
         self.session.add(self.predict(costs, schedule))
         self.session.add(
             outcome(
@@ -92,11 +90,11 @@ class Cell:
             case=self.case.id,
             process=self.session.slot,
             rank=0,
-            mtbf_ns=round(mtbf_s * 1e9),
+            mtbf_ns=in_ns(mtbf_s),
             advised_steps=advised,
             interval_steps=max(_LEAST_INTERVAL_STEPS, round(advised * part)),
-            kills_ns=_ns(kills.at_s),
-            length_ns=round(kills.length_s * 1e9),
+            kills_ns=tuple(in_ns(at_s) for at_s in kills.at_s),
+            length_ns=in_ns(kills.length_s),
         )
 
     def predict(self, costs: Profile, schedule: ScheduleRecord) -> PredictionRecord:
@@ -108,19 +106,6 @@ class Cell:
             case=self.case.id,
             process=self.session.slot,
             rank=0,
-            detect_ns=_ns([each.detect_s for each in costs.ways_back]),
-            restart_ns=_ns([each.restart_s for each in costs.ways_back]),
-            restore_ns=_ns([each.restore_s for each in costs.ways_back]),
-            step_ns=_ns(costs.all_steps_s),
-            first_stall_ns=_ns([save.stall_s for save in costs.first_saves]),
-            first_lag_ns=_ns([save.lag_s for save in costs.first_saves]),
-            first_slowdown_s=tuple(save.slowdown_s for save in costs.first_saves),
-            stall_ns=_ns([save.stall_s for save in costs.saves]),
-            lag_ns=_ns([save.lag_s for save in costs.saves]),
-            slowdown_s=tuple(save.slowdown_s for save in costs.saves),
+            kills=len(costs.ways_back),
             lost=prediction.predict(costs, schedule.interval_steps, kills, rng),
         )
-
-
-def _ns(seconds: Sequence[float]) -> tuple[int, ...]:
-    return tuple(round(each * 1e9) for each in seconds)

@@ -19,7 +19,7 @@ _WORKER = ["-m", "harness.worker"]
 
 @dataclass(frozen=True)
 class Struck:
-    """A kill: its instant on the clock of the machine's processes, and what it struck."""
+    """A kill: its instant in nanoseconds, and what it struck."""
 
     at_ns: int
     what: str
@@ -30,7 +30,7 @@ class Killer:
     """A thread that kills one process of the job at each instant.
 
     It takes a rank at random. While the launcher has not started any yet, it takes the launcher.
-    Between two jobs, it waits for the next one, and so it does where a process ends just then.
+    Where a process ends just then, it waits for the next one.
     """
 
     at_ns: Sequence[int]

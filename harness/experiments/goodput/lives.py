@@ -59,7 +59,7 @@ class Save:
 class Life:
     """One start of the job, what it trained, and its end.
 
-    Instants are nanoseconds on the clock that the machine's processes share. `ready_ns` and
+    Instants are nanoseconds on the clock of the job. `ready_ns` and
     `restored_ns` are None where the job was killed before. `killed_ns` is None where it was not.
     """
 

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Sequence
 
 from harness.experiments.goodput.killer import Struck
-from harness.experiments.goodput.lives import Life
+from harness.experiments.goodput.lives import Life, Step
 from harness.experiments.goodput.profile import undisturbed_s
 from harness.experiments.goodput.records import GoodputRecord
 
-_ENOUGH = 20  # undisturbed steps, for a mean
+_ENOUGH = 20  # undisturbed steps after the first checkpoint of their life, for a mean
 
 
 def outcome(
@@ -19,17 +19,18 @@ def outcome(
     lives: Sequence[Life],
     struck: Sequence[Struck],
     length_ns: int,
-    usual_step_s: float,
+    control_step_s: float,
 ) -> GoodputRecord:
     """Return the kept steps, and the parts of the lost time, from the first start to the end.
 
     All instants are on the clock of the job, which begins with its first start and lasts for
     `length_ns`. `case` and `process` are the identity of the case and the process slot.
-    `usual_step_s` is the undisturbed step of the control. It counts where checkpoints left hardly
-    any step of this job undisturbed.
+    `control_step_s` is the undisturbed step of the control. It counts where checkpoints left hardly
+    any step of this job undisturbed but those after a start, which are not like the others.
     """
-    undisturbed = undisturbed_s(lives)
-    step_s = statistics.fmean(undisturbed) if len(undisturbed) >= _ENOUGH else usual_step_s
+    later = [step for each in lives for step in _after_first_save(each) if not step.disturbed]
+    is_known = len(later) >= _ENOUGH
+    step_s = statistics.fmean(undisturbed_s(lives)) if is_known else control_step_s
     steps = lives[-1].steps_until(length_ns)
     parts = dict.fromkeys(("detect", "restart", "restore", "training"), 0)
     # What lies between the end of a job and the next start belongs to the restart.
@@ -44,6 +45,7 @@ def outcome(
         steps=steps,
         steps_done=sum(len(each.steps) for each in lives),
         step_ns=round(step_s * 1e9),
+        step_of="job" if is_known else "control",
         wall_ns=length_ns,
         kills_ns=tuple(each.at_ns for each in struck),
         struck=tuple(each.what for each in struck),
@@ -53,6 +55,13 @@ def outcome(
         restart_ns=parts["restart"],
         restore_ns=parts["restore"],
     )
+
+
+def _after_first_save(of_life: Life) -> list[Step]:
+    """Return the steps that began after the first checkpoint; all where there was none."""
+    if not of_life.saves:
+        return of_life.steps
+    return [step for step in of_life.steps if step.begin_ns >= of_life.saves[0].end_ns]
 
 
 def _add_parts(parts: dict[str, int], of_life: Life, since_ns: int, until_ns: int) -> None:

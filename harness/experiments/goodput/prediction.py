@@ -1,14 +1,14 @@
 """The predicted share of lost time, for kills at given instants.
 
-Each of many draws takes a way back for each kill from those that were seen, and resamples
-checkpoints, and lives with their steps, because steps of one life are alike. The percentiles over
-the draws are the interval of the prediction.
+Each of many draws takes a way back for each kill from those that were seen, and resamples lives
+with their steps and checkpoints. The percentiles over the draws are the interval of the prediction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ class Kills:
 
 def advised_steps(profile: Profile, mtbf_s: float) -> int:
     """Return the number of steps between two checkpoints that `ckptbench advise` would choose."""
-    cost = _mean_cost(profile.saves)
+    cost = _mean_cost([save for life in profile.training for save in life.saves])
     costs = Costs(cost.stall_s + max(0.0, cost.slowdown_s), cost.lag_s)
     return max(1, round(policies.bounded_s(costs, mtbf_s) / profile.step_s))
 
@@ -65,13 +65,15 @@ def predict(
 def _losses(
     profile: Profile, interval_steps: int, kills: Kills, rng: np.random.Generator
 ) -> list[float]:
-    """Return the lost share by each of the `VARIANTS` in one draw."""
-    lives = rng.integers(len(profile.steps_s), size=len(profile.steps_s))
-    steps_s = np.concatenate([profile.steps_s[index] for index in lives])
-    mean_s = float(np.mean(steps_s))
-    first = _resampled(profile.first_saves, rng)
-    cost = _resampled(profile.saves, rng)
-    interval_s = interval_steps * mean_s
+    """Return the lost share by each of the `VARIANTS` in one draw.
+
+    Steps and checkpoints of one life are alike, so whole lives are drawn.
+    """
+    known = profile.training
+    lives = [known[index] for index in rng.integers(len(known), size=len(known))]
+    first = _mean_cost([life.first_save for life in lives if life.first_save])
+    cost = _mean_cost([save for life in lives for save in life.saves])
+    interval_s = interval_steps * fmean(step_s for life in lives for step_s in life.steps_s)
     found = _interruptions(profile, kills, rng)
 
     def kept(without: Mapping[str, float], undoes: bool = True) -> float:
@@ -91,12 +93,6 @@ def _losses(
         kept({"slowdown_s": 0.0}),
     ]
     return [1.0 - share for share in shares]
-
-
-def _resampled(saves: Sequence[SaveCost], rng: np.random.Generator) -> SaveCost:
-    """Return the mean cost of checkpoints that are drawn from those that were seen."""
-    picked = rng.integers(len(saves), size=len(saves))
-    return _mean_cost([saves[index] for index in picked])
 
 
 def _with_first_saves(found: Interruptions, interval_s: float, more_s: float) -> Interruptions:
@@ -138,7 +134,7 @@ def _alive_share(found: Interruptions) -> float:
 
 def _mean_cost(saves: Sequence[SaveCost]) -> SaveCost:
     return SaveCost(
-        float(np.mean([save.stall_s for save in saves])),
-        float(np.mean([save.lag_s for save in saves])),
-        float(np.mean([save.slowdown_s for save in saves])),
+        fmean(save.stall_s for save in saves),
+        fmean(save.lag_s for save in saves),
+        fmean(save.slowdown_s for save in saves),
     )

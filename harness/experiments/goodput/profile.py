@@ -1,4 +1,4 @@
-"""The costs that the first kills of a case tell: of steps, of checkpoints, and of ways back."""
+"""The costs that a control tells by its lives: of steps, of checkpoints, and of ways back."""
 
 from __future__ import annotations
 
@@ -36,68 +36,87 @@ class SaveCost:
 
 
 @dataclass(frozen=True)
-class Profile:
-    """The costs of one case, before the kills that judge the prediction.
+class LifeCosts:
+    """The costs that one life tells.
 
-    `start_s` is the time of a start without a state to restore. `steps_s` are the undisturbed steps
-    of each life. The first checkpoint of a process may cost more than the others, because it makes
-    its buffers, or starts its helpers.
+    `start_s` is the time of its start without a state to restore, and `way_back` what the kill
+    before it cost; both are None where it never came so far. `steps_s` are its undisturbed steps.
+    The first checkpoint of a process may cost more than the others, because it makes its buffers,
+    or starts its helpers. The last one of a life is left out. The kill after it would leave out
+    those that take long.
     """
 
-    start_s: float
-    ways_back: tuple[KillCost, ...]
-    steps_s: tuple[tuple[float, ...], ...]
-    first_saves: tuple[SaveCost, ...]
-    saves: tuple[SaveCost, ...]  # those between the first and the last one of a life
+    start_s: float | None
+    way_back: KillCost | None
+    steps_s: tuple[float, ...]
+    first_save: SaveCost | None
+    saves: tuple[SaveCost, ...]  # between the first and the last one
 
     @property
-    def all_steps_s(self) -> list[float]:
-        """The undisturbed steps of all lives."""
-        return [seconds for life_s in self.steps_s for seconds in life_s]
+    def tells_training(self) -> bool:
+        """Return whether it had undisturbed steps, and checkpoints between the first and last."""
+        return bool(self.steps_s and self.saves)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The costs of one case. Steps and checkpoints are those of the lives that have both."""
+
+    lives: tuple[LifeCosts, ...]
+
+    @property
+    def start_s(self) -> float:
+        """The time of a start without a state to restore."""
+        return statistics.median(each.start_s for each in self.lives if each.start_s is not None)
+
+    @property
+    def ways_back(self) -> list[KillCost]:
+        """What each kill cost."""
+        return [each.way_back for each in self.lives if each.way_back is not None]
+
+    @property
+    def training(self) -> list[LifeCosts]:
+        """The lives that tell the costs of training."""
+        return [each for each in self.lives if each.tells_training]
 
     @property
     def step_s(self) -> float:
         """The mean undisturbed step."""
-        return statistics.fmean(self.all_steps_s)
+        return statistics.fmean(seconds for each in self.training for seconds in each.steps_s)
 
     @property
     def recovery_s(self) -> float:
         """The mean time from a kill until the state was restored."""
-        return statistics.mean(each.seconds for each in self.ways_back)
+        return statistics.fmean(each.seconds for each in self.ways_back)
 
 
 class TooLittle(Exception):
-    """The first kills did not tell what the prediction needs. The message says what is missing."""
+    """The control did not tell what the prediction needs. The message says what is missing."""
 
 
-def profile(lives: Sequence[Life]) -> Profile:
-    """Return the costs that some lives tell. Raises TooLittle where they tell none of some kind.
-
-    The last checkpoint of a life is left out. The kill after it would leave out those that take
-    long.
-    """
-    steps_s = [tuple(undisturbed_s([each])) for each in lives]
-    undisturbed = [seconds for life_s in steps_s for seconds in life_s]
-    if not undisturbed:
+def profile(lives: Sequence[LifeCosts]) -> Profile:
+    """Return the costs that some lives tell. Raises TooLittle where they tell none of some kind."""
+    made = Profile(tuple(lives))
+    if not any(each.steps_s for each in lives):
         raise TooLittle("no step was undisturbed, because checkpoints follow one another")
-    mean_s = statistics.mean(undisturbed)
-    costs = [[_cost(save, each, mean_s) for save in each.saves[:-1]] for each in lives]
-    first_saves = [of_life[0] for of_life in costs if of_life]
-    saves = [cost for of_life in costs for cost in of_life[1:]]
-    if not saves:
+    if not made.training:
         raise TooLittle("no life had three checkpoints before its kill")
-    pairs = zip(lives, lives[1:], strict=False)
-    ways_back = [back for before, after in pairs if (back := way_back(before, after))]
-    if not ways_back:
+    if not made.ways_back:
         raise TooLittle("the job never came back after a kill")
-    starts_s = [(each.ready_ns - each.launched_ns) / 1e9 for each in lives if each.ready_ns]
-    return Profile(
-        statistics.median(starts_s),
-        tuple(ways_back),
-        tuple(filter(None, steps_s)),
-        tuple(first_saves),
-        tuple(saves),
-    )
+    return made
+
+
+def life_costs(found: Life, before: Life | None) -> LifeCosts:
+    """Return what a life tells, and the kill that ended the one before."""
+    steps_s = tuple(undisturbed_s([found]))
+    start_s = None if found.ready_ns is None else (found.ready_ns - found.launched_ns) / 1e9
+    saves: list[SaveCost] = []
+    if steps_s:
+        # A shared machine is faster in one life than in the next.
+        mean_s = statistics.fmean(steps_s)
+        saves = [_cost(save, found, mean_s) for save in found.saves[:-1]]
+    way = None if before is None else way_back(before, found)
+    return LifeCosts(start_s, way, steps_s, saves[0] if saves else None, tuple(saves[1:]))
 
 
 def undisturbed_s(lives: Sequence[Life]) -> list[float]:

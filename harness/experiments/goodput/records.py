@@ -25,6 +25,31 @@ class Predicted:
 
 
 @dataclass(frozen=True)
+class ControlRecord(Record):
+    """The costs that one life of the control told, stored when it was over.
+
+    There is one cost for each undisturbed step, and for each checkpoint but the last one. A
+    slowdown is in seconds, and below 0 where the steps beside a checkpoint happened to be shorter
+    than others. `detect_ns`, `restart_ns` and `restore_ns` are the way back from the kill before;
+    None for the first life. `life` counts from 0, and those up to `SCALE_KILLS` came before the
+    schedule.
+    """
+
+    kind: Literal["control"]
+    case: str
+    process: int
+    rank: int
+    life: int
+    detect_ns: int | None
+    restart_ns: int | None
+    restore_ns: int | None
+    step_ns: tuple[int, ...]
+    stall_ns: tuple[int, ...]
+    lag_ns: tuple[int, ...]
+    slowdown_s: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class ScheduleRecord(Record):
     """The kills of a case, which are drawn before the job begins that they strike.
 
@@ -48,25 +73,14 @@ class ScheduleRecord(Record):
 class PredictionRecord(Record):
     """The prediction of a case from its control, stored before the judged job's events are read.
 
-    There is one cost for each kill, step or checkpoint of the control. The first checkpoint of each
-    process is apart, because it may cost more than the others. A slowdown is in seconds, and
-    below 0 where the steps beside a checkpoint happened to be shorter than others.
+    `kills` counts the ways back of the control that it rests on.
     """
 
     kind: Literal["prediction"]
     case: str
     process: int
     rank: int
-    detect_ns: tuple[int, ...]
-    restart_ns: tuple[int, ...]
-    restore_ns: tuple[int, ...]
-    step_ns: tuple[int, ...]  # of undisturbed steps
-    first_stall_ns: tuple[int, ...]
-    first_lag_ns: tuple[int, ...]
-    first_slowdown_s: tuple[float, ...]
-    stall_ns: tuple[int, ...]
-    lag_ns: tuple[int, ...]
-    slowdown_s: tuple[float, ...]
+    kills: int
     lost: tuple[Predicted, ...]
 
 
@@ -75,7 +89,7 @@ class GoodputRecord(StageRecord):
     """The use of the time of a job whose ranks were killed.
 
     `steps` counts the distinct steps whose result was kept at the end, `steps_done` all steps,
-    `step_ns` is the mean undisturbed step of this job, and `wall_ns` the time from the first start
+    `step_ns` is the mean undisturbed step of `step_of`, and `wall_ns` the time from the first start
     to the end, without the turns of the control. `training_ns` is the time in which ranks took
     steps or saved, and `checkpoints_ns` the part of it that checkpoints took. The rest of the time
     is detection, restart and restore. `kills_ns` are the instants of the real kills, and `struck`
@@ -89,6 +103,7 @@ class GoodputRecord(StageRecord):
     steps: int
     steps_done: int
     step_ns: int
+    step_of: Literal["job", "control"]
     wall_ns: int
     kills_ns: tuple[int, ...]
     struck: tuple[str, ...]
@@ -118,4 +133,4 @@ class GoodputRecord(StageRecord):
         return self.training_ns - self.checkpoints_ns - self.steps * self.step_ns
 
 
-RECORDS = (ScheduleRecord, PredictionRecord, GoodputRecord)
+RECORDS = (ControlRecord, ScheduleRecord, PredictionRecord, GoodputRecord)

@@ -10,7 +10,7 @@ from harness.analysis.columns import column, identity_column
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity
 from harness.analysis.statistics import Estimate
-from harness.experiments.goodput import KILLS, LARGEST_RATIO, LEAST_RATIO
+from harness.experiments.goodput import INTERVALS, KILLS, LARGEST_RATIO, LEAST_RATIO
 from harness.experiments.goodput.records import (
     PARTS,
     GoodputRecord,
@@ -160,7 +160,17 @@ def _row(item: Wanted, records: RunRecords) -> GoodputRow:
         if variant.variant == "whole":
             row.predicted = lost
         setattr(row, _RATIOS[variant.variant], _over(lost, measured.lost))
-    fewest = min(len(measured.kills_ns), len(predicted.detect_ns))
+    if schedule.interval_steps > round(schedule.advised_steps * INTERVALS[row.interval]):
+        row.remarks.append(
+            f"the interval is {schedule.interval_steps} steps, because fewer would leave no step "
+            "undisturbed"
+        )
+    if measured.step_of == "control":
+        row.remarks.append(
+            "an undisturbed step is that of the control, because the job's checkpoints left hardly "
+            "any"
+        )
+    fewest = min(len(measured.kills_ns), predicted.kills)
     if fewest < KILLS:
         row.marks.append(f"{fewest} of {KILLS} kills were made, so its prediction is not judged")
     else:

@@ -7,16 +7,17 @@ minutes. Each job has a clock that stands still while the other one has its turn
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.experiments.goodput import KILLS
+from harness.experiments.goodput import KILLS, SCALE_KILLS
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
-from harness.experiments.goodput.profile import undisturbed_s
-from harness.experiments.goodput.records import ScheduleRecord
+from harness.experiments.goodput.profile import LifeCosts, life_costs
+from harness.experiments.goodput.records import ControlRecord, ScheduleRecord
 from harness.experiments.recovery.driver import remove_checkpoints, run_script
 from harness.experiments.recovery.script import Kill, Script
 from harness.experiments.recovery.timeline import Segment
@@ -27,7 +28,6 @@ _CONTROL_STEPS = 8  # from one checkpoint of the control to the next
 _LEAST_SAVES = 4  # of each of its lives, of which the first and the last are not like the others
 _STEPS_TO_KILL = 6  # after the last of these
 _LEAST_LIFE_S = 20.0
-_MOST_LIVES = 4 * KILLS
 
 
 class Broken(Exception):
@@ -65,51 +65,76 @@ class JobClock:
 class Control:
     """A job whose ranks kill themselves after some checkpoints. Its lives tell the costs.
 
-    It is killed `KILLS` times, and comes back from all.
+    The first `SCALE_KILLS` kills tell how far apart those of the judged job shall be. After those
+    come `KILLS` more, and it comes back from all.
     """
 
     FOLDER = "control"
 
     def __init__(self, session: ExperimentSession, case: Case) -> None:
-        self.lives: list[Life] = []
+        self.costs: list[LifeCosts] = []
         self._session = session
         self._case = case
         self._clock = JobClock()
+        self._before: Life | None = None
         self._step = 0  # of the last checkpoint
         remove_checkpoints(session, case, self.FOLDER)
 
     @property
     def kills(self) -> int:
         """The number of kills from which it has come back."""
-        return max(0, len(self.lives) - 1)
+        return max(0, len(self.costs) - 1)
 
     @property
     def is_over(self) -> bool:
         """Return whether it has come back from the last kill."""
-        return self.kills == KILLS
+        return self.kills == SCALE_KILLS + KILLS
 
     @property
     def progress(self) -> float:
-        """The share of its lives that are over."""
-        return len(self.lives) / (KILLS + 1)
+        """The share of the kills after the first ones from which it has come back."""
+        return (self.kills - SCALE_KILLS) / KILLS
 
     def live(self) -> None:
         """Train from the newest checkpoint on until the next kill. Raises Broken."""
-        victim = len(self.lives) % self._case.world
-        is_last = len(self.lives) == KILLS
+        number = len(self.costs)
+        is_last = number == SCALE_KILLS + KILLS
         if not is_last:
-            self._step += _saves_a_life(self.lives) * _CONTROL_STEPS
+            self._step += _saves_a_life(self.costs) * _CONTROL_STEPS
         end = self._step + _STEPS_TO_KILL
+        kill = Kill(end, "before", number % self._case.world)
         script = replace(
             _script(self._case, _CONTROL_STEPS, end + _STEPS_TO_KILL),
-            kills=() if is_last else (Kill(end, "before", victim),),
+            kills=() if is_last else (kill,),
         )
         with self._clock as clock:
             launched_ns = clock.of_job_ns(time.monotonic_ns())
             segment = clock.of_job(_run(self._session, self._case, script, self.FOLDER))
         if segment.reason and not segment.deaths:
             raise Broken(_by_itself(segment.reason))
-        self.lives.append(life(segment, launched_ns, None))
+        found = life(segment, launched_ns, None)
+        self.costs.append(life_costs(found, self._before))
+        self._before = found
+        self._session.add(self._record(number))
+
+    def _record(self, number: int) -> ControlRecord:
+        told = self.costs[number]
+        way = told.way_back
+        saves = [*filter(None, [told.first_save]), *told.saves]
+        return ControlRecord(
+            kind="control",
+            case=self._case.id,
+            process=self._session.slot,
+            rank=0,
+            life=number,
+            detect_ns=None if way is None else in_ns(way.detect_s),
+            restart_ns=None if way is None else in_ns(way.restart_s),
+            restore_ns=None if way is None else in_ns(way.restore_s),
+            step_ns=tuple(in_ns(step_s) for step_s in told.steps_s),
+            stall_ns=tuple(in_ns(save.stall_s) for save in saves),
+            lag_ns=tuple(in_ns(save.lag_s) for save in saves),
+            slowdown_s=tuple(save.slowdown_s for save in saves),
+        )
 
 
 class Judged:
@@ -156,8 +181,6 @@ class Judged:
         # Another kill may have come while the launcher was ending the job.
         self._sealed.append((segment, launched_ns, struck[0].at_ns if struck else None))
         self.is_over = not segment.reason
-        if not self.is_over and len(self._sealed) == _MOST_LIVES:
-            raise Broken(f"the job never came back: {segment.reason}")
 
     def lives(self) -> list[Life]:
         """Return what it did, for after the prediction."""
@@ -167,6 +190,8 @@ class Judged:
 def take_turns(control: Control, judged: Judged) -> None:
     """Let the job go on that is behind, until both are over. Raises Broken."""
     while not (control.is_over and judged.is_over):
+        # What one job has left in the page cache is not to be written in the time of the other.
+        os.sync()
         is_behind = not judged.is_over and judged.progress < control.progress
         if control.is_over or is_behind:
             judged.live()
@@ -194,13 +219,18 @@ def _script(case: Case, save_every: int, steps: int) -> Script:
     )
 
 
-def _saves_a_life(lives: Sequence[Life]) -> int:
+def _saves_a_life(costs: Sequence[LifeCosts]) -> int:
     """Return how many checkpoints a life of the control needs to last long enough."""
-    steps_s = undisturbed_s(lives)
+    steps_s = [step_s for each in costs for step_s in each.steps_s]
     if not steps_s:
         return _LEAST_SAVES
     between_s = _CONTROL_STEPS * statistics.median(steps_s)
     return max(_LEAST_SAVES, math.ceil(_LEAST_LIFE_S / between_s))
+
+
+def in_ns(seconds: float) -> int:
+    """Return seconds in whole nanoseconds."""
+    return round(seconds * 1e9)
 
 
 def _by_itself(reason: str) -> str:
