@@ -143,23 +143,25 @@ def test_the_first_checkpoint_of_a_life_is_apart_and_the_last_one_left_out() -> 
     assert {save.lag_s for save in told.saves} == {0.5}
 
 
-def test_steps_beside_a_checkpoint_are_slow_against_those_of_their_own_life() -> None:
-    """In a life on a machine of half the speed, nothing else slows steps down."""
+def test_steps_beside_a_checkpoint_are_compared_with_those_around() -> None:
+    """The machine becomes half as fast in the middle, and the third checkpoint costs 0.5 s."""
     events: list[tuple[float, str, dict[str, Any]]] = [
         (0, "ready", {}),
         (0, "restored", {"step": 0}),
     ]
     at_s = 0.0
-    for step in range(8):
-        at_s += 2.0
+    for step in range(60):
+        at_s += 1.0 if step < 30 else 2.0
+        if step == 45:
+            at_s += 0.5
         events += [(at_s, "done", {"step": step})]
-        if step % 2:
+        if step in (4, 14, 44, 54):
             events += [(at_s, "saving", {"step": step}), (at_s, "saved", {"step": step})]
-            events += [(at_s + 0.5, "complete", {"step": step})]
-    slow = life(segment(*events, ended_s=at_s), 0, round(at_s * S))
-    _, told = told_by(saving_life(), slow)
-    assert told.saves
-    assert {save.slowdown_s for save in told.saves} == {0.0}
+            events += [(at_s + 0.1, "complete", {"step": step})]
+    (told,) = told_by(life(segment(*events, ended_s=at_s), 0, round(at_s * S)))
+    assert told.first_save is not None
+    assert told.first_save.slowdown_s == 0.0
+    assert [save.slowdown_s for save in told.saves] == [0.0, 0.5]
 
 
 def test_a_profile_with_too_few_checkpoints_is_too_little() -> None:

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.experiments.goodput.lives import Life, Save
+from harness.experiments.goodput.lives import Life, Save, Step
+
+_NEIGHBOURS = 4  # undisturbed steps before a checkpoint, and as many after it
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,8 @@ def life_costs(found: Life, before: Life | None) -> LifeCosts:
     """Return what a life tells, and the kill that ended the one before."""
     steps_s = tuple(undisturbed_s([found]))
     start_s = None if found.ready_ns is None else (found.ready_ns - found.launched_ns) / 1e9
-    saves: list[SaveCost] = []
-    if steps_s:
-        # A shared machine is faster in one life than in the next.
-        mean_s = statistics.fmean(steps_s)
-        saves = [_cost(save, found, mean_s) for save in found.saves[:-1]]
+    # Without an undisturbed step, nobody knows how slow the others are.
+    saves = [_cost(save, found.steps) for save in found.saves[:-1]] if steps_s else []
     way = None if before is None else way_back(before, found)
     return LifeCosts(start_s, way, steps_s, saves[0] if saves else None, tuple(saves[1:]))
 
@@ -135,11 +134,19 @@ def way_back(before: Life, after: Life) -> KillCost | None:
     )
 
 
-def _cost(save: Save, of_life: Life, mean_s: float) -> SaveCost:
-    """Return the cost of a checkpoint, in whose lag steps were longer than the mean one."""
+def _cost(save: Save, steps: Sequence[Step]) -> SaveCost:
+    """Return the cost of a checkpoint in a life with these steps, of which some are undisturbed.
+
+    The steps of its lag are compared with those just before and after, because a shared machine is
+    slower for some seconds, and then faster again.
+    """
     assert save.complete_ns is not None
-    slowdown_s = 0.0
-    for step in of_life.steps:
-        if step.end_ns > save.end_ns and step.begin_ns < save.complete_ns:
-            slowdown_s += step.seconds - mean_s
-    return SaveCost(save.stall_s, save.lag_s, slowdown_s)
+    before = [step for step in steps if step.end_ns <= save.end_ns]
+    after = [step for step in steps if step.begin_ns >= save.complete_ns]
+    slowed = steps[len(before) : len(steps) - len(after)]
+    around_s = [
+        *[step.seconds for step in before if not step.disturbed][-_NEIGHBOURS:],
+        *[step.seconds for step in after if not step.disturbed][:_NEIGHBOURS],
+    ]
+    usual_s = statistics.fmean(around_s)
+    return SaveCost(save.stall_s, save.lag_s, sum(step.seconds - usual_s for step in slowed))
