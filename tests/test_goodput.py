@@ -617,6 +617,11 @@ def test_a_prediction_is_not_judged_by_fewer_kills(tmp_path: Path) -> None:
     row = row_of(tmp_path, schedule(), prediction(), goodput(kills_ns=(S, 2 * S)))
     assert row.holds is None
     assert row.marks == ["2 of 12 kills were made, so its prediction is not judged"]
+    few = row_of(tmp_path / "few", schedule(), prediction(kills=11), goodput())
+    assert few.holds is None
+    assert few.marks == [
+        "the control came back from 11 of 12 kills, so its prediction is not judged"
+    ]
 
 
 def test_a_row_says_where_its_interval_and_its_step_are_not_the_usual_ones(tmp_path: Path) -> None:

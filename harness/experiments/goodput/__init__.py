@@ -4,13 +4,20 @@ from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 KILLS = 12
-"""The kills of the control, which tell the costs, and those of the job that judges them."""
+"""The kills of the control, which tell the costs."""
 
 SCALE_KILLS = 3
 """The first kills of the control, which tell how far apart those of the judged job shall be."""
 
 INTERVALS = {"quarter": 0.25, "advised": 1.0, "four-times": 4.0}
 """The interval between two checkpoints, in parts of the advised one."""
+
+JUDGING_KILLS = {"quarter": 12, "advised": 12, "four-times": 24}
+"""The kills of the judged job. It is chance where in an interval a kill comes.
+
+That weighs more where intervals are long, and evens out over more kills. With 12 kills, 90 % of the
+predictions for a long interval were spread over 22 % of the loss.
+"""
 
 LEAST_RATIO, LARGEST_RATIO = 0.85, 1.15
 """The ends of the predicted over the measured loss within which a prediction holds."""
@@ -22,7 +29,8 @@ def jobs_a_case(case: Case) -> int:
     Each kill of the control takes six, because ranks train for 20 s or more before it. Those of the
     judged job are `mtbf` restarts apart on average.
     """
-    return 6 * (SCALE_KILLS + KILLS) + KILLS * int(case.settings["mtbf"])
+    judging = JUDGING_KILLS[case.settings["interval"]]
+    return 6 * (SCALE_KILLS + KILLS) + judging * int(case.settings["mtbf"])
 
 
 def states_at_work(case: Case) -> int:

@@ -6,7 +6,7 @@ import zlib
 
 import numpy as np
 
-from harness.experiments.goodput import INTERVALS, KILLS, SCALE_KILLS, prediction
+from harness.experiments.goodput import INTERVALS, JUDGING_KILLS, KILLS, SCALE_KILLS, prediction
 from harness.experiments.goodput.outcome import outcome
 from harness.experiments.goodput.prediction import Kills
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
@@ -61,7 +61,7 @@ class Cell:
         schedule = self.schedule(profile(control.costs))
         self.session.add(schedule)
         self.session.announce(
-            f"{self.case.method}: {KILLS} kills in {schedule.length_ns / 1e9:.0f} s, with a "
+            f"{self.case.method}: {len(schedule.kills_ns)} kills in {schedule.length_ns / 1e9:.0f} s, with a "
             f"checkpoint every {schedule.interval_steps} steps, and {KILLS} that tell the costs"
         )
         judged = Judged(self.session, self.case, schedule, self.seed)
@@ -83,8 +83,9 @@ class Cell:
         """Return when ranks are to be killed, and how often the job saves."""
         mtbf_s = int(self.case.settings["mtbf"]) * costs.recovery_s
         advised = prediction.advised_steps(costs, mtbf_s)
-        part = INTERVALS[str(self.case.settings["interval"])]
-        kills = prediction.drawn_kills(KILLS, mtbf_s, np.random.default_rng(self.seed))
+        interval = str(self.case.settings["interval"])
+        rng = np.random.default_rng(self.seed)
+        kills = prediction.drawn_kills(JUDGING_KILLS[interval], mtbf_s, rng)
         return ScheduleRecord(
             kind="schedule",
             case=self.case.id,
@@ -92,7 +93,7 @@ class Cell:
             rank=0,
             mtbf_ns=in_ns(mtbf_s),
             advised_steps=advised,
-            interval_steps=max(_LEAST_INTERVAL_STEPS, round(advised * part)),
+            interval_steps=max(_LEAST_INTERVAL_STEPS, round(advised * INTERVALS[interval])),
             kills_ns=tuple(in_ns(at_s) for at_s in kills.at_s),
             length_ns=in_ns(kills.length_s),
         )

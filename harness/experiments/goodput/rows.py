@@ -170,9 +170,14 @@ def _row(item: Wanted, records: RunRecords) -> GoodputRow:
             "an undisturbed step is that of the control, because the job's checkpoints left hardly "
             "any"
         )
-    fewest = min(len(measured.kills_ns), predicted.kills)
-    if fewest < KILLS:
-        row.marks.append(f"{fewest} of {KILLS} kills were made, so its prediction is not judged")
+    due, made = len(schedule.kills_ns), len(measured.kills_ns)
+    if made < due:
+        row.marks.append(f"{made} of {due} kills were made, so its prediction is not judged")
+    elif predicted.kills < KILLS:
+        row.marks.append(
+            f"the control came back from {predicted.kills} of {KILLS} kills, so its prediction is "
+            "not judged"
+        )
     else:
         row.holds = row.ratio is not None and is_within(row.ratio)
     return row
