@@ -60,9 +60,10 @@ class Cell:
             control.live()
         schedule = self.schedule(profile(control.costs))
         self.session.add(schedule)
+        kills, length_s = len(schedule.kills_ns), schedule.length_ns / 1e9
         self.session.announce(
-            f"{self.case.method}: {len(schedule.kills_ns)} kills in {schedule.length_ns / 1e9:.0f} s, with a "
-            f"checkpoint every {schedule.interval_steps} steps, and {KILLS} that tell the costs"
+            f"{self.case.method}: {kills} kills in {length_s:.0f} s, with a checkpoint every "
+            f"{schedule.interval_steps} steps, and {KILLS} that tell the costs"
         )
         judged = Judged(self.session, self.case, schedule, self.seed)
         take_turns(control, judged)
