@@ -1,4 +1,4 @@
-"""The command line in this process, with nothing that measures, installs or starts a process."""
+"""The command line in this process, and stubs for all that measures or starts a process."""
 
 from __future__ import annotations
 

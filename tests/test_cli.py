@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import Measure, Measured, faulty, planned
+from conftest import ROOT, Measure, Measured, faulty, planned
 from stubs import command
 
 from harness.run.stored import RESULTS, resumable
@@ -66,14 +66,15 @@ from harness.run.stored import RESULTS, resumable
     ],
 )
 def test_wrong_usage_gets_one_sentence_and_exit_2(
-    arguments: list[str], message: str, tmp_path: Path
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(ROOT)
     if arguments[0] in ("run", "show"):
         arguments = [*arguments, "--results", str(tmp_path)]
     done = command(*arguments)
     assert done.status == 2, done.errors
     assert message in done.errors
-    assert "Traceback" not in done.errors
+    assert not done.escaped
     assert not list(tmp_path.iterdir()), (
         "nothing may be stored before everything is known to be right"
     )

@@ -18,7 +18,7 @@ from records import failure, goodput, prediction, schedule
 from reported import store_run
 
 from harness.analysis.row import Naming
-from harness.experiments.goodput import KILLS, SCALE_KILLS, sentences, turns
+from harness.experiments.goodput import KILLS, SCALE_KILLS, driver, sentences, turns
 from harness.experiments.goodput import prediction as model
 from harness.experiments.goodput.killer import Killer, Struck
 from harness.experiments.goodput.lives import Life, life
@@ -33,7 +33,7 @@ from harness.experiments.goodput.profile import (
     life_costs,
     profile,
 )
-from harness.experiments.goodput.records import VARIANTS
+from harness.experiments.goodput.records import VARIANTS, ControlRecord
 from harness.experiments.goodput.rows import GoodputRow
 from harness.experiments.goodput.turns import Broken, Control, JobClock, Judged, take_turns
 from harness.experiments.recovery.events import Event
@@ -381,17 +381,14 @@ def test_a_clock_of_a_job_stands_still_between_two_turns() -> None:
         time.sleep(0.02)
     stands_ns = clock.stands_ns
     assert stands_ns >= S // 50
-    time.sleep(0.02)
+    time.sleep(0.2)
     with clock:
-        assert (
-            clock.of_machine_ns(stands_ns) <= time.monotonic_ns() < stands_ns + clock._behind_ns + S
-        )
         now_ns = time.monotonic_ns()
         assert clock.of_machine_ns(clock.of_job_ns(now_ns)) == now_ns
-        assert clock.of_job(segment((2.0, "ready", {}), ended_s=3)).ended_ns == clock.of_job_ns(
-            3 * S
-        )
-    assert clock.stands_ns >= stands_ns
+        moved = clock.of_job(segment((2.0, "ready", {}), ended_s=3))
+        assert moved.events[0].at_ns == clock.of_job_ns(2 * S)
+        assert moved.ended_ns == clock.of_job_ns(3 * S)
+    assert clock.stands_ns - stands_ns < S // 10
 
 
 def killed_case(**settings: Any) -> Case:
@@ -429,8 +426,8 @@ class Jobs:
         steps = range(begin, end)
         done = [(start_s + (n - begin + 1) / 2, "done", {"step": n}) for n in steps]
         killed = [(start_s + len(steps) / 2, "kill", kill.__dict__) for kill in script.kills]
-        begun = (start_s, "restored", {"step": begin})
-        made = segment(begun, *done, *killed, ended_s=start_s + len(steps) / 2)
+        begun = [(start_s, "ready", {}), (start_s, "restored", {"step": begin})]
+        made = segment(*begun, *done, *killed, ended_s=start_s + len(steps) / 2)
         return replace(made, reason=self.reason)
 
 
@@ -472,12 +469,15 @@ def test_lives_of_the_control_last_for_20_s(session: SessionOfOne, jobs: Jobs) -
     kills = [kill for _, script in jobs.scripts for kill in script.kills]
     assert len(kills) == SCALE_KILLS + KILLS
     assert [kill.step for kill in kills] == [38 + 40 * number for number in range(len(kills))]
-    assert {kill.slot for kill in kills} == {0, 1}
+    assert [kill.slot for kill in kills] == [number % 2 for number in range(len(kills))]
+    assert {folder for folder, _ in jobs.scripts} == {"control"}
     assert all(sum(each.steps_s) >= 20 for each in control.costs[1:-1])
-    assert [record.kind for record in session.records] == ["control"] * len(control.costs)
+    told = [record for record in session.records if isinstance(record, ControlRecord)]
+    assert len(told) == len(control.costs)
+    assert [record.restart_ns is None for record in told] == [True] + [False] * len(kills)
 
 
-def test_the_jobs_take_turns_and_keep_their_checkpoints_apart(
+def test_the_jobs_take_turns(
     session: SessionOfOne, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The judged job has three lives."""
@@ -522,6 +522,7 @@ def test_a_killed_job_comes_back_on_its_own_clock(
     time.sleep(0.5)
     judged.live()
     assert judged.is_over
+    assert [folder for folder, _ in jobs.scripts] == ["judged"]
     first, second = judged.lives()
     assert first.killed_ns is not None
     assert S // 10 <= first.killed_ns <= first.ended_ns
@@ -541,6 +542,33 @@ def test_a_kill_that_found_nobody_strikes_the_next_life(
         judged.live()
     assert len(judged.struck) == 2
     assert [each.killed_ns for each in judged.lives()] == [each.at_ns for each in judged.struck]
+
+
+def test_a_second_kill_while_the_launcher_ends_the_job_prolongs_nothing(
+    session: SessionOfOne, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(2)]
+
+    def run(session: object, case: Case, script: Script, folder: str) -> Segment:
+        for process in processes:
+            process.wait(timeout=20)
+        return replace(segment(ended_s=time.monotonic()), reason="killed by SIGKILL")
+
+    monkeypatch.setattr(turns, "run_script", run)
+    judged = judged_of(session, kills_ns=(0, S // 5), length_ns=S)
+    judged.live()
+    (only,) = judged.lives()
+    first, second = judged.struck
+    assert only.killed_ns == first.at_ns < second.at_ns
+
+
+def test_a_job_that_breaks_by_itself_fails_the_case(session: SessionOfOne) -> None:
+    broken = replace(segment(ended_s=time.monotonic()), reason="killed by SIGBUS")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns, "run_script", lambda *_: broken)
+        driver.after_stages(cast(ExperimentSession, session))
+    assert session.failures == ["the job broke, and nobody had killed a rank: killed by SIGBUS"]
+    assert not list((session.scratch / "recovery").glob("*/*")), "no checkpoint is left"
 
 
 def test_the_control_tells_the_step_where_only_steps_after_a_start_are_undisturbed() -> None:
@@ -579,9 +607,22 @@ class SessionOfOne:
         self.slot = 0
         self.records: list[Record] = []
 
+        self.failures: list[str] = []
+
+    def has(self, kind: str, case: Case) -> bool:
+        """Return False, because nothing has been measured yet."""
+        return False
+
+    def announce(self, text: str) -> None:
+        """Say nothing."""
+
     def add(self, record: Record) -> None:
         """Keep a record."""
         self.records.append(record)
+
+    def fail(self, case: Case, phase: str, reason: str) -> None:
+        """Keep why a case failed."""
+        self.failures.append(reason)
 
 
 # Rows

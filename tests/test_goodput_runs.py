@@ -43,7 +43,7 @@ def test_a_prediction_is_judged_by_real_kills(measure: Measure) -> None:
     assert row.steps_kept is not None
     assert row.steps_done > row.steps_kept > 0
     stored = [record.kind for record in run.run.records]
-    assert stored.index("prediction") < stored.index("goodput")
+    assert stored.index("schedule") < stored.index("prediction") < stored.index("goodput")
 
 
 def test_a_method_that_raises_fails_the_row(measure: Measure) -> None:

@@ -1,10 +1,10 @@
-"""The share of the time that trains while ranks are killed, predicted and then measured."""
+"""The share of the time that trains while ranks are killed, predicted and measured."""
 
 from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 KILLS = 12
-"""The kills of the control, which tell the costs."""
+"""The kills of the control from which it comes back, and which tell the costs."""
 
 SCALE_KILLS = 3
 """The first kills of the control, which tell how far apart those of the judged job shall be."""

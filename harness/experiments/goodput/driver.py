@@ -12,7 +12,7 @@ from harness.experiments.goodput.prediction import Kills
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
 from harness.experiments.goodput.records import PredictionRecord, ScheduleRecord
 from harness.experiments.goodput.turns import Broken, Control, Judged, in_ns, take_turns
-from harness.experiments.recovery.driver import needs_one_node
+from harness.experiments.recovery.driver import needs_one_node, remove_checkpoints
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
@@ -36,6 +36,10 @@ def after_stages(session: ExperimentSession) -> None:
             Cell(session, case).measure()
         except (Broken, TooLittle) as error:
             session.fail(case, "train", str(error))
+        finally:
+            # The next case needs their room.
+            for job in (Control, Judged):
+                remove_checkpoints(session, case, job.FOLDER)
 
 
 class Cell:
@@ -54,7 +58,7 @@ class Cell:
 
         Raises Broken where a job breaks, and TooLittle where the costs stay unknown.
         """
-        self.session.announce(f"{self.case.method}: {SCALE_KILLS} kills, for the scale of time")
+        self.session.announce(f"{self.case.method}: {SCALE_KILLS} ways back, for the scale of time")
         control = Control(self.session, self.case)
         while control.kills < SCALE_KILLS:
             control.live()
