@@ -16,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gamma
 
 _FOLDER = Path(__file__).resolve().parents[2] / "workloads" / "failures"
 S_AN_HOUR = 3600.0
@@ -199,7 +198,7 @@ def drawn(
         node = rng.integers(nodes, size=count)
     else:
         mean_s = 1.0 / rate_per_node_s
-        scale_s = mean_s / float(gamma(1.0 + 1.0 / shape))
+        scale_s = mean_s / math.gamma(1.0 + 1.0 / shape)
         at_s, node = _renewals(nodes, length_s, rng, shape, scale_s, mean_s)
     repair_s = repair_median_s * rng.lognormal(0.0, repair_deviation, len(at_s))
     return NodeFailures(nodes, length_s, at_s, node, repair_s, np.ones(len(at_s), dtype=bool))
