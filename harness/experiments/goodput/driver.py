@@ -16,8 +16,8 @@ from harness.experiments.recovery.driver import needs_one_node, remove_checkpoin
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
-# An undisturbed step is one beside which no checkpoint is written. A checkpoint disturbs the step
-# after it, so the job itself tells its undisturbed step if every second one has none before it.
+# A checkpoint disturbs the step after it. With two steps to an interval, the second one is
+# undisturbed, so the job itself tells how long a step takes in these minutes.
 _LEAST_INTERVAL_STEPS = 2
 
 

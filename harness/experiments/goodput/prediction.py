@@ -35,8 +35,9 @@ class Kills:
 def advised_steps(profile: Profile, mtbf_s: float) -> int:
     """Return the number of steps between two checkpoints that `ckptbench advise` would choose."""
     cost = _mean_cost([save for life in profile.training for save in life.saves])
-    costs = Costs(cost.stall_s + max(0.0, cost.slowdown_s), cost.lag_s)
-    return max(1, round(policies.bounded_s(costs, mtbf_s) / profile.step_s))
+    training_s = cost.stall_s + max(0.0, cost.slowdown_s)
+    interval_s = policies.bounded_s(Costs(training_s, cost.lag_s), mtbf_s)
+    return max(1, round(interval_s / profile.step_s))
 
 
 def drawn_kills(count: int, mtbf_s: float, rng: np.random.Generator) -> Kills:

@@ -73,7 +73,7 @@ class Profile:
 
     @property
     def ways_back(self) -> list[KillCost]:
-        """What each kill cost."""
+        """The ways back that the lives began with."""
         return [each.way_back for each in self.lives if each.way_back is not None]
 
     @property
@@ -111,11 +111,16 @@ def profile(lives: Sequence[LifeCosts]) -> Profile:
 def life_costs(found: Life, before: Life | None) -> LifeCosts:
     """Return what a life tells, and the kill that ended the one before."""
     steps_s = tuple(undisturbed_s([found]))
-    start_s = None if found.ready_ns is None else (found.ready_ns - found.launched_ns) / 1e9
-    # Without an undisturbed step, nobody knows how slow the others are.
-    saves = [_cost(save, found.steps) for save in found.saves[:-1]] if steps_s else []
-    way = None if before is None else way_back(before, found)
-    return LifeCosts(start_s, way, steps_s, saves[0] if saves else None, tuple(saves[1:]))
+    saves: list[SaveCost] = []
+    if steps_s:  # else nobody knows how slow the others are
+        saves = [_cost(save, found.steps) for save in found.saves[:-1]]
+    return LifeCosts(
+        start_s=_start_s(found),
+        way_back=None if before is None else way_back(before, found),
+        steps_s=steps_s,
+        first_save=saves[0] if saves else None,
+        saves=tuple(saves[1:]),
+    )
 
 
 def undisturbed_s(lives: Sequence[Life]) -> list[float]:
@@ -132,6 +137,13 @@ def way_back(before: Life, after: Life) -> KillCost | None:
         (after.ready_ns - before.ended_ns) / 1e9,
         (after.restored_ns - after.ready_ns) / 1e9,
     )
+
+
+def _start_s(found: Life) -> float | None:
+    """Return the seconds until the ranks were there; None where they never were."""
+    if found.ready_ns is None:
+        return None
+    return (found.ready_ns - found.launched_ns) / 1e9
 
 
 def _cost(save: Save, steps: Sequence[Step]) -> SaveCost:

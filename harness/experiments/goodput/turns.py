@@ -28,6 +28,7 @@ _CONTROL_STEPS = 8  # from one checkpoint of the control to the next
 _LEAST_SAVES = 4  # of each of its lives, of which the first and the last are not like the others
 _STEPS_TO_KILL = 6  # after the last of these
 _LEAST_LIFE_S = 20.0
+_ALL_KILLS = SCALE_KILLS + KILLS  # of the control
 
 
 class Broken(Exception):
@@ -78,6 +79,7 @@ class Control:
         self._clock = JobClock()
         self._before: Life | None = None
         self._step = 0  # of the last checkpoint
+        # An attempt that was interrupted may have left some.
         remove_checkpoints(session, case, self.FOLDER)
 
     @property
@@ -88,7 +90,7 @@ class Control:
     @property
     def is_over(self) -> bool:
         """Return whether it has come back from the last kill."""
-        return self.kills == SCALE_KILLS + KILLS
+        return self.kills == _ALL_KILLS
 
     @property
     def progress(self) -> float:
@@ -98,7 +100,7 @@ class Control:
     def live(self) -> None:
         """Train from the newest checkpoint on until the next kill. Raises Broken."""
         number = len(self.costs)
-        is_last = number == SCALE_KILLS + KILLS
+        is_last = number == _ALL_KILLS
         if not is_last:
             self._step += _saves_a_life(self.costs) * _CONTROL_STEPS
         end = self._step + _STEPS_TO_KILL
