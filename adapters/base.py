@@ -107,6 +107,8 @@ class Place:
     strategy: str = ""
     # a folder in shared memory for checkpoints that outlive the process
     memory: Path | None = None
+    # a folder for compiled programs, which the run's other processes find; None for none
+    programs: Path | None = None
 
 
 def own_gpu(place: Place, gpus: int) -> int:

@@ -167,7 +167,7 @@ def _configure(place: Place) -> None:
     jax.config.update("jax_platforms", "cpu" if place.device == "cpu" else "cuda,cpu")
     if place.device == "cpu":
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        _keep_programs(place.temporary / "compiled")
+        _keep_programs(place.programs or place.temporary / "programs")
     elif DETERMINISTIC not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {DETERMINISTIC}".strip()
     # By default, a GPU rounds float32 to TF32.
@@ -175,7 +175,7 @@ def _configure(place: Place) -> None:
 
 
 def _keep_programs(folder: Path) -> None:
-    """Keep compiled programs in a folder, so that a case's processes compile each program once.
+    """Keep compiled programs in a folder, so that a run's processes compile each program once.
 
     Compiling takes ten times as long as the measurement that needs the program. On a GPU nothing is
     kept, because XLA times kernels there to choose among them. An experiment asks whether another

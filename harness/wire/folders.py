@@ -35,6 +35,11 @@ class Folders:
         """Return the folder that methods may use for sockets and the like."""
         return self.scratch / "tmp"
 
+    @property
+    def programs(self) -> Path:
+        """Return the folder that frameworks may use for compiled programs."""
+        return self.scratch / "programs"
+
     def kept(self, case: Case, rank: int) -> Path:
         """Return the list of the checkpoints that a later process loads.
 

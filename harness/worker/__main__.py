@@ -143,6 +143,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         rendezvous=None if is_alone else world.rendezvous(),
         local_rank=world.local_rank,
         strategy=case.strategy if world.size > 1 and not is_alone else "",
+        programs=folders.programs,
     )
     peers = _join_peers(case, place, world)
     framework.start(place)
