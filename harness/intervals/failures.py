@@ -212,16 +212,16 @@ def chosen(
     The trace is a ring, so that every instant has as much after it. A node whose repair goes on at
     that instant is under repair at the start, unless its failure interrupts nothing. Nodes beyond
     those of the trace are superposed copies of it at other instants, which lose its bursts. Such a
-    result is extrapolated.
+    result is extrapolated. The copies take their random numbers from a child of `rng`, so the draws
+    that follow are the same with any number of copies.
     """
     if nodes < 1:
         raise ValueError(f"a choice of {nodes} nodes is empty; give 1 or more")
-    copies = -(-nodes // failures.nodes)
-    parts = []
-    for copy in range(copies):
-        first_node = copy * failures.nodes
+    parts = [_one_copy(failures, min(failures.nodes, nodes), 0, rng)]
+    (child,) = rng.spawn(1)
+    for first_node in range(failures.nodes, nodes, failures.nodes):
         wanted = min(failures.nodes, nodes - first_node)
-        parts.append(_one_copy(failures, wanted, first_node, rng))
+        parts.append(_one_copy(failures, wanted, first_node, child))
     at_s = np.concatenate([part.at_s for part in parts])
     node = np.concatenate([part.node for part in parts])
     repair_s = np.concatenate([part.repair_s for part in parts])
