@@ -269,6 +269,32 @@ def test_a_curve_begins_where_saves_do_not_overlap() -> None:
     assert axes.lines[0].get_xdata()[0] == pytest.approx(20.0)
 
 
+def test_a_curve_of_a_trace_is_that_of_the_table() -> None:
+    """The mark is at the share that the replay gives the advised interval."""
+    _, unseen = failures.halves(failures.trace("lanl-20"))
+    costs = Costs(training_s=20.0, restore_s=30.0, restart_s=600.0)
+    one = advise(Measured("any", costs, costs, costs, None, None, ()), ASSUMED)
+    job = judging.JobInTrace("lanl-20", unseen, 256)
+    (judged,) = judging.judged([one], job)
+    drawn = advice_figure.draw([one], ASSUMED, "some-run", job)
+    curve, mark = drawn.figure.subfigs[0].axes[0].lines
+    assert mark.get_ydata() == pytest.approx([judged.shares.effective])
+    assert max(curve.get_ydata()) > 1.1 * min(curve.get_ydata())
+    assert "100 jobs of 256 nodes, drawn from the second half of lanl-20" in drawn.caption
+
+
+def test_all_numbers_of_spares_meet_the_same_failures_beyond_the_nodes_of_a_trace() -> None:
+    """A spare more may need another copy of the trace, and changes no later draw."""
+    trace = failures.trace("gpu-400")
+    firsts = []
+    for nodes in (400, 401, 801):
+        rng = np.random.default_rng(1)
+        draws = [failures.chosen(trace, nodes, rng) for _ in range(3)]
+        # The first failure of the first copy, which all of them have.
+        firsts.append([each.at_s[each.node < 400][0] for each in draws])
+    assert firsts[0] == firsts[1] == firsts[2]
+
+
 def test_more_ranks_fail_more_often() -> None:
     few, many = (
         json.loads(advised("--format", "json", "--ranks", ranks).output)[0]["job_mtbf_s"]

@@ -57,6 +57,15 @@ class Judged:
 
 
 @dataclass(frozen=True)
+class JobInTrace:
+    """A job of so many nodes, whose failures are drawn from a part of a named trace."""
+
+    trace: str
+    failures: NodeFailures
+    nodes: int
+
+
+@dataclass(frozen=True)
 class Spares:
     """The effective share with a number of spare nodes, for each node that is paid for.
 
@@ -86,12 +95,12 @@ class Spares:
         }
 
 
-def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[Judged]:
+def judged(advised: Sequence[Advice], job: JobInTrace) -> list[Judged]:
     """Return how the time of each method divides, without spares."""
     costs, intervals_s = _of(advised)
     draws = [
-        replay.shares(replay.interruptions(nodes, needed), costs, intervals_s)
-        for nodes in _draws(trace, needed, 0)
+        replay.shares(replay.interruptions(nodes, job.nodes), costs, intervals_s)
+        for nodes in _draws(job.failures, job.nodes, 0)
     ]
     by_part = {name: np.array([draw[name] for draw in draws]) for name in draws[0]}
     means = {name: by_draw.mean(axis=0).tolist() for name, by_draw in by_part.items()}
@@ -101,6 +110,18 @@ def judged(advised: Sequence[Advice], trace: NodeFailures, needed: int) -> list[
         shares = Shares(**{name: values[number] for name, values in means.items()})
         made.append(Judged(shares, low[number], high[number]))
     return made
+
+
+def shares_at(costs: Sequence[Costs], intervals_s: Floats, job: JobInTrace) -> Floats:
+    """Return the effective share of each method at its intervals, which are a line each.
+
+    It is the mean over the draws, without spares.
+    """
+    total = np.zeros(intervals_s.shape)
+    for nodes in _draws(job.failures, job.nodes, 0):
+        found = replay.interruptions(nodes, job.nodes)
+        total += replay.effective_shares(found, costs, intervals_s)
+    return total / DRAWS
 
 
 def with_spares(one: Advice, source: Source, needed: int, most: int) -> list[Spares]:
@@ -134,20 +155,15 @@ def _behind_the_best(by_draw: Sequence[Sequence[float]]) -> list[Estimate]:
     return [mean_with_interval(np.array(each) - np.array(best)) for each in by_draw]
 
 
-def replayed(
-    found: Sequence[Measured], assumed: Assumed, learnt: NodeFailures, needed: int
-) -> list[Advice]:
+def replayed(found: Sequence[Measured], assumed: Assumed, learnt: JobInTrace) -> list[Advice]:
     """Return for each method the interval that is best in draws from what is learnt."""
     advised = [advice.advise(one, assumed) for one in found]
     costs = [one.costs for one in found]
     least_s = np.array([[advice.shortest_s(one, assumed)] for one in found])
     formula_s = np.array([[each.interval_s] for each in advised])
     intervals_s = np.maximum(formula_s * _TRIED, least_s)
-    total = np.zeros(intervals_s.shape)
-    for nodes in _draws(learnt, needed, 0):
-        found_here = replay.interruptions(nodes, needed)
-        total += replay.effective_shares(found_here, costs, intervals_s)
-    best_s = intervals_s[np.arange(len(found)), total.argmax(axis=1)].tolist()
+    best = shares_at(costs, intervals_s, learnt).argmax(axis=1)
+    best_s = intervals_s[np.arange(len(found)), best].tolist()
     pairs = zip(found, best_s, strict=True)
     return [advice.at_interval(one, assumed, interval_s) for one, interval_s in pairs]
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from harness.analysis import advice, judging
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
-from harness.analysis.judging import Judged, Source, Spares
+from harness.analysis.judging import JobInTrace, Judged, Source, Spares
 from harness.analysis.runs import ReadRun, read_run
 from harness.analysis.text import size
 from harness.cli import advice_output, amounts
@@ -139,8 +139,8 @@ def advise_command(
     rates = _rates(job_mtbf, node_mtbf, repair)
     _require_spares(spares, repair, trace, rates)
     _require_bandwidths(state_bytes, node_bandwidth, storage_bandwidth)
-    learnt, unseen = failures.halves(failures.trace(trace)) if trace else (None, None)
     nodes = -(-ranks // ranks_per_node)
+    learnt, unseen = _in_halves(trace, nodes) if trace else (None, None)
     run = read_run(store.Run(store.find(results, name)))
     warn_of_damages(run.stored)
     assumed = Assumed(
@@ -156,11 +156,11 @@ def advise_command(
         bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
         found = _scaled(found, LargerState(count, ranks, nodes, *bandwidths))
     found = _that_come_back(found, assumed, bool(state_bytes))
-    advised, judged = _best_first(_advised(found, assumed, policy, learnt, nodes), unseen, nodes)
-    source = rates if unseen is None else unseen
+    advised, judged = _best_first(_advised(found, assumed, policy, learnt), unseen)
+    source = rates if unseen is None else unseen.failures
     tried = _with_spares(advised[0], source, nodes, spares)
     if folder is not None:
-        drawn = _draw(advised, assumed, folder, run.name)
+        drawn = _draw(advised, assumed, folder, run.name, unseen)
         # JSON is for programs, so nothing else goes the same way.
         advice_output.say(drawn, err if format_ is Format.JSON else out)
     job = advice_output.Job(ranks, nodes, spares, trace, policy)
@@ -173,16 +173,18 @@ def advise_command(
         advice_output.print_spares(tried, advised[0].measured.name, source)
 
 
+def _in_halves(trace: str, nodes: int) -> tuple[JobInTrace, JobInTrace]:
+    """Return the job in the first half of a trace, and in the second."""
+    first, second = failures.halves(failures.trace(trace))
+    return JobInTrace(trace, first, nodes), JobInTrace(trace, second, nodes)
+
+
 def _advised(
-    found: Sequence[Measured],
-    assumed: Assumed,
-    policy: str,
-    learnt: failures.NodeFailures | None,
-    nodes: int,
+    found: Sequence[Measured], assumed: Assumed, policy: str, learnt: JobInTrace | None
 ) -> Sequence[Advice]:
     """Return the advice for each method, by a formula or by the first half of the trace."""
     if learnt is not None and policy == judging.REPLAYED:
-        return judging.replayed(found, assumed, learnt, nodes)
+        return judging.replayed(found, assumed, learnt)
     return [advice.advise(one, assumed) for one in found]
 
 
@@ -195,13 +197,13 @@ def _with_spares(best: Advice, source: Source, nodes: int, most: int) -> list[Sp
 
 
 def _best_first(
-    advised: Sequence[Advice], unseen: failures.NodeFailures | None, nodes: int
+    advised: Sequence[Advice], unseen: JobInTrace | None
 ) -> tuple[list[Advice], list[Judged] | None]:
     """Return the advice in the order of what it is worth, in the trace where there is one.
 
     Methods that save a part of the state come last, because training cannot go on exactly.
     """
-    judged = judging.judged(advised, unseen, nodes) if unseen is not None else None
+    judged = judging.judged(advised, unseen) if unseen is not None else None
 
     def rank(number: int) -> tuple[bool, float]:
         shares = judged[number].shares if judged is not None else advised[number].shares
@@ -223,15 +225,13 @@ def _rates(job_mtbf: str, node_mtbf: str, repair: str) -> failures.RandomFailure
     return failures.RandomFailures(of_node_s, of_job_s, repair_s)
 
 
-def _job_mtbf_s(
-    rates: failures.RandomFailures, nodes: int, learnt: failures.NodeFailures | None
-) -> float:
+def _job_mtbf_s(rates: failures.RandomFailures, nodes: int, learnt: JobInTrace | None) -> float:
     """Return the mean seconds between failures of the job, from the rates of job and nodes.
 
     With a trace, they are those of such a job in its first half.
     """
     if learnt is not None:
-        return 1.0 / learnt.rate_of_job_s(nodes)
+        return 1.0 / learnt.failures.rate_of_job_s(nodes)
     return advice.job_mtbf_s(nodes, rates.node_rate_s, rates.job_rate_s)
 
 
@@ -336,17 +336,20 @@ def _that_come_back(
     return quick
 
 
-def _draw(advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str) -> str:
+def _draw(
+    advised: Sequence[Advice], assumed: Assumed, folder: Path, run: str, job: JobInTrace | None
+) -> str:
     """Draw the share of the time that trains over the interval, and return where and what it is.
 
-    There is a curve for each method.
+    There is a curve for each method. With a trace, it is from the replay of its second half.
     """
     # Matplotlib takes long to import, and the table does not need it.
     from harness.analysis import advice_figure
     from harness.analysis.figures import drawn
 
     try:
-        saved = drawn.save(advice_figure.draw(advised, assumed, run), folder)
+        with err.status("drawing the curves"):
+            saved = drawn.save(advice_figure.draw(advised, assumed, run, job), folder)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}") from error
     return f"{saved.svg}, {saved.png.name}: {saved.title}"
