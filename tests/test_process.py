@@ -258,3 +258,16 @@ def test_ranks_that_hang_at_the_same_place_are_all_named(
     ending = process.run(command, variables, tmp_path / "log", follower, len(ranks), timeout_s=2)
     assert ending.reason == f"no progress for 2 s, so the process was killed{positions}"
     assert (ending.at.rank, ending.at.phase) == (rank, "save")
+
+
+CRASHES = """
+print("the coordinator is gone")
+print("[node-1:1898] *** Process received signal ***")
+print("[node-1:1898] [ 0] /lib/libc.so.6(+0x3c050)")
+print("[node-1:1898] *** End of error message ***")
+raise SystemExit(1)
+"""
+
+
+def test_the_reason_of_a_crash_is_what_was_said_before_the_list_of_calls(run: Run) -> None:
+    assert run(CRASHES).reason.endswith(": the coordinator is gone")

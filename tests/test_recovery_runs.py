@@ -80,12 +80,22 @@ def test_a_method_that_raises_fails_the_row(measure: Measure) -> None:
     assert "RuntimeError" in row.reason
 
 
-def test_one_rank_has_nobody_who_could_survive(measure: Measure) -> None:
-    alone = killed("shrink")
-    alone = replace(alone, case=replace(alone.case, world=1, launcher="local"))
-    (row,) = measure([alone]).rows
-    reason = "one rank has nobody who could survive it or take over"
-    assert (row.status, row.reason) == ("unsupported", reason)
+@pytest.mark.parametrize(
+    ("world", "reason"),
+    [
+        (1, "one rank has nobody who could survive it or take over"),
+        (13, "a step has 12 micro-batches, so more ranks have nothing to compute"),
+    ],
+)
+def test_too_few_ranks_and_too_many_are_refused(measure: Measure, world: int, reason: str) -> None:
+    harder = of_ranks(planned("buffered"), "drill", way="shrink", failure="rank-0")
+    launcher = "local" if world == 1 else "mpirun"
+    cases = [
+        replace(item, case=replace(item.case, world=world, launcher=launcher))
+        for item in (killed("shrink"), harder)
+    ]
+    rows = measure(cases).rows
+    assert [(row.status, row.reason) for row in rows] == [("unsupported", reason)] * 2
 
 
 def test_training_survives_harder_failures(measure: Measure) -> None:

@@ -31,6 +31,11 @@ _POLL_S = 0.2
 _EXIT_S = 5.0
 _SHOWN_CHARACTERS = 300
 _SHOWN_RUNS = 4
+_CRASH = re.compile(  # what Open MPI prints of a process that crashes: its calls
+    r"^\[\S+\] \*\*\* Process received signal \*\*\*$.*?"
+    r"^\[\S+\] \*\*\* End of error message \*\*\*$",
+    re.MULTILINE | re.DOTALL,
+)
 _KILLED = re.compile(r"process rank (\d+) with PID \d+ on node \S+ exited on signal (\d+)")
 
 
@@ -298,8 +303,13 @@ def _killed_rank(log: Path) -> tuple[int, int] | None:
 
 
 def _last_words(log: Path) -> str:
-    """Return the last line of the job's output, which usually names the error."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    """Return the last line of the job's output, which usually names the error.
+
+    After that may come Open MPI's list of what a process called when it crashed.
+    """
+    output = log.read_text(errors="replace")
+    before_crash = _CRASH.sub("", output).split("\n")
+    lines = [line.strip() for line in before_crash if line.strip()]
     return f": {lines[-1][:_SHOWN_CHARACTERS]}" if lines else ""
 
 

@@ -18,6 +18,10 @@ DRILLS = {
 }
 """The failures, and their names in words."""
 
+# A framework's own way, whose ranks meet in a world over ULFM as those of the other ways do.
+_OWN_OVER_ULFM = "chainermn"
+_WAYS = tuple(name for name, way in WAYS.items() if not (way.restarts or way.own))
+
 
 def jobs_a_case(case: Case) -> int:
     """Return 1: the job in which ranks fail."""
@@ -41,7 +45,8 @@ EXPERIMENT = Experiment(
     suite_keys={
         "way": SuiteKey(
             "how training comes back after a failure",
-            choices=tuple(name for name, way in WAYS.items() if not (way.restarts or way.own)),
+            choices=(*_WAYS, _OWN_OVER_ULFM),
+            declared_as_peers=(_OWN_OVER_ULFM,),
         ),
         "failure": SuiteKey("what fails", choices=tuple(DRILLS)),
     },

@@ -15,6 +15,8 @@ from harness.experiments.recovery.driver import (
     needs_one_node,
     run_script,
     run_until_struck,
+    too_few_ranks,
+    too_many_ranks,
 )
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
@@ -33,7 +35,12 @@ def after_stages(session: ExperimentSession) -> None:
         if session.has("drill", case):
             continue
         way, failure = case.settings["way"], case.settings["failure"]
-        obstacle = needs_one_node(case) or why_not(failure, way, case.world)
+        obstacle = (
+            needs_one_node(case)
+            or too_few_ranks(case)
+            or too_many_ranks(case)
+            or why_not(failure, way, case.world)
+        )
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue

@@ -12,7 +12,11 @@ from harness.experiments.goodput.prediction import Kills
 from harness.experiments.goodput.profile import Profile, TooLittle, profile
 from harness.experiments.goodput.records import PredictionRecord, ScheduleRecord
 from harness.experiments.goodput.turns import Broken, Control, Judged, in_ns, take_turns
-from harness.experiments.recovery.driver import needs_one_node, remove_checkpoints
+from harness.experiments.recovery.driver import (
+    needs_one_node,
+    remove_checkpoints,
+    too_many_ranks,
+)
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
@@ -28,7 +32,7 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("goodput", case):
             continue
-        obstacle = needs_one_node(case)
+        obstacle = needs_one_node(case) or too_many_ranks(case)
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue

@@ -28,6 +28,7 @@ from harness.experiments.recovery.records import (
 from harness.experiments.recovery.script import (
     EPOCH_STEPS,
     IN_WORDS,
+    MICRO_BATCHES,
     Script,
     script_path,
     write_script,
@@ -54,7 +55,12 @@ def after_stages(session: ExperimentSession) -> None:
     for case in session.cases:
         if session.has("recovered", case):
             continue
-        obstacle = _too_small(case) or _useless_setting(case) or _too_far_apart(case)
+        obstacle = (
+            too_few_ranks(case)
+            or too_many_ranks(case)
+            or _useless_setting(case)
+            or _too_far_apart(case)
+        )
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue
@@ -325,9 +331,16 @@ def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str
     return found
 
 
-def _too_small(case: Case) -> str:
+def too_few_ranks(case: Case) -> str:
     """Return why the case has too few ranks; empty where it has enough."""
     return "" if case.world > 1 else "one rank has nobody who could survive it or take over"
+
+
+def too_many_ranks(case: Case) -> str:
+    """Return why the case has too many ranks; empty where each has something to compute."""
+    if case.world <= MICRO_BATCHES:
+        return ""
+    return f"a step has {MICRO_BATCHES} micro-batches, so more ranks have nothing to compute"
 
 
 def _useless_setting(case: Case) -> str:

@@ -98,7 +98,10 @@ def _ways(axes: Axes, rows: Sequence[RecoveryRow]) -> None:
         whisker = ([row.back.value - row.back.low], [row.back.high - row.back.value])
         axes.errorbar(row.back.value, line, xerr=whisker, color=BLACK, lw=0.9)
         end = (row.back.high, line)
-        text = axes.annotate(f"{row.back.value:.2g} s", end, (5, 0), textcoords="offset points")
+        words = f"{row.back.value:.2g} s"
+        if row.came_back != row.kills:
+            words += f", back from {row.came_back} of {row.kills}"
+        text = axes.annotate(words, end, (5, 0), textcoords="offset points")
         text.set(va="center", fontsize=7)
     axes.set_yticks(range(len(rows)), [row.way_in_words for row in rows])
     # The first row is a restart, and it stands on top.
