@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
 from harness.cli.show import _print_rows
+from harness.docs import measured as measured_tables
 from harness.docs.row_tables import text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
@@ -250,11 +252,27 @@ def test_a_drill_whose_undisturbed_run_broke_is_not_failed() -> None:
     assert row.reason == "the undisturbed run broke, so the bits could not be compared"
 
 
-def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:
+def broken_drill() -> DrillRow:
     of = replace(case("shrink", failure="rank-0"), experiment="drill")
     failure = FailureRecord("failure", of.id, 0, 0, "failed", "train", "RuntimeError: no")
-    (failed,) = rows([Wanted(of, samples=0, processes=1)], [failure])
-    assert isinstance(failed, DrillRow)
+    (row,) = rows([Wanted(of, samples=0, processes=1)], [failure])
+    assert isinstance(row, DrillRow)
+    return row
+
+
+def test_the_pages_say_that_a_drill_broke(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drill that was not tried has a dash instead."""
+    run = SimpleNamespace(name="some-run", rows=[broken_drill()])
+    monkeypatch.setattr(measured_tables, "full_runs", lambda suite: [run])
+    heading, _, line, *rest = measured_tables.drills().splitlines()
+    cells = dict(zip(heading.split(" | "), line.split(" | "), strict=True))
+    assert cells["rank 0 is killed"] == "failed"
+    assert cells["a rank hangs"] == "–"
+    assert "> raw: 'shrink' where rank 0 is killed: rank 0: RuntimeError: no" in rest
+
+
+def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:
+    failed = broken_drill()
     passed = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
     said = in_words([passed, failed], Naming.among([passed]))
     assert said.startswith("Training survived 1 of 2 failures.")

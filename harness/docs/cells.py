@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.analysis.statistics import Estimate
 from harness.docs.markdown import table
 from harness.docs.reference import runs
-from harness.docs.row_tables import cell, has_result, rows_where, sources
+from harness.docs.row_tables import cell, rows_where, sources
 from harness.experiments.goodput.rows import GoodputRow, is_within
 
 _SUITE = "goodput"
@@ -36,12 +36,17 @@ def goodput_cells() -> str:
         return "No reference run of this suite is stored yet."
     newest: dict[tuple[object, ...], GoodputRow] = {}
     for run in sorted(of_suite, key=lambda run: run.name):
-        for row in rows_where(run, has_result):
+        for row in rows_where(run, _is_judged):
             newest[_cell(row)] = row
     rows = list(newest.values())
     lines = [[row.framework, row.workload, row.method, *_cells(row)] for row in rows]
     shown = table(("framework", "workload", "method", *_HEADINGS), lines)
     return f"{_summary(rows)}\n\n{shown}\n\n{sources(of_suite)}"
+
+
+def _is_judged(row: GoodputRow) -> bool:
+    """Return whether a prediction holds or not, and not whether too few kills came to tell."""
+    return row.holds is not None
 
 
 def _cell(row: GoodputRow) -> tuple[object, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from harness.analysis import summary, tables, text
 from harness.analysis.row import Row
@@ -34,6 +33,7 @@ from harness.docs.row_tables import (
 from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
 from harness.experiments.drill import DRILLS
+from harness.experiments.drill.rows import DrillRow
 from harness.experiments.faults.records import ON_DISK
 from harness.experiments.faults.rows import FaultsRow
 from harness.experiments.recovery.rows import RecoveryRow
@@ -68,7 +68,9 @@ WAYS_BACK_COLUMNS = (
     *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
 )
 STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
-RESTORES_COLUMNS = ("way back", "came back", "restart", "restore", "recompute", "back")
+RESTORES_COLUMNS = (
+    *("way back", "came back", "restart", "restore", "recompute", "back", "against restart"),
+)
 WAYS_IN_SHORT = {
     ("restart", False): "restart from the default method",
     ("rollback-memory", False): "roll back in memory",
@@ -283,7 +285,7 @@ def ways_back() -> str:
     """Return what each way back from a killed rank costs, by framework."""
     runs = full_runs("recovery")
     measured = {framework_of(run): rows_where(run, has_result) for run in runs}
-    survived = {framework_of(run): rows_where(run, _survives) for run in runs}
+    survived = {framework_of(run): rows_where(run, _is_usual) for run in runs}
     parts = by_framework(measured, WAYS_BACK_COLUMNS)
     steady = by_framework(survived, STEADY_COLUMNS)
     shown = folded("What a step costs without a failure", steady)
@@ -338,17 +340,29 @@ def drills() -> str:
     """Return whether each way back survived each harder failure, by framework."""
     runs = full_runs("drills")
     lines = []
+    broken = []
     for run in runs:
         cells: dict[str, dict[str, str]] = {}
-        for row in rows_where(run, has_result):
-            back = text.duration(row.back) if row.back else ""
+        for row in rows_where(run, _was_tried):
             verdicts = cells.setdefault(row.title(several_frameworks=False), {})
-            verdicts[row.failure] = f"{row.verdict} {back}".strip()
+            verdicts[row.failure] = _verdict_and_time(row)
+            if row.reason:
+                broken.append(f"> {row.framework}: {row.subject}: {row.reason}")
         for way, verdicts in cells.items():
             results = [verdicts.get(failure, "–") for failure in DRILLS]
             lines.append([framework_of(run), way, *results])
     headings = ["framework", "way back", *DRILLS.values()]
-    return f"{table(headings, lines)}\n\n{sources(runs)}"
+    return "\n\n".join([table(headings, lines), *broken, sources(runs)])
+
+
+def _was_tried(row: Row) -> bool:
+    """Return whether a row was measured, or failed."""
+    return row.status in ("ok", "failed")
+
+
+def _verdict_and_time(row: DrillRow) -> str:
+    """Return whether training survived, and when it was back."""
+    return f"{row.verdict} {text.duration(row.back)}" if row.back else row.verdict
 
 
 def not_bitwise() -> str:
@@ -414,8 +428,9 @@ def deepfreeze_against_ceilings() -> str:
     return f"{table(headings, lines)}\n\n{sources(runs)}"
 
 
-def _survives(row: Any) -> bool:
-    return has_result(row) and row.way != "restart"
+def _is_usual(row: RecoveryRow) -> bool:
+    """Return whether a row is a way over survivors, or the plain restart, which needs no ULFM."""
+    return has_result(row) and (row.way != "restart" or row.default)
 
 
 def _is_large_resnet(row: Row) -> bool:
