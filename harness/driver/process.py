@@ -31,6 +31,8 @@ _POLL_S = 0.2
 _EXIT_S = 5.0
 _SHOWN_CHARACTERS = 300
 _SHOWN_RUNS = 4
+# As in `F1128 01:49:23.281812    6277 client.h:80] what is wrong`, which XLA's processes log.
+_FATAL = re.compile(r"^F\d{4} [\d:.]+ +\d+ \S+:\d+\] (.+)$", re.MULTILINE)
 _CRASH = re.compile(  # what Open MPI prints of a process that crashes: its calls
     r"^\[\S+\] \*\*\* Process received signal \*\*\*$.*?"
     r"^\[\S+\] \*\*\* End of error message \*\*\*$",
@@ -303,14 +305,17 @@ def _killed_rank(log: Path) -> tuple[int, int] | None:
 
 
 def _last_words(log: Path) -> str:
-    """Return the last line of the job's output, which usually names the error.
+    """Return the first fatal error in the job's output, or its last line, which usually names it.
 
-    After that may come Open MPI's list of what a process called when it crashed.
+    After that line may come Open MPI's list of what a process called when it crashed.
     """
     output = log.read_text(errors="replace")
+    fatal = _FATAL.search(output)
     before_crash = _CRASH.sub("", output).split("\n")
     lines = [line.strip() for line in before_crash if line.strip()]
-    return f": {lines[-1][:_SHOWN_CHARACTERS]}" if lines else ""
+    last = lines[-1] if lines else ""
+    words = fatal[1] if fatal else last
+    return f": {words[:_SHOWN_CHARACTERS]}" if words else ""
 
 
 def _oom_kills() -> int:
