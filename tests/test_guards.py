@@ -19,6 +19,7 @@ from harness.driver.jobs import EMPTY_FOLDER, LEFT_BEHIND
 from harness.experiments.cost.records import OpenedRecord
 from harness.run import store
 from harness.run.plan import PlannedCase
+from harness.wire.folders import Folders
 from harness.worker.failures import THREAD_ERRORS
 from harness.worker.guards import (
     cold_reads,
@@ -107,6 +108,11 @@ def test_nobody_is_blamed_for_the_change_of_a_save_that_raised(measure: Measure)
     for method in ("buffered", "direct"):
         row = found.row(method)
         assert (row.status, row.reason, row.verified) == ("ok", "", True)
+
+
+def test_compiled_programs_stay_when_the_temporary_folder_is_emptied(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    assert not folders.programs.is_relative_to(folders.temporary)
 
 
 @pytest.mark.parametrize("fault", CAUGHT)

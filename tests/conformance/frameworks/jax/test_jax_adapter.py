@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -49,6 +52,42 @@ def test_two_arrays_have_the_same_memory() -> None:
     assert other is not array
     assert other.unsafe_buffer_pointer() == array.unsafe_buffer_pointer()
     assert np.array_equal(other, array)
+
+
+# Takes a step, and prints how many programs XLA had to compile.
+TAKES_A_STEP = """
+import sys
+from pathlib import Path
+import jax
+import workloads
+from adapters.base import DirectIo, Place
+from adapters.jax.framework import Jax
+
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event))
+temporary, programs = map(Path, sys.argv[1:])
+framework = Jax()
+framework.start(Place(0, 1, "cpu", temporary, DirectIo(False, 0, 0), programs=programs))
+state = framework.build(workloads.load("candle-mlp", "small"), 1)
+framework.gradients(state)
+framework.update(state)
+print(events.count("/jax/compilation_cache/cache_misses"))
+"""
+
+
+def test_a_later_process_finds_the_programs_of_the_first(tmp_path: Path) -> None:
+    """Each has a folder for temporary files of its own, as each job of a run has."""
+    root = str(Path(workloads.__file__).parents[1])
+    # By default, programs that compile in less than a second are not kept.
+    kept = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONPATH": root}
+    variables = {key: os.environ[key] for key in os.environ if not key.startswith("JAX_")} | kept
+    compiled = []
+    for number in range(2):
+        temporary = tmp_path / str(number)
+        command = [sys.executable, "-c", TAKES_A_STEP, str(temporary), str(tmp_path / "programs")]
+        ended = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+        compiled.append(int(ended.stdout))
+    assert compiled[0] > 0 == compiled[1]
 
 
 @pytest.mark.parametrize("case", SUBJECT.cases)
