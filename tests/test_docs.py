@@ -17,7 +17,7 @@ from harness.docs import figures, pages
 from harness.docs.commands import all_commands, options_of
 from harness.docs.reference import narrowing, runs
 from harness.docs.regions import REGIONS, written
-from harness.driver import catalog, planning, slurm, suite
+from harness.driver import catalog, names, planning, slurm, suite
 
 ROOT = pages.ROOT
 README = ROOT / "README.md"
@@ -194,8 +194,9 @@ def declared_names() -> dict[str, set[str]]:
     entries = frameworks.values()
     return {
         "--framework": {*frameworks, "all"},
-        "--method": {method for entry in entries for method in entry.methods},
-        "--strategy": {strategy for entry in entries for strategy in entry.strategies},
+        "--method": {method for entry in entries for method in entry.methods} | {*names.TRAITS},
+        "--strategy": {strategy for entry in entries for strategy in entry.strategies}
+        | {*names.STRATEGY_TRAITS},
         "--workload": set(workloads.names()),
         "--suite": set(suite.names()),
     }
