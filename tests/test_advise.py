@@ -280,6 +280,8 @@ def test_a_curve_of_a_trace_is_that_of_the_table() -> None:
     curve, mark = drawn.figure.subfigs[0].axes[0].lines
     assert mark.get_ydata() == pytest.approx([judged.shares.effective])
     assert max(curve.get_ydata()) > 1.1 * min(curve.get_ydata())
+    low, high = drawn.figure.subfigs[0].axes[0].get_ylim()
+    assert high - low < 1.2 * (max(curve.get_ydata()) - min(curve.get_ydata()))
     assert "100 jobs of 256 nodes, drawn from the second half of lanl-20" in drawn.caption
 
 

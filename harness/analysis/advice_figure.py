@@ -25,6 +25,8 @@ _WIDTH_INCHES = 8.0
 _HEIGHT_INCHES = 4.0
 _POINTS = 200
 _REPLAYED_POINTS = 40
+_MARGIN = 0.05  # above and below the curves, of their height
+_LEAST_MARGIN = 1e-6
 _AROUND = 30.0  # the axis reaches so many times below and above the advised intervals
 
 
@@ -76,7 +78,11 @@ def _figure(advised: Sequence[Advice], intervals_s: Floats, shares: Floats, word
     logarithmic_seconds(axes, min(advised_s) / _AROUND, max(advised_s) * _AROUND)
     # With a budget, the best interval is not the advised one.
     best, worst = shares.max(), shares[:, 0].min()
-    axes.set_ylim(max(0.0, worst - 4 * (1.0 - worst)), best + 0.05 * (1.0 - worst))
+    # Most of the loss may be none of the interval's, such as the wait for a node.
+    low = max(shares.min(), worst - 4 * (1.0 - worst))
+    # A job that hardly ever trains has curves without height.
+    margin = max(_MARGIN * (best - low), _LEAST_MARGIN)
+    axes.set_ylim(low - margin, best + margin)
     axes.set_xlabel("seconds of training between two checkpoints")
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.grid(axis="y")
