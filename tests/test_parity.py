@@ -69,6 +69,10 @@ def test_the_one_that_differs_stands_alone() -> None:
     assert (found["two"].verified, found["two"].phase) == (False, "comparison")
 
 
+SECOND = LeafSample("weights/bias", 0.0, (0.0, 0.0))
+LAST = records.trajectory().updated[-1]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -84,18 +88,38 @@ def test_the_one_that_differs_stands_alone() -> None:
             {"updated": (LeafSample("weights/dense.weight", 1.1, (1.0, -1.0, 0.5)),)},
             "weights/dense.weight differs by 1.0e-01",
         ),
-        ({"losses": (float("nan"),) * 10}, "differ by up to nan"),
+        ({"losses": (float("nan"),) * 10}, "the losses of 10 steps differ by up to infinity"),
+        (
+            {"losses": (3.0, float("nan"), *(3.0 - 0.1 * step for step in range(2, 10)))},
+            "the losses of 10 steps differ by up to infinity",
+        ),
+        (
+            {
+                "updated": (
+                    LeafSample("weights/bias", float("nan"), (float("nan"), 0.0)),
+                    LeafSample("weights/dense.weight", 1.0, (1.0, -1.0, 0.5)),
+                )
+            },
+            "weights/bias differs by infinity",
+        ),
+        (
+            {"updated": (LeafSample("weights/bias", 1e-3, (1e-3, 0.0)), LAST)},
+            "weights/bias differs by infinity",
+        ),
     ],
-    ids=["forward", "another layout", "elsewhere in a leaf", "not a number"],
+    ids=[
+        "forward",
+        "another layout",
+        "elsewhere in a leaf",
+        "no loss is a number",
+        "one loss is not a number",
+        "a leaf is not a number",
+        "a leaf that is zero elsewhere",
+    ],
 )
 def test_every_difference_is_named(change: dict, reason: str) -> None:
-    found = judged(
-        {
-            "one": records.trajectory(),
-            "two": replace(records.trajectory(), **change),
-            "three": records.trajectory(),
-        }
-    )
+    usual = replace(records.trajectory(), updated=(SECOND, *records.trajectory().updated))
+    found = judged({"one": usual, "two": replace(usual, **change), "three": usual})
     assert found["one"].status == found["three"].status == "ok"
     assert found["two"].status == "failed"
     assert reason in found["two"].reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -176,7 +177,8 @@ class Row:
         """Return the row as flat JSON values.
 
         Each estimate becomes NAME, NAME_low and NAME_high. A single sample has no interval, so its
-        ends are null. Raw samples stay out.
+        ends are null. Raw samples stay out. A number that is infinite or none is null, because
+        JSON has no such numbers.
         """
         flat: dict[str, Any] = {"schema": SCHEMA}
         for declared in fields(self):
@@ -184,7 +186,7 @@ class Row:
             if declared.type == "Estimate | None":
                 flat |= _flat(declared.name, value)
             elif declared.repr:
-                flat[declared.name] = value
+                flat[declared.name] = _finite(value)
         return flat
 
     def fail(self, failures: Iterable[FailureRecord]) -> bool:
@@ -320,8 +322,20 @@ def printable(text: str) -> str:
 def _flat(name: str, estimate: Estimate | None) -> dict[str, float | None]:
     value = estimate.value if estimate else None
     has_interval = estimate is not None and not estimate.single
-    return {
+    ends = {
         name: value,
         f"{name}_low": estimate.low if estimate and has_interval else None,
         f"{name}_high": estimate.high if estimate and has_interval else None,
     }
+    return {key: _finite(number) for key, number in ends.items()}
+
+
+def _finite(value: Any) -> Any:
+    """Return a JSON value with null in place of every number that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return value

@@ -103,7 +103,7 @@ def left_out_of_csv(rows: Sequence[Row]) -> list[str]:
 
 def to_json(rows: Sequence[Row]) -> str:
     """Return a JSON array with one object per row: the stable interface."""
-    return json.dumps([row.to_json() for row in rows], indent=1) + "\n"
+    return json.dumps([row.to_json() for row in rows], indent=1, allow_nan=False) + "\n"
 
 
 def _full_title(title: str, rows: Sequence[Row]) -> str:

@@ -6,6 +6,7 @@ each against the other.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -151,19 +152,24 @@ def compare(row: ParityRow, own: TrajectoryRecord, others: dict[str, TrajectoryR
     row.step_difference, row.step_worst_leaf = step, worst_leaf
     row.losses_difference = max(losses)
     faults = []
-    # A difference that is not a number is a fault too.
-    if not row.forward_difference <= FORWARD_TOLERANCE[row.precision]:
-        place = f" in {worst_buffer}" if worst_buffer else ""
-        faults.append(f"the first forward pass differs by {row.forward_difference:.1e}{place}")
-    if not step <= STEP_TOLERANCE[row.precision]:
-        faults.append(f"{worst_leaf} differs by {step:.1e} after one step")
-    if not row.losses_difference <= LOSSES_TOLERANCE[row.precision]:
-        faults.append(
-            f"the losses of {len(own.losses)} steps differ by up to {row.losses_difference:.1e}"
-        )
+    if row.forward_difference > FORWARD_TOLERANCE[row.precision]:
+        where = f" in {worst_buffer}" if worst_buffer else ""
+        forward_text = _difference_text(row.forward_difference)
+        faults.append(f"the first forward pass differs by {forward_text}{where}")
+    if step > STEP_TOLERANCE[row.precision]:
+        faults.append(f"{worst_leaf} differs by {_difference_text(step)} after one step")
+    if row.losses_difference > LOSSES_TOLERANCE[row.precision]:
+        losses_text = _difference_text(row.losses_difference)
+        faults.append(f"the losses of {len(own.losses)} steps differ by up to {losses_text}")
     row.verified = not faults
     if faults:
         row.status, row.phase, row.reason = "failed", "comparison", "; ".join(faults)
+
+
+def _difference_text(difference: float) -> str:
+    if math.isinf(difference):
+        return "infinity, because a value is not finite or the others are zero"
+    return f"{difference:.1e}"
 
 
 def _loss_differences(own: TrajectoryRecord, peers: Sequence[TrajectoryRecord]) -> list[float]:
@@ -185,7 +191,7 @@ def _worst(own: Sequence[LeafSample], peers: Sequence[Sequence[LeafSample]]) -> 
     for sample in own:
         others = [peer[sample.name] for peer in known if sample.name in peer]
         difference = _leaf_difference(sample, others)
-        if not difference <= worst:
+        if difference > worst:
             worst, worst_name = difference, sample.name
     return worst, worst_name
 
@@ -195,26 +201,47 @@ def _by_name(samples: Sequence[LeafSample]) -> dict[str, LeafSample]:
 
 
 def _leaf_difference(own: LeafSample, others: Sequence[LeafSample]) -> float:
-    scale = statistics.median([own.rms, *(other.rms for other in others)])
-    if not scale or not others:
+    """Return how far a leaf is from that of the peers, relative to its root mean square."""
+    if not others:
         return 0.0
     rms_of_others = [other.rms for other in others]
-    differences = [abs(own.rms - _middle(own.rms, rms_of_others))]
+    differences = [_distance(own.rms, rms_of_others)]
     for place, value in enumerate(own.values):
         theirs = [other.values[place] for other in others]
-        differences.append(abs(value - _middle(value, theirs)))
-    return max(differences) / scale
+        differences.append(_distance(value, theirs))
+    largest = max(differences)
+    if largest in (0.0, math.inf):
+        return largest
+    finite = [rms for rms in (own.rms, *rms_of_others) if math.isfinite(rms)]
+    # Where the leaf of most peers is zero, any other value is infinitely far from it.
+    scale = statistics.median(finite)
+    return largest / scale if scale else math.inf
 
 
 def _relative(value: float, others: Sequence[float]) -> float:
+    """Return how far a loss is from those of the peers, relative to it."""
+    distance = _distance(value, others)
+    if distance in (0.0, math.inf):
+        return distance
     middle = _middle(value, others)
-    return abs(value - middle) / abs(middle) if middle else abs(value)
+    return distance / abs(middle) if middle else abs(value)
+
+
+def _distance(value: float, others: Sequence[float]) -> float:
+    """Return how far a value is from the peers' median, and infinity where it is no number.
+
+    A comparison with "not a number" is always false, so such a value would be forgotten as soon as
+    another one follows it.
+    """
+    if not math.isfinite(value):
+        return math.inf
+    return abs(value - _middle(value, others))
 
 
 def _middle(value: float, others: Sequence[float]) -> float:
-    """Return the value that another one is held against.
+    """Return the value that another one is held against. Peers without a finite number have no say.
 
-    Numbers that are none are left out, but for the framework's own.
+    With several peers, it is the median of all, so that one framework that is wrong stands alone.
     """
-    known = [other for other in others if other == other]
-    return statistics.median([value, *known] if len(known) > 1 else known or [value])
+    finite = [other for other in others if math.isfinite(other)]
+    return statistics.median([value, *finite] if len(finite) > 1 else finite or [value])
