@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from workloads import Batch, Role, Workload
+
+ALL_ROLES: frozenset[Role] = frozenset(Role)
 
 
 class Coverage(StrEnum):
@@ -37,7 +39,7 @@ class Coverage(StrEnum):
             return weights
         if self is Coverage.WEIGHTS_AND_OPTIMIZER:
             return weights | {Role.OPTIMIZER}
-        return frozenset(Role)
+        return ALL_ROLES
 
 
 @dataclass(frozen=True)
@@ -205,10 +207,11 @@ class Framework(ABC, Generic[StateT]):
         """Return the loss of this rank's batch in the last call of `gradients`."""
 
     @abstractmethod
-    def leaves(self, state: StateT) -> Iterator[Leaf]:
-        """Yield every tensor without which training would not go on bit by bit.
+    def leaves(self, state: StateT, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
+        """Yield every tensor of some roles without which training would not go on bit by bit.
 
-        A leaf's `data` need not stay valid after the next leaf has been yielded.
+        A leaf's `data` need not stay valid after the next leaf has been yielded. What has another
+        role is not brought to the host, because that can take as long as a step.
         """
 
     def assign(self, state: StateT, leaves: Mapping[str, memoryview]) -> None:

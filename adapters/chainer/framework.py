@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import chainer
@@ -11,7 +11,16 @@ import numpy as np
 from chainer.backends import cuda
 from numpy.typing import NDArray
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
+from adapters.base import (
+    ALL_ROLES,
+    Framework,
+    Leaf,
+    Place,
+    Placement,
+    RankLocal,
+    Replicated,
+    own_gpu,
+)
 from adapters.chainer import own_model, strategies
 from adapters.chainer.modules import Array, parameters
 from adapters.chainer.state import State, WorkloadState, generator
@@ -80,10 +89,12 @@ class Chainer(Framework[State]):
     def loss(self, state: State) -> float:
         return float(state.loss)
 
-    def leaves(self, state: State) -> Iterator[Leaf]:
+    def leaves(self, state: State, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
         """Yield the state's arrays. On a CPU nothing is copied."""
         for name, array in state.arrays().items():
             role = role_of(name)
+            if role not in roles:
+                continue
             host = cuda.to_cpu(array)
             yield Leaf(
                 name=name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,12 +12,12 @@ import jax
 import numpy as np
 from jax import Array
 
-from adapters.base import Framework, Leaf, Place
+from adapters.base import ALL_ROLES, Framework, Leaf, Place
 from adapters.jax import own_model
 from adapters.jax.layout import own_parts, same_memory, with_own_part
 from adapters.jax.state import State, WorkloadState, new_state
 from adapters.jax.strategies import strategy_for
-from workloads import Batch, Workload, role_of
+from workloads import Batch, Role, Workload, role_of
 
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"
 TreeT = TypeVar("TreeT")
@@ -84,14 +84,17 @@ class Jax(Framework[State]):
         """
         return float(state.loss)
 
-    def leaves(self, state: State) -> Iterator[Leaf]:
+    def leaves(self, state: State, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
         """Yield this rank's part of every array. On a CPU nothing is copied."""
         for name, array in state.tensors().items():
+            role = role_of(name)
+            if role not in roles:
+                continue
             part_of_tree = name.partition("/")[0]
             on_host = self.on_host(array)
             yield Leaf(
                 name=name,
-                role=role_of(name),
+                role=role,
                 dtype=on_host.dtype.name,
                 shape=on_host.shape,
                 data=_bytes(on_host),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,16 @@ import torch.distributed as dist
 import torch.utils.deterministic
 from torch import Tensor, nn
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated, own_gpu
+from adapters.base import (
+    ALL_ROLES,
+    Framework,
+    Leaf,
+    Place,
+    Placement,
+    RankLocal,
+    Replicated,
+    own_gpu,
+)
 from adapters.pytorch import own_model, shards, strategies
 from adapters.pytorch.state import State, new_state
 from adapters.pytorch.training import WorkloadTraining
@@ -102,11 +111,13 @@ class PyTorch(Framework[State]):
     def loss(self, state: State) -> float:
         return state.loss.item()
 
-    def leaves(self, state: State) -> Iterator[Leaf]:
+    def leaves(self, state: State, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
         """Yield this rank's part of every tensor. On a CPU nothing is copied."""
         for name, tensor in state.tensors().items():
-            part = shards.local(tensor)
             role = role_of(name)
+            if role not in roles:
+                continue
+            part = shards.local(tensor)
             dtype = str(part.dtype).removeprefix("torch.")
             placement = shards.shard(tensor) or self._placement(name, role)
             yield Leaf(name, role, dtype, tuple(part.shape), _host_bytes(part), placement)

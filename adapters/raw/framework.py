@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from adapters.base import Framework, Leaf, Place, RankLocal, Replicated, UnusableModel
+from adapters.base import ALL_ROLES, Framework, Leaf, Place, RankLocal, Replicated, UnusableModel
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 from adapters.shared.own_models import in_words
 from workloads import Batch, LeafSpec, Role, Workload
@@ -136,8 +136,10 @@ class Raw(Framework[State]):
         """Return the mean of the first leaf, which stands for a loss because it changes."""
         return float(next(state.of_role(Role.WEIGHT)).mean())
 
-    def leaves(self, state: State) -> Iterator[Leaf]:
+    def leaves(self, state: State, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
         for name, spec in state.specs.items():
+            if spec.role not in roles:
+                continue
             array = state.leaves[name]
             data = _to_numpy(array).reshape(-1).view(np.uint8).data
             is_local = _is_local(spec) and self.place.world > 1

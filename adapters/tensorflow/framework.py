@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 from numpy.typing import NDArray
 
-from adapters.base import Framework, Leaf, Place, Placement, RankLocal, Replicated
+from adapters.base import ALL_ROLES, Framework, Leaf, Place, Placement, RankLocal, Replicated
 from adapters.tensorflow import own_model
 from adapters.tensorflow.state import State, Tensor, WorkloadState, new_state
 from adapters.tensorflow.training import Gradients
@@ -83,11 +83,12 @@ class TensorFlow(Framework[State]):
     def loss(self, state: State) -> float:
         return float(state.loss)
 
-    def leaves(self, state: State) -> Iterator[Leaf]:
+    def leaves(self, state: State, roles: Collection[Role] = ALL_ROLES) -> Iterator[Leaf]:
         """Yield the state's variables as copies on the host in the canonical layout."""
         for name, tensor in state.tensors().items():
             role = role_of(name)
-            yield _leaf(name, role, tensor, self._placement(role))
+            if role in roles:
+                yield _leaf(name, role, tensor, self._placement(role))
 
     def assign(self, state: State, leaves: Mapping[str, memoryview]) -> None:
         """Set the named leaves to these bytes. The compiled step keeps using the same variables."""

@@ -24,7 +24,7 @@ from subject import (
 import workloads
 from adapters.base import Coverage, Method
 from adapters.shared.quirks import Quirks
-from workloads import Workload
+from workloads import Role, Workload
 
 QUIRKS = SUBJECT.quirks
 # bfloat16 has 8 bits of precision, and a framework may round or cut.
@@ -222,3 +222,12 @@ def test_an_unknown_leaf_cannot_be_assigned(framework: Any) -> None:
     state = framework.build(workloads.load("candle-mlp", "small"), 1)
     with pytest.raises(KeyError, match="weights/unknown"):
         framework.assign(state, {"weights/unknown": memoryview(b"")})
+
+
+@each_case
+def test_leaves_of_some_roles_alone_are_the_same(framework: Any, case: str) -> None:
+    state = framework.build(SUBJECT.workload(case), 3)
+    everything = {leaf.name: (leaf.role, bytes(leaf.data)) for leaf in framework.leaves(state)}
+    for roles in ({Role.BUFFER, Role.RNG}, {Role.WEIGHT}, set()):
+        some = {leaf.name: (leaf.role, bytes(leaf.data)) for leaf in framework.leaves(state, roles)}
+        assert some == {name: each for name, each in everything.items() if each[0] in roles}

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adapters.base import Framework
+from adapters.base import ALL_ROLES, Framework
 from harness.experiments.recovery.events import EventLog
 from harness.experiments.recovery.script import (
     EPOCH_STEPS,
@@ -55,16 +55,16 @@ class Training:
 
     def own_leaves(self) -> Leaves:
         """Return copies of the leaves that this rank alone has."""
-        return self.leaves(lambda role: role in OWN_ROLES)
+        return self.leaves(OWN_ROLES)
 
     def shared_leaves(self) -> Leaves:
         """Return copies of the leaves that are the same on every rank."""
-        return self.leaves(lambda role: role not in OWN_ROLES)
+        return self.leaves(ALL_ROLES - OWN_ROLES)
 
-    def leaves(self, is_wanted: Callable[[Role], bool]) -> Leaves:
+    def leaves(self, roles: Collection[Role]) -> Leaves:
         """Return copies of the leaves of some roles."""
-        leaves = self.framework.leaves(self.state)
-        return {leaf.name: bytes(leaf.data) for leaf in leaves if is_wanted(leaf.role)}
+        leaves = self.framework.leaves(self.state, roles)
+        return {leaf.name: bytes(leaf.data) for leaf in leaves}
 
     def leaf_bytes(self) -> dict[str, int]:
         """Return the size of every leaf."""
@@ -118,7 +118,7 @@ class Training:
 
         So everything that a step needs is compiled, and no later step takes longer for that.
         """
-        before = self.leaves(lambda role: True)
+        before = self.leaves(ALL_ROLES)
         gradients = self.framework.gradients_of(self.state, self._micro_batch(0))
         self.framework.update_with(self.state, gradients)
         self.assign(before)
