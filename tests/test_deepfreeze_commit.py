@@ -142,14 +142,42 @@ def test_a_rank_that_cannot_even_begin_or_report_it_costs_all_of_them_the_checkp
             raise OSError(28, "No space left on device")
         original(self, *arguments)
 
+    tell = Meeting.fail
+
+    def tell_nobody(self: Meeting) -> None:
+        if self._mark.rank == failing:
+            raise OSError(28, "No space left on device")
+        tell(self)
+
     # Beside other tests, the other rank may come a second late.
     monkeypatch.setattr(watch, "ABSENT_S", 5.0)
     monkeypatch.setattr(part, step, fail)
+    monkeypatch.setattr(Meeting, "fail", tell_nobody)
     errors = save_together(folder / "checkpoint", 2, rank_state)
     assert str(errors[failing]) == "[Errno 28] No space left on device"
     assert isinstance(errors[1 - failing], CommitFailed)
     assert not (folder / "checkpoint").exists()
     assert not list(folder.rglob("*.safetensors")), "no share takes room"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("failing", [0, 1])
+def test_the_others_learn_at_once_of_a_rank_that_cannot_come(
+    folder: Path, failing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would wait ten minutes for a rank that is only late."""
+    come = Meeting.come
+
+    def fail(self: Meeting) -> None:
+        if self._mark.rank == failing:
+            raise OSError(24, "Too many open files")
+        come(self)
+
+    monkeypatch.setattr(Meeting, "come", fail)
+    errors = save_together(folder / "checkpoint", 2, rank_state)
+    assert str(errors[failing]) == "[Errno 24] Too many open files"
+    assert isinstance(errors[1 - failing], CommitFailed)
+    assert not (folder / "checkpoint").exists()
 
 
 def test_ranks_that_all_find_the_name_taken_do_not_wait_for_each_other(saved: Path) -> None:

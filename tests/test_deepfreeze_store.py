@@ -153,6 +153,29 @@ def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
     )
 
 
+def test_a_checkpoint_that_could_not_be_read_for_a_moment_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be good, and takes the place of no other one."""
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    advance(framework, state)
+    store.save(state).finished()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", _refuse)
+        with pytest.raises(FileNotFoundError, match="Too many open files"):
+            store.restore(state)
+    assert names(folder) == ["step-0000000001", "step-0000000002"]
+    advance(framework, state)
+    store.save(state).finished()
+    assert names(folder) == ["step-0000000001", "step-0000000002", "step-0000000003"]
+
+
+def _refuse(*arguments: Any) -> int:
+    raise OSError(24, "Too many open files")
+
+
 # Restores by several ranks
 
 
@@ -165,7 +188,7 @@ def test_ranks_agree_on_what_they_restore(
     advance(framework, state)
     store.save(state).finished()
     # Another rank cannot read the newest one. A restore goes on after such an error.
-    answers = iter([False, True, True])
+    answers = iter([False, True, True, True])
     monkeypatch.setattr(method.peers, "on_all", lambda is_well: is_well and next(answers))
     outcome = store.restore(state)
     assert (outcome.step, digests(framework, state)) == (1, expected[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -203,3 +204,21 @@ def test_an_empty_buffer_is_one() -> None:
 @pytest.mark.parametrize(("size", "rounded"), [(0, 0), (1, 4096), (4096, 4096), (4097, 8192)])
 def test_sizes_are_rounded_up(size: int, rounded: int) -> None:
     assert directio.round_up(size) == rounded
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()])
+def test_no_thread_is_at_work_after_an_error(error: BaseException) -> None:
+    """The caller closes the file then, and its number may be that of another one next."""
+    begun, ended = [], []
+
+    def transfer(offset: int, length: int) -> None:
+        begun.append(offset)
+        if offset == 0:
+            raise error
+        time.sleep(0.01)
+        ended.append(offset)
+
+    with pytest.raises(type(error)):
+        directio._run(transfer, 1000, 1, depth=4)
+    assert sorted(begun) == [0, *sorted(ended)]
+    assert len(begun) < 20, "the others stop after the blocks that they have"

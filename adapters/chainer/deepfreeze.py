@@ -39,6 +39,12 @@ class DeepFreeze(DeepFreezeMethod[State]):
 
     def _memory(self, array: Array) -> Memory:
         if isinstance(array, np.ndarray):
+            if not array.flags.c_contiguous:
+                # A load would fill a copy, and the array would keep its old values.
+                raise ValueError(
+                    f"an array of shape {array.shape} is not contiguous in memory; make it so "
+                    "with numpy.ascontiguousarray before DeepFreeze is opened"
+                )
             # An array without dimensions cannot change its item size, so it gets one first.
             return array.reshape(-1).view(np.uint8)
         assert self.device is not None

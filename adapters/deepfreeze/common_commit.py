@@ -89,7 +89,7 @@ class CommonCommit(Commit):
         # Errors in here are suppressed, because the one that led here is the one to report.
         try:
             with contextlib.suppress(OSError):
-                self._meeting.report(FAILED)
+                self._meeting.fail()
             with contextlib.suppress(OSError):
                 (self.folder / file_name(self._rank, self._world)).unlink()
             if self._rank == 0:

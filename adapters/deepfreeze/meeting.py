@@ -96,6 +96,19 @@ class Meeting:
             raise self.cleared_up() from None
         self._mark = renamed
 
+    def fail(self) -> None:
+        """Let the others know that this rank has failed, also where it could not come.
+
+        Raise OSError if rank 0 has cleared up already.
+        """
+        failed = self._mark._replace(state=FAILED)
+        try:
+            (self.folder / self._mark.file).rename(self.folder / failed.file)
+        except FileNotFoundError:
+            # A link takes no descriptor, of which the rank may have none left.
+            (self.folder / failed.file).symlink_to(FAILED)
+        self._mark = failed
+
     def marks(self) -> dict[int, Mark]:
         """Return the marks of the ranks that have come.
 

@@ -129,14 +129,18 @@ class DeepFreezeMethod(Method[StateT]):
     def nearest(self, path: Path) -> Path:
         """Return where to load the checkpoint of `path` from.
 
-        That is an arena in memory if the options ask for it and one holds the checkpoint. Memory
-        is lost when a machine starts anew, and the files are not.
+        That is an arena in memory if the options ask for it and one holds the very same bytes.
+        Another training may have saved the same step there. Memory is lost when a machine starts
+        anew, and the files are not.
         """
         if not self.options.get("restore_from_memory"):
             return path
-        step = open_stored(path).step
-        holding = [folder for folder in self.memory_folders() if _step_in(folder) == step]
-        return holding[0] if holding else path
+        seals = {file.seal for file in open_stored(path).files}
+        for folder in self.memory_folders():
+            in_memory = _seals_in(folder)
+            if in_memory and in_memory <= seals:
+                return folder
+        return path
 
     def specs(self, state: StateT) -> list[Spec]:
         """Return the tensors to save, in the order in which they are divided among the ranks."""
@@ -184,6 +188,17 @@ def few_and_large(io: DirectIo) -> DirectIo:
     block_bytes = max(io.block_bytes, REQUEST_BYTES)
     in_flight_bytes = io.depth * io.block_bytes
     return DirectIo(io.direct, block_bytes, depth=max(in_flight_bytes // block_bytes, 1))
+
+
+def _seals_in(folder: Path) -> set[str]:
+    """Return the digests of an arena's headers, which hold those of all bytes; none if it is empty.
+
+    On several hosts, each has the files of its own ranks in memory.
+    """
+    try:
+        return {file.seal for file in open_stored(folder, is_arena=True).files}
+    except (Damaged, OSError):
+        return set()
 
 
 def _step_in(folder: Path) -> int:

@@ -47,6 +47,7 @@ class DeepFreeze(DeepFreezeMethod[Arrays]):
         return [Spec(name, str(array.dtype), array.shape) for name, array in state.items()]
 
     def sources(self, state: Arrays) -> Mapping[str, Source]:
+        self._require_alike(state)
         return {name: _bytes(array) for name, array in state.items()}
 
     def step(self, state: Arrays) -> int:
@@ -73,6 +74,18 @@ class DeepFreeze(DeepFreezeMethod[Arrays]):
         for spec in self.tensors:
             state[spec.name] = loaded[spec.name].view(spec.dtype).reshape(spec.shape)
 
+    def _require_alike(self, arrays: Arrays) -> None:
+        """Raise ValueError unless the arrays are those that this was made for."""
+        known = {spec.name: (spec.dtype, spec.shape) for spec in self.tensors}
+        given = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+        different = sorted(name for name in {*known, *given} if known.get(name) != given.get(name))
+        if different:
+            name = different[0]
+            raise ValueError(
+                f"{name} is {_in_words(given.get(name))}, and was {_in_words(known.get(name))} "
+                "when DeepFreeze was made; make it anew after the arrays have changed"
+            )
+
     def _require_all(self, stored: Stored, folder: Path) -> None:
         names = {tensor.name for file in stored.files for tensor in file.tensors}
         lost = sorted(names - {spec.name for spec in self.tensors})
@@ -81,6 +94,11 @@ class DeepFreeze(DeepFreezeMethod[Arrays]):
                 f"{folder} holds {len(lost)} arrays that the dictionary lacks, such as {lost[0]}; "
                 "make them before the load, as a step of the optimizer does"
             )
+
+
+def _in_words(kind: tuple[str, tuple[int, ...]] | None) -> str:
+    """Return the type and shape of an array in words; those of one that is not there."""
+    return "missing" if kind is None else f"{kind[0]}{list(kind[1])}"
 
 
 def _bytes(array: NDArray[Any]) -> Bytes:

@@ -192,8 +192,17 @@ class Snapshot:
         return sources
 
     def _source(self, piece: Piece) -> Memory:
-        """Drop the source of a piece and return its memory."""
+        """Drop the source of a piece and return its memory.
+
+        Raise ValueError where the tensor has another size now. A part of it would be stored, and
+        the checksum of that part would be right.
+        """
         memory = look_up(self.sources.pop(piece.spec.name))
+        if len(memory) != piece.spec.size_bytes:
+            raise ValueError(
+                f"{piece.spec.name} has {len(memory)} bytes, and had {piece.spec.size_bytes} when "
+                "DeepFreeze was opened; open it again after the types or shapes of a state change"
+            )
         if piece.is_whole:
             return memory
         return memory[piece.skip_bytes : piece.skip_bytes + piece.size_bytes]

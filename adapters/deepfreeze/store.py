@@ -70,8 +70,10 @@ class Store(Generic[StateT]):
         self._directory = directory
         self._keep = keep
         self._last: _StoredSave[StateT] | None = None
-        # the checkpoints that a restore has skipped, which do not count as kept
-        self._skipped: set[Path] = set()
+        # checkpoints that a restore has skipped, so they do not count as kept
+        self._damaged: set[Path] = set()
+        # others that it could not read, but that may be good, so they are not removed either
+        self._unread: set[Path] = set()
         # the error of removing old checkpoints, until a caller is told
         self._prune_error: Exception | None = None
         method.engine.home = method.peers.of_first(self._begin)
@@ -123,7 +125,8 @@ class Store(Generic[StateT]):
                 raise error or RuntimeError(
                     f"another rank could not load {path}; that rank's own error says why"
                 )
-            self._skipped.add(path)
+            is_damaged = not peers.on_all(not isinstance(error, Damaged))
+            (self._damaged if is_damaged else self._unread).add(path)
             skipped.append(str(error or f"{path} is not complete on another rank"))
         if not skipped:
             raise NothingToRestore(f"no checkpoint in {self._directory}")
@@ -137,7 +140,7 @@ class Store(Generic[StateT]):
     def prune(self, newest: Path) -> None:
         """Remove what is older than a checkpoint that is durable now, except the last few.
 
-        A checkpoint that a restore skipped is not one of those. An error is kept for
+        A checkpoint that a restore found to be damaged is not one of those. An error is kept for
         `raise_prune_error`, because it costs no checkpoint and rank 0 alone knows of it.
         """
         if self._method.place.rank != 0:
@@ -166,10 +169,10 @@ class Store(Generic[StateT]):
         """Remove old checkpoints. Each loses its name first, so that none is visible in part."""
         # A checkpoint of a later step is of another training.
         until_newest = [path for path in self.checkpoints() if _age(path) <= _age(newest)]
-        complete = [path for path in until_newest if path not in self._skipped]
+        complete = [path for path in until_newest if path not in self._damaged | self._unread]
         last_few = complete[-self._keep :]
         for path in until_newest:
-            if path not in last_few:
+            if path not in last_few and path not in self._unread:
                 removed = partial_path(path, "removed")
                 path.rename(removed)
                 shutil.rmtree(removed)

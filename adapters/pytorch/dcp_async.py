@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType,
 from adapters.base import Pending
 from adapters.pytorch.daemon import end_checkpoint_daemon
 from adapters.pytorch.dcp import Dcp, ordinary_errors, tree
-from adapters.pytorch.state import State
+from adapters.pytorch.state import State, named_buffers
 
 
 class AsyncSave(Pending):
@@ -127,16 +127,20 @@ class _Frozen:
     """
 
     def __init__(self, state: State) -> None:
-        self._buffers = {name: buffer.clone() for name, buffer in state.trained.named_buffers()}
+        self._buffers = {name: buffer.clone() for name, buffer in named_buffers(state.trained)}
         self._rng = {name: generator.clone() for name, generator in state.rng.items()}
 
     def freeze(self, state: State, parts: dict[str, Any]) -> dict[str, Any]:
         """Update the copies, and return `parts` with them in place of the state's tensors."""
-        for name, buffer in state.trained.named_buffers():
-            self._buffers[name].copy_(buffer)
+        # Some buffers are not in a state_dict, and so no part of a checkpoint.
+        saved = parts["trained"].keys() & self._buffers.keys()
+        for name, buffer in named_buffers(state.trained):
+            if name in saved:
+                self._buffers[name].copy_(buffer)
         for name, generator in state.rng.items():
             self._rng[name].copy_(generator)
         if "cuda" in self._rng:
             # The stager's stream does not wait for the stream that makes the copies.
             torch.cuda.current_stream().synchronize()
-        return parts | {"trained": parts["trained"] | self._buffers, "rng": self._rng}
+        frozen = {name: self._buffers[name] for name in saved}
+        return parts | {"trained": parts["trained"] | frozen, "rng": self._rng}

@@ -163,12 +163,20 @@ def _run(transfer: Transfer, total_bytes: int, block_bytes: int, depth: int) -> 
                 transfer(offset, length)
         except BaseException as error:
             errors.append(error)
+            blocks.stop()
 
     threads = [threading.Thread(target=work) for _ in range(depth)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        # After an interrupt, the caller closes the file. Its number may then be another file's.
+        blocks.stop()
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
     if errors:
         raise errors[0]
 
@@ -181,11 +189,19 @@ class _Blocks:
         self._total_bytes = total_bytes
         self._block_bytes = block_bytes
         self._lock = threading.Lock()
+        self._has_stopped = False
+
+    def stop(self) -> None:
+        """Hand out no more blocks."""
+        with self._lock:
+            self._has_stopped = True
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return self
 
     def __next__(self) -> tuple[int, int]:
         with self._lock:
+            if self._has_stopped:
+                raise StopIteration
             offset = next(self._offsets)
         return offset, min(self._block_bytes, self._total_bytes - offset)
