@@ -89,6 +89,32 @@ def test_a_file_that_was_emptied_has_its_old_bytes_or_zeros() -> None:
     assert after_loss(*lines, before=OLD, rest="zeros") == {"m": b"\0"}
 
 
+def test_a_file_that_was_emptied_and_has_the_same_bytes_again_is_not_safe() -> None:
+    emptied = create("m", "O_WRONLY|O_TRUNC")
+    lines = (emptied, write("m", "old"))
+    assert after_loss(*lines, before=OLD, rest="zeros") == {"m": b"\0\0\0"}
+    assert after_loss(*lines, flush("m"), before=OLD, rest="zeros") == {"m": b"old"}
+
+
+def test_one_file_alone_can_be_lost_as_zeros() -> None:
+    """The others are whole then, and may be an index that says so."""
+    second = ('7 openat(AT_FDCWD</>, "/s/n", O_WRONLY|O_CREAT, 0666) = 4</s/n>',)
+    lines = (*SAVED, *second, '7 write(4</s/n>, "index", 5) = 5')
+    left = [plain(state.tree) for state in states(*lines) if state.strike == "power loss"]
+    assert {"m": b"\0\0\0", "n": b"index"} in left
+    assert {"m": b"", "n": b"index"} in left
+
+
+@pytest.mark.parametrize(("pages", "halves"), [(1, []), (2, [4096]), (5, [8192])])
+def test_a_kill_can_come_in_the_middle_of_a_large_write(pages: int, halves: list[int]) -> None:
+    text = "x" * (4096 * pages)
+    made = states(create("m"), write("m", text))
+    within = [state for state in made if "killed in the middle of" in state.in_words]
+    expected = [{"m": b"x" * half} for half in halves]
+    assert [plain(state.tree) for state in within] == expected
+    assert all(state.instant == 1 for state in within), "the file is there, and not yet written"
+
+
 # Flushes
 
 
@@ -249,7 +275,9 @@ def test_one_name_or_one_file_is_lost_alone() -> None:
         "the change of the name a lost": {"b": b"2"},
         "the change of the name b lost": {"a": b"1"},
         "the unflushed bytes of a lost": {"a": b"", "b": b"2"},
+        "the unflushed bytes of a zeros": {"a": b"\0", "b": b"2"},
         "the unflushed bytes of b lost": {"a": b"1", "b": b""},
+        "the unflushed bytes of b zeros": {"a": b"1", "b": b"\0"},
     }
 
 
@@ -273,14 +301,16 @@ def test_files_are_lost_alone_even_where_many_names_can_be() -> None:
     lines = [*(create(name) for name in "abcdefg"), write("c", "1"), write("d", "2")]
     made = crashes(*lines)
     at_end = list(made.states([len(lines)], 6))
-    alone = [state.in_words.split(": ")[1] for state in at_end if state.in_words.endswith(" lost")]
-    assert [words for words in alone if "bytes of" in words] == [
+    told = [state.in_words.partition(": ")[2] for state in at_end]
+    assert [words for words in told if words.startswith("the unflushed bytes of")] == [
         "the unflushed bytes of c lost",
         "the unflushed bytes of d lost",
+        "the unflushed bytes of d zeros",
     ]
-    assert [words[-6] for words in alone if "name" in words] == ["a", "c", "e", "g"]
-    assert made.singles_left_out == 3
-    list(made.states([len(lines)], 9))
+    names = [words for words in told if words.startswith("the change of the name")]
+    assert [words.split()[-2] for words in names] == ["a", "d", "g"]
+    assert made.singles_left_out == 5
+    list(made.states([len(lines)], 11))
     assert made.singles_left_out == 0
 
 

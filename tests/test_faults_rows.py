@@ -39,6 +39,16 @@ def failed_saves(grew_bytes: int) -> list[Record]:
     ]
 
 
+def test_a_next_save_after_which_nothing_is_left_has_failed(tmp_path: Path) -> None:
+    """It reported success, so nobody would notice."""
+    of_next = struck("next save", None, "lost", succeeded=True)
+    of_error = struck("error", None, "lost", succeeded=False)
+    found = [*failed_saves(grew_bytes=0)[:2], *tried(METHOD, [of_error, of_next])]
+    (row,) = stored(tmp_path, [(METHOD, found)]).rows
+    assert isinstance(row, FaultsRow)
+    assert (row.next_fails, row.next_broken) == (1, 1)
+
+
 def row_of(folder: Path, grew_bytes: int) -> FaultsRow:
     (row,) = stored(folder, [(METHOD, failed_saves(grew_bytes))]).rows
     assert isinstance(row, FaultsRow)

@@ -301,7 +301,7 @@ class ContentReplay:
 
     def _linked(self, call: Call) -> Node | None:
         """Return the file that link or linkat gives another name."""
-        if call.argument(-1) == "AT_EMPTY_PATH":
+        if "AT_EMPTY_PATH" in call.argument(-1):
             return self._descriptors.file(call.descriptor(0))
         source = self._paths.first_of(call)
         descriptor = _OPEN_DESCRIPTOR.fullmatch(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ Strike = Literal["kill", "power loss"]
 T = TypeVar("T")
 
 _ANY_DESCRIPTOR = 1_000_000  # no process has so many
+_PAGE_BYTES = 4096
 
 _LOST = {
     "cut": "all that was not flushed is lost",
@@ -86,7 +88,13 @@ class Crashes:
         replay = self._replay_at_begin()
         if 0 in instants:
             yield from self._at_instant(replay, 0, singles)
-        for done, _ in enumerate(self._steps(replay), start=1):
+        done = 0
+        for call in self._between(self._window.begin, self._window.finished):
+            if done in instants:
+                yield from _within(replay, call, done)
+            if self._applied(replay, call) is None:
+                continue
+            done += 1
             if done in instants:
                 yield from self._at_instant(replay, done, singles)
 
@@ -119,7 +127,7 @@ class Crashes:
             losses.append((_BYTES_LOST["cut"], volume.all_bytes("cut")))
             losses.append((_BYTES_LOST["zeros"], volume.all_bytes("zeros")))
         # With only one thing to lose, losing it alone is losing everything.
-        if len(single) > 1:
+        if len({(loss.names, loss.files) for _, loss in single}) > 1:
             chosen = _of_both_kinds(single, singles)
             self.singles_left_out += len(single) - len(chosen)
             losses += chosen
@@ -143,18 +151,45 @@ class Crashes:
     def _steps(self, replay: ContentReplay) -> Iterator[Step]:
         """Apply the calls of the window, and yield each that did something below the root."""
         for call in self._between(self._window.begin, self._window.finished):
-            try:
-                step = replay.apply(call)
-            except UnreadableError as error:
-                line = call.start + 1
-                raise NotSeenError(
-                    f"line {line} of the log does not tell enough: {error}"
-                ) from None
+            step = self._applied(replay, call)
             if step is not None:
                 yield step
 
+    def _applied(self, replay: ContentReplay, call: Call) -> Step | None:
+        """Apply a call, and return what it did below the root, if anything.
+
+        Raises NotSeenError where the log does not tell enough.
+        """
+        try:
+            return replay.apply(call)
+        except UnreadableError as error:
+            line = call.start + 1
+            raise NotSeenError(f"line {line} of the log does not tell enough: {error}") from None
+
     def _between(self, begin: int, end: int) -> list[Call]:
         return [call for call in self._calls if begin < call.start < end]
+
+
+def _within(replay: ContentReplay, call: Call, instant: int) -> Iterator[CrashState]:
+    """Yield the directory after a kill in the middle of a large write.
+
+    The kernel looks for a fatal signal after each page or few that it has copied. So a killed write
+    can leave its first pages alone.
+    """
+    if call.name not in WRITES or not call.has_returned:
+        return
+    half_bytes = call.value // 2 // _PAGE_BYTES * _PAGE_BYTES
+    if half_bytes <= 0:
+        return
+    halved = copy.deepcopy(replay)
+    try:
+        step = halved.apply(replace(call, result=str(half_bytes)))
+    except UnreadableError:
+        # The whole call cannot be read either, and says so.
+        return
+    if step is not None:
+        words = f"killed in the middle of {step.in_words}"
+        yield CrashState("kill", instant, words, halved.volume.tree())
 
 
 def tree_when_killed(

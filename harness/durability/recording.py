@@ -4,7 +4,7 @@ A log cannot show everything. These things are missed:
 
 - stores into a shared mapping after its msync, or into one that mprotect made writable later
 - names reached through a symbolic link below the checkpoint's parent directory
-- reads and writes of an io_uring or of Linux AIO, for which the verdict is "unknown"
+- reads and writes of Linux AIO, for which the verdict is "unknown"; a ring of io_uring is refused
 """
 
 from __future__ import annotations

@@ -281,7 +281,7 @@ class Replay:
 
     def _linked_inode(self, call: Call) -> Inode | None:
         """Return the file that link or linkat gives another name."""
-        if call.argument(-1) == "AT_EMPTY_PATH":
+        if "AT_EMPTY_PATH" in call.argument(-1):
             return self._file_system.inode_of(call.descriptor(0))
         source = self._paths.first_of(call)
         descriptor = _OPEN_DESCRIPTOR.fullmatch(source)

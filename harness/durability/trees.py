@@ -71,6 +71,7 @@ def read_settled(directory: Path) -> Tree:
             # A file went between its listing and its reading.
             if is_late:
                 raise
+            time.sleep(_LOOK_S)
             continue
         if found == before or is_late:
             return found

@@ -33,8 +33,11 @@ class FileNode:
 
     @property
     def is_safe(self) -> bool:
-        """Return whether a power loss leaves the bytes as they are."""
-        return self.safe == self.data
+        """Return whether a power loss leaves the bytes as they are.
+
+        A file that was cut is not safe, also where the same bytes were written again.
+        """
+        return self.kept == len(self.safe) and self.safe == self.data
 
     def write(self, offset: int, payload: bytes, at: int) -> None:
         """Write bytes. A gap before them is filled with zeros."""
@@ -213,14 +216,19 @@ class Volume:
         return found
 
     def losses(self) -> list[tuple[str, Loss]]:
-        """Return each single name and each single file that a power loss can take, in words."""
+        """Return each single name and each single file that a power loss can take, in words.
+
+        The bytes of a file can be cut off, or be zeros.
+        """
         single = []
         for folder, path, name in self._unsafe_names():
             loss = Loss(names=frozenset({(folder, name)}))
             single.append((f"the change of the name {path} lost", loss))
         for path, file in self._unsafe_files():
-            loss = Loss(files=frozenset({file}))
-            single.append((f"the unflushed bytes of {path} lost", loss))
+            cut, zeros = (Loss(files=frozenset({file}), rest=rest) for rest in ("cut", "zeros"))
+            single.append((f"the unflushed bytes of {path} lost", cut))
+            if _left(file, zeros) != _left(file, cut):
+                single.append((f"the unflushed bytes of {path} zeros", zeros))
         return single
 
     def everything(self, rest: Rest) -> Loss:

@@ -19,7 +19,7 @@ from harness.durability.crashes import thinned
 from harness.durability.trees import Tree
 
 _MEMORY = Path("/dev/shm")
-_COPIES = 3  # of an image that are written while states are built
+_COPIES = 2  # of an image that are written while states are built
 _TRIES_A_SUBSET = 20
 
 

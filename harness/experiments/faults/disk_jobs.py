@@ -145,7 +145,7 @@ def _left(state: DiskState, kind: str, noted: _Noted) -> Left:
     words = f"{state.in_words}, after the save" if is_over else state.in_words
     if state.refused:
         said += f"; {state.refused}"
-    return Left(ON_DISK[kind], words, lefts.of_disk(kind), said)
+    return Left(ON_DISK[kind], words, lefts.of_disk(kind), said, succeeded=is_over)
 
 
 def _bytes_of(tree: Tree) -> int:

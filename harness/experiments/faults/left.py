@@ -39,8 +39,15 @@ class Left:
     said: str = ""
     must_be: str = ""
     lie: str = ""
+    # whether the save had reported success, where `must_be` does not say it
+    succeeded: bool | None = None
     stray_files: Sequence[str] = ()
     stray_processes: Sequence[str] = ()
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Return whether the save had reported success."""
+        return bool(self.must_be) if self.succeeded is None else self.succeeded
 
 
 def of_errors(begin: int) -> str:

@@ -125,7 +125,10 @@ class FaultsRow(Row):
         "decides how far an asynchronous save comes",
         compared=VerdictCounts("SIGTERMs that the script handles"),
     )
-    raised: int | None = column("how many of the saves whose calls failed raised an error")
+    raised: int | None = column(
+        "how many of the saves whose calls failed did not report success: they raised an error, "
+        "hung or died"
+    )
     next_fails: int | None = column(
         "how many times the save after a failed one failed too, in the same process: it raised, "
         "did not end, or reported success and its checkpoint did not come back. A table adds how "
@@ -133,7 +136,7 @@ class FaultsRow(Row):
         heading="next save fails",
         text=cells.of_next_saves,
         shown=lambda rows: any(row.next_fails for row in rows),
-        compared=Fewest("next saves that fail"),
+        compared=Fewest("next saves that fail", of="next_saves"),
     )
     next_broken: int | None = column(
         "how many times the save after a failed one reported success, and its checkpoint did not "
@@ -148,11 +151,11 @@ class FaultsRow(Row):
         text=cells.of_left_behind,
         shown=lambda rows: any(cells.of_left_behind(row) != text.NOTHING for row in rows),
         left_aligned=True,
-        compared=Fewest("failed saves that leave files behind"),
+        compared=Fewest("failed saves that leave files behind", of="next_saves"),
     )
     left_processes: int | None = column(
         "after how many failed saves processes are left behind",
-        compared=Fewest("failed saves that leave processes behind"),
+        compared=Fewest("failed saves that leave processes behind", of="next_saves"),
     )
     left_memory_bytes: int | None = column(
         "by how much the process grew over all failed saves, where that is more than a checkpoint, "
@@ -276,8 +279,7 @@ def _add_real(
     after = [record for record in struck if record.strike == "next save"]
     if failed:
         row.raised = sum(not record.succeeded for record in failed)
-        # A save that reports success is silent where its checkpoint does not come back.
-        row.next_broken = sum(bool(it.succeeded) and it.verdict == "silent" for it in after)
+        row.next_broken = sum(bool(it.succeeded) and it.verdict != "safe" for it in after)
         row.next_saves = len(after)
         row.left_files = sum(bool(it.stray_files) for it in after)
         row.left_processes = sum(bool(it.stray_processes) for it in after)

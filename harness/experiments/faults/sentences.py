@@ -14,6 +14,8 @@ from harness.experiments.faults.rows import FaultsRow
 
 _REASON_CHARACTERS = 120  # in a line below a table
 
+_EVERY_ONE = "every kill and power loss that was tried"
+
 
 def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
     """Return which methods survive every crash, and which load damaged bytes without an error."""
@@ -26,9 +28,9 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
     silent = [naming.full_name(row) for row in tried if (row.damage_verdicts or {}).get("silent")]
     said = []
     if safe:
-        said.append(f"A resumed run is safe after every kill and power loss with {listed(safe)}.")
+        said.append(f"With {listed(safe)}, a resumed run is safe after {_EVERY_ONE}.")
     elif crashed:
-        said.append("With no method is a resumed run safe after every kill and power loss.")
+        said.append(f"With no method is a resumed run safe after {_EVERY_ONE}.")
     if silent:
         said.append(f"Damaged files load without an error with {listed(silent)}.")
     else:
@@ -61,9 +63,7 @@ def claims(runs: Runs) -> Claims:
     if not crashed:
         return Claims()
     safe = sum(map(_is_safe, crashed))
-    return Claims(
-        trust=[f"{safe} of {len(crashed)} methods are safe after every kill and power loss"]
-    )
+    return Claims(trust=[f"{safe} of {len(crashed)} methods are safe after {_EVERY_ONE}"])
 
 
 def _crashed(rows: Sequence[FaultsRow]) -> list[FaultsRow]:

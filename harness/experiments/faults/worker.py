@@ -260,7 +260,7 @@ class _Tried:
                 reason=outcome.reason,
                 again=again,
                 said=left.said if left else "",
-                succeeded=bool(left.must_be) if left else None,
+                succeeded=left.has_succeeded if left else None,
                 damage_kind=state.damage_kind,
                 stray_files=tuple(left.stray_files) if left else (),
                 stray_processes=tuple(left.stray_processes) if left else (),
@@ -296,7 +296,7 @@ def _where_the_process_ends(left: Left | None) -> dict[str, Any]:
     return {
         "verdict": judged(left, ended).verdict,
         "said": left.said,
-        "succeeded": bool(left.must_be),
+        "succeeded": left.has_succeeded,
     }
 
 
