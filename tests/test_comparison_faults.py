@@ -142,7 +142,7 @@ def make(tmp_path: Path) -> Make:
         pytest.param(
             SOUND,
             with_states(*without(STATES[2]), next_save(succeeded=False)),
-            "next saves that fail were 0 and are 1",
+            "next saves that fail were 0 of 1 and are 1 of 1",
             id="a next save fails",
         ),
         pytest.param(
@@ -173,13 +173,13 @@ def make(tmp_path: Path) -> Make:
         pytest.param(
             of_ranks("raised"),
             of_ranks("died"),
-            "kills after which a rank dies by itself were 0 and are 1",
+            "kills after which a rank dies by itself were 0 of 1 and are 1 of 1",
             id="a rank dies by itself",
         ),
         pytest.param(
             of_ranks("raised"),
             of_ranks("hung"),
-            "kills after which a rank hangs were 0 and are 1",
+            "kills after which a rank hangs were 0 of 1 and are 1 of 1",
             id="a rank hangs",
         ),
     ],

@@ -23,6 +23,16 @@ TOLERANCE = 1.05
 """The ratio up to which a difference does not matter."""
 
 _BYTES_PER_THOUSAND = 1  # by which files may grow or shrink
+_SHARE_WITHIN = 0.1  # by which a share of strikes may grow
+
+
+def grows(before: float, now: float) -> bool:
+    """Return whether a share of the strikes is larger than chance makes it.
+
+    Two runs never strike at the very same places. So a share may grow by a tenth of all, but not
+    from nothing.
+    """
+    return now > before + _SHARE_WITHIN or (before == 0 and now > 0)
 
 
 @dataclass(frozen=True)
@@ -162,6 +172,10 @@ class Fact(ABC):
     def change(self, base: Any, head: Any) -> Change | None:
         """Return what changed from the base's value to the head's; None where nothing did."""
 
+    def change_of_rows(self, name: str, base: Any, head: Any) -> Change | None:
+        """Return what changed in the field of that name from the base's row to the head's."""
+        return self.change(getattr(base, name), getattr(head, name))
+
     def doubt(self, base: Any, head: Any, head_row: Any) -> str:
         """Return as a sentence what is not known of the head any more; empty where all is."""
         return ""
@@ -175,6 +189,8 @@ class Flag(Fact):
 
     def change(self, base: bool | None, head: bool | None) -> Change | None:
         """Return a loss, or a gain where it is known that the base did not have it."""
+        if base and head is None:
+            return Change(f"was {self.words}, and nobody knows whether it still is", is_worse=True)
         if base and not head:
             return Change(f"was {self.words} and is not any more", is_worse=True)
         if base is False and head:
@@ -213,9 +229,14 @@ class Rank(Fact):
 
 @dataclass(frozen=True)
 class Fewest(Fact):
-    """A count of failures that must not grow. `words` names them, such as "hung saves"."""
+    """A count of failures that must not grow. `words` names them, such as "hung saves".
+
+    `of` is the row's field with how many strikes there were. Then the share is compared, because
+    chance decides after which of them something fails. Without it, every failure more counts.
+    """
 
     words: str
+    of: str = ""
 
     def change(self, base: int | None, head: int | None) -> Change | None:
         """Return that there are more failures or fewer, or that nobody counts them any more."""
@@ -224,6 +245,19 @@ class Fewest(Fact):
         if head is None:
             return Change(f"{self.words} were {base} and are not known any more", is_worse=True)
         return Change(f"{self.words} were {base} and are {head}", head > base)
+
+    def change_of_rows(self, name: str, base: Any, head: Any) -> Change | None:
+        """Return that a larger or smaller share of the strikes fails."""
+        before, now = getattr(base, name), getattr(head, name)
+        tried_before, tried_now = (getattr(row, self.of or name) for row in (base, head))
+        is_known = before is not None and now is not None
+        if not (self.of and is_known and tried_before and tried_now):
+            return self.change(before, now)
+        was, is_now = before / tried_before, now / tried_now
+        sentence = f"{self.words} were {before} of {tried_before} and are {now} of {tried_now}"
+        if grows(was, is_now):
+            return Change(sentence, is_worse=True)
+        return Change(sentence, is_worse=False) if grows(is_now, was) else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from harness.analysis.comparison.sides import SideRow
 from harness.analysis.row import Row
 
 _EVERY_RANK = "every rank's own values"
-_NUMBER = re.compile(r"[\d.,]*\d")
+# a number with its unit, which may be another one in another run
+_NUMBER = re.compile(r"[\d.,]*\d(?: ?(?:[kMGTP]?i?B|[mµn]?s|min|h|%)\b)?")
 
 
 def changes(base: SideRow, head: SideRow) -> list[Change]:
@@ -53,24 +54,27 @@ def _facts(row: Row) -> Iterator[tuple[str, Fact]]:
 
 def _column_changes(base: Row, head: Row) -> Iterator[Change]:
     for name, fact in _facts(base):
-        change = fact.change(getattr(base, name), getattr(head, name))
+        change = fact.change_of_rows(name, base, head)
         if change is not None:
             yield change
 
 
 def _mark_changes(base: Row, head: Row) -> Iterator[Change]:
     """Yield that a row has new marks, or has none any more."""
-    known = {_without_numbers(mark) for mark in base.marks}
-    new = [mark for mark in head.marks if _without_numbers(mark) not in known]
+    known = {_kind(mark) for mark in base.marks}
+    new = [mark for mark in head.marks if _kind(mark) not in known]
     if new:
         yield Change(f"is marked now: {'; '.join(new)}", is_worse=True)
     if base.marks and not head.marks:
         yield Change("is not marked any more", is_worse=False)
 
 
-def _without_numbers(mark: str) -> str:
-    """Return a mark as it is in every run, whose numbers differ."""
-    return _NUMBER.sub("#", mark)
+def _kind(mark: str) -> str:
+    """Return what a mark says in every run, without numbers and the details behind a colon.
+
+    Details are what differs in every run, such as the names of temporary files.
+    """
+    return _NUMBER.sub("#", mark.partition(": ")[0])
 
 
 def _status_changes(base: Row, head: Row) -> Iterator[Change]:

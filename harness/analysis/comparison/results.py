@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from harness.analysis.compared import IN_CEILINGS, Worth
+from harness.analysis.compared import Worth
 from harness.analysis.comparison.verdicts import USUAL, Verdict
 from harness.analysis.statistics import Estimate
+
+_OF_SAVES_AND_LOADS = frozenset({"durable", "load"})
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,12 @@ class Comparison:
 
     @property
     def is_hollow(self) -> bool:
-        """Return whether a metric was left out, and none that is measured in ceilings was compared.
+        """Return whether a metric was left out, and neither a save nor a load was compared.
 
-        Then nothing is known of the time that saves and loads take of the disk.
+        A save is compared by its time until it is durable, and a load in ceilings or in seconds.
         """
-        in_ceilings = [metric for metric in self.metrics() if metric.unit == IN_CEILINGS]
-        return any(row.left_out for row in self.rows) and not in_ceilings
+        on_disk = [metric for metric in self.metrics() if metric.name in _OF_SAVES_AND_LOADS]
+        return any(row.left_out for row in self.rows) and not on_disk
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of all rows."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.analysis.compared import Change, Fact
+from harness.analysis.compared import Change, Fact, grows
 from harness.experiments.faults.records import WORST_FIRST, Verdict
 
 Counts = Mapping[str, int]
 """The number of states with each verdict. A verdict that no state has is missing."""
 
 _BAD = WORST_FIRST[:-1]
-_WITHIN = 0.1
-"""Two runs never strike at the very same places. So a share may grow by so much."""
 
 
 def in_words(counts: Counts) -> str:
@@ -50,11 +48,7 @@ class VerdictCounts(Fact):
 def _is_worse(before: Counts, now: Counts) -> bool:
     if now.get("silent") and not before.get("silent"):
         return True
-    return any(_grows(_share(before, verdict), _share(now, verdict)) for verdict in _BAD)
-
-
-def _grows(before: float, now: float) -> bool:
-    return now > before + _WITHIN or (before == 0 and now > 0)
+    return any(grows(_share(before, verdict), _share(now, verdict)) for verdict in _BAD)
 
 
 def _share(counts: Counts, verdict: Verdict) -> float:

@@ -75,11 +75,11 @@ class KilledRankRow(Row):
     )
     hangs: int | None = column(
         "after how many kills the other rank hung",
-        compared=Fewest("kills after which a rank hangs"),
+        compared=Fewest("kills after which a rank hangs", of="kills"),
     )
     deaths: int | None = column(
         "after how many kills the other rank's process died by itself",
-        compared=Fewest("kills after which a rank dies by itself"),
+        compared=Fewest("kills after which a rank dies by itself", of="kills"),
     )
     raised_after: Estimate | None = column(
         "the longest time from a kill to an error of the other rank",
