@@ -171,6 +171,15 @@ def test_ranks_do_not_remove_each_others_files(place: Path) -> None:
     assert [file.name for file in place.iterdir()] == ["ceiling-1-read-4096"]
 
 
+def test_copies_of_the_state_leave_what_is_written_random(place: Path) -> None:
+    """A disk that compresses would write zeros faster than a checkpoint."""
+    ceiling = Ceiling(cached(), place, World())
+    ring = np.frombuffer(ceiling._ring, dtype=np.uint8)
+    before = ring[: 4 * MIB].copy()
+    ceiling.memory_copy_ns([memoryview(bytes(4 * MIB))])
+    assert np.array_equal(ring[: 4 * MIB], before)
+
+
 def test_what_is_written_is_random(place: Path) -> None:
     """A device or file system that compresses must gain nothing."""
     ring = np.frombuffer(ceilings.random_ring(), dtype=np.uint8)

@@ -17,7 +17,7 @@ from harness.experiments.reshard.rows import ReshardRow
 from harness.experiments.resume.rows import ResumeRow
 from harness.run.plan import PlannedCase
 from harness.run.store import Settings
-from harness.wire.records import CacheState, FileEntry
+from harness.wire.records import Backing, CacheState, FileEntry
 from harness.worker.loading import sum_up_loads
 
 pytestmark = pytest.mark.slow
@@ -41,6 +41,13 @@ def test_a_case_that_cannot_be_measured_gets_its_row_at_once(measure: Measure) -
     )
     bad, good = found.rows
     assert (bad.status, bad.reason, good.status) == ("unsupported", "for two ranks alone", "ok")
+
+
+def test_memory_is_as_certain_as_on_the_rank_with_the_least_evidence() -> None:
+    unknown = Backing("unknown", touched_bytes=0, bytes_per_s=0.0, tries=3)
+    saves = [records.save(), records.save(rank=1, backing=unknown)]
+    assert sum_up_saves(saves).backing == unknown
+    assert sum_up_saves(saves[::-1]).backing == unknown
 
 
 def test_one_record_speaks_for_all_ranks() -> None:

@@ -15,7 +15,7 @@ import pytest
 from conftest import ROOT
 
 from harness.driver import preflight
-from harness.worker import storage, usage
+from harness.worker import backing, storage, usage
 
 MIB = 1 << 20
 PAGE_BYTES = mmap.PAGESIZE
@@ -210,3 +210,50 @@ def test_what_a_child_reads_is_counted_while_it_lives_and_when_it_has_ended(
 def test_what_a_child_had_read_before_is_not_counted(start: Start, cold: Path) -> None:
     start("open(sys.argv[1], 'rb').read()", str(cold))
     assert usage.since(usage.begin()).read_bytes < 4 * MIB
+
+
+def test_ranks_of_one_node_do_not_take_more_memory_together_than_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched: list[int] = []
+    monkeypatch.setattr(backing, "_is_virtual", lambda: True)
+    monkeypatch.setattr(backing, "_available_bytes", lambda: 1000)
+    monkeypatch.setattr(backing.Backer, "_touch", lambda self, size: touched.append(size) or 3e9)
+    for ranks in (1, 4):
+        backing.Backer(ranks).back(10_000)
+    assert touched == [600, 150]
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max\n", None), ("5000\n", 3000), ("1000\n", 0)])
+def test_the_limit_of_a_control_group_counts(
+    tmp_path: Path, limit: str, expected: int | None
+) -> None:
+    (tmp_path / "memory.max").write_text(limit)
+    (tmp_path / "memory.stat").write_text("anon 1500\nfile 70000\nshmem 500\n")
+    assert backing._limit_of_group_bytes(tmp_path) == expected
+    assert backing._limit_of_group_bytes(tmp_path / "missing") is None
+
+
+def test_a_helper_that_has_died_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backing, "_is_virtual", lambda: True)
+    backer = backing.Backer()
+    assert backer.back(1 << 20).bytes_per_s > 0
+    assert backer._helper is not None
+    backer._helper.kill()
+    backer._helper.wait()
+    assert backer.back(1 << 20).bytes_per_s > 0
+    backer.close()
+
+
+def test_the_limit_of_a_group_above_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm limits a job, and the group of its ranks has no limit of its own."""
+    own = tmp_path / "job" / "task"
+    own.mkdir(parents=True)
+    for group, limit in ((own, "max"), (own.parent, "5000")):
+        (group / "memory.max").write_text(limit)
+        (group / "memory.stat").write_text("anon 2000\n")
+    monkeypatch.setattr(backing, "_CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(backing, "_own_group", lambda: "job/task")
+    assert backing._available_bytes() == 3000

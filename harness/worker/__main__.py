@@ -154,7 +154,7 @@ def start(job: Job, world: World, output: Output, framework: Framework[Any]) -> 
         place=place,
         framework=framework,
         ceiling=Ceiling(job.storage, folders.ceilings, world),
-        backer=Backer(),
+        backer=Backer(world.ranks_here),
         folders=folders,
         peers=peers,
     )

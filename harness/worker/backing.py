@@ -22,12 +22,15 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 # No machine of today touches backed memory slower, or unbacked memory faster.
 _BACKED_BYTES_PER_S = 2e9
 _TRIES = 3
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 class Backer:
     """The helper process, and the best rate that it has reached for each number of bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks_here: int = 1) -> None:
+        """Take the number of ranks on this node, which touch memory at the same time."""
+        self._ranks_here = ranks_here
         self._is_virtual = _is_virtual()
         self._helper: subprocess.Popen[str] | None = None
         # Few pages are touched at a higher rate than many.
@@ -40,7 +43,7 @@ class Backer:
         """
         if not self._is_virtual:
             return Backing("physical", touched_bytes=0, bytes_per_s=0.0, tries=0)
-        touched_bytes = min(size_bytes, _available_bytes() * 6 // 10)
+        touched_bytes = min(size_bytes, _available_bytes() * 6 // 10 // self._ranks_here)
         best = self._best_bytes_per_s.get(touched_bytes, 0.0)
         rate = 0.0
         for attempt in range(1, _TRIES + 1):
@@ -76,6 +79,7 @@ class Backer:
             return float(json.loads(self._helper.stdout.readline()))
         except (OSError, ValueError):
             # The helper is gone. A sample without evidence is tagged, and not lost.
+            self.close()
             return 0.0
 
 
@@ -84,6 +88,42 @@ def _is_virtual() -> bool:
 
 
 def _available_bytes() -> int:
+    """Return how much memory can be taken, of the machine and of this process's control group."""
+    own = _CONTROL_GROUPS / _own_group()
+    # Slurm sets the limit on a group above that of the ranks.
+    groups = [group for group in (own, *own.parents) if group.is_relative_to(_CONTROL_GROUPS)]
+    limits = [_limit_of_group_bytes(group) for group in groups]
+    known = [limit_bytes for limit_bytes in limits if limit_bytes is not None]
+    return min([_available_on_machine_bytes(), *known])
+
+
+def _limit_of_group_bytes(group: Path) -> int | None:
+    """Return what a control group of version 2 leaves; None where it has no limit.
+
+    Its pages of files are left out, because the kernel gives them back, but not those of shared
+    memory.
+    """
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except OSError:
+        return None
+    if limit == "max":
+        return None
+    taken_bytes = sum(int(counts.get(name, 0)) for name in ("anon", "shmem"))
+    return max(0, int(limit) - taken_bytes)
+
+
+def _own_group() -> str:
+    """Return the path of this process's control group, below where they are mounted."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, _, path = line.split(":", 2)
+        if number == "0":
+            return path.lstrip("/")
+    return ""
+
+
+def _available_on_machine_bytes() -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

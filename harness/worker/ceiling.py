@@ -99,11 +99,12 @@ class Ceiling:
         return self._world.maximum(now_ns() - begin)
 
     def memory_copy_ns(self, leaves: Iterable[memoryview]) -> int:
-        """Return the time of one single-threaded copy of the leaves' bytes into the ring.
+        """Return the time of one single-threaded copy of the leaves' bytes into a ring.
 
-        The copy goes on at the ring's beginning when it has come to its end.
+        The copy goes on at the ring's beginning when it has come to its end. It is another ring
+        than the one that ceilings write, because that one must stay random.
         """
-        ring = np.frombuffer(self._ring, dtype=np.uint8)
+        ring = np.frombuffer(self._copied, dtype=np.uint8)
         elapsed_ns = 0
         position = 0
         for leaf in leaves:

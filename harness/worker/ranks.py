@@ -8,8 +8,17 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from harness.wire.records import PERCENTILES, RankSpread, Record, SampleRecord, Spread, Usage
+from harness.wire.records import (
+    PERCENTILES,
+    Backing,
+    RankSpread,
+    Record,
+    SampleRecord,
+    Spread,
+    Usage,
+)
 
+_LEAST_EVIDENCE_LAST = ("backed", "physical", "unknown")  # that memory is backed
 _ADDED_UP = (("cpu_user_ns", "cpu_system_ns"), ("peak_rss_bytes", "children_peak_bytes"))
 
 RecordT = TypeVar("RecordT", bound=Record)
@@ -37,9 +46,10 @@ def for_all_ranks(
 ) -> SampleT:
     """Return one rank's record in the name of all ranks.
 
-    It is disturbed where any rank was, and its usage is in every respect that of the rank that used
-    most. `durations_ns` and `moved_bytes` have one value per rank, and become the spread over the
-    ranks. `changes` are fields that are summed up otherwise.
+    It is disturbed where any rank was. Its evidence of backed memory is that of the rank with the
+    least, and its usage is in every respect that of the rank that used most. `durations_ns` and
+    `moved_bytes` have one value per rank, and become the spread over the ranks. `changes` are
+    fields that are summed up otherwise.
     """
     spread = RankSpread(
         ranks=len(records),
@@ -48,7 +58,14 @@ def for_all_ranks(
     )
     disturbed = any(each.disturbed for each in records)
     usage = _most([cast(Any, each).usage for each in records])
+    if hasattr(record, "backing"):
+        backings = [cast(Any, each).backing for each in records]
+        changes |= {"backing": max(backings, key=_lack_of_evidence)}
     return changed(record, rank=0, disturbed=disturbed, usage=usage, spread=spread, **changes)
+
+
+def _lack_of_evidence(backing: Backing) -> int:
+    return _LEAST_EVIDENCE_LAST.index(backing.state)
 
 
 def _most(usages: Sequence[Usage]) -> Usage:

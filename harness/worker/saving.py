@@ -175,6 +175,8 @@ def overlapped_save(bench: Bench, method: Method[Any], path: Path) -> tuple[Pend
     output.enter("staged")
     pending.staged()
     framework.synchronize(state)
+    # Ranks that saved nothing are here first, and their update would wait for the others.
+    bench.world.barrier()
     update_ns = timed_update(bench)
     output.enter("finished")
     pending.finished()

@@ -121,6 +121,9 @@ class TrainingTrial(Trial[Pace]):
             bench.settle(self.size_bytes)
             bench.add_fresh_bits()
             before = fence.before(steps)
+            # The preparation has emptied the processor's caches. The first step after it would be
+            # slower than those of the blocks without checkpoints, which have no preparation.
+            bench.train()
             bench.forget_digests()
             candidate = Candidate(bench, paths if self._reservoir.capacity else ())
         with bench.timed("train") as block:
