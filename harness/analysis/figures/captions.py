@@ -29,6 +29,14 @@ def label(row: Row) -> str:
     return f"{method}{default}{row.detail}{covers}{arm}"
 
 
+def doubtful_label(row: Row) -> str:
+    """Return a row's label, with a word where its numbers are in doubt."""
+    marked = " (marked)" if row.marks else ""
+    is_unverified = row.status == "ok" and getattr(row, "verified", None) is False
+    unverified = " (not verified)" if is_unverified else ""
+    return f"{label(row)}{marked}{unverified}"
+
+
 def ranks_suffix(world: int) -> str:
     """Return the number of ranks as a title ends with it; one rank goes without saying."""
     return "" if world == 1 else f", {ranks_in_words([world])}"

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from harness.analysis.figures.captions import is_single, label, reason, shown_estimate
+from harness.analysis.figures.captions import (
+    doubtful_label,
+    is_single,
+    reason,
+    shown_estimate,
+)
 from harness.analysis.figures.style import BLACK, DARK, GREY, ROW_INCHES, Look
 from harness.analysis.pools import AnyRow, Cell, grouped
 from harness.analysis.row import Row
@@ -47,7 +52,7 @@ def height_ratios(frameworks: Mapping[str, Sequence[Row]]) -> list[float]:
 
 def method_lines(axes: Axes, rows: Sequence[Row], *, is_labelled: bool = True) -> None:
     """Give each row a line, the first on top, with the framework's default in bold."""
-    labels = [label(row) if is_labelled else "" for row in rows]
+    labels = [doubtful_label(row) if is_labelled else "" for row in rows]
     axes.set_ylim(_span(rows) - _FIRST_LINE, -_FIRST_LINE)
     axes.set_yticks(range(len(rows)), labels)
     axes.tick_params(axis="y", length=0)

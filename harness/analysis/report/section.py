@@ -187,7 +187,9 @@ def failures(made: Sequence[Table]) -> list[Failure]:
     lines = [line for table in made for line in table.lines if line.row.reason]
     by_reason: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
-        why = (line.row.status, line.row.phase, line.row.reason)
+        # A row that was measured to its end can have failed too, such as a drill.
+        status = line.verdict if line.row.status == "ok" else line.row.status
+        why = (status, line.row.phase, line.row.reason)
         by_reason.setdefault(why, []).append(line)
     found = [Failure(*why, members) for why, members in by_reason.items()]
     return sorted(found, key=lambda failure: failure.status != "failed")

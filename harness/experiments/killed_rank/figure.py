@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from harness.analysis.figures.captions import caption, footer, missing, slug
+from harness.analysis.figures.captions import caption, doubtful_label, footer, missing, slug
 from harness.analysis.figures.drawn import Drawn
-from harness.analysis.figures.matrix import FAILED, Mark, matrix, matrix_legend
+from harness.analysis.figures.matrix import FAILED, UNSUPPORTED, Mark, matrix, matrix_legend
 from harness.analysis.figures.style import frame
 from harness.analysis.pools import Cell, Pool, State, chosen, grouped
 from harness.experiments.faults.verdicts_figure import MARKS
@@ -61,26 +61,29 @@ def _drawn(framework: str, state: State, cells: Sequence[Cell[KilledRankRow]], p
 
 
 def _figure(title: str, rows: Sequence[KilledRankRow], words: str) -> Figure:
-    across = max(len(row.struck) for row in rows)
+    across = max(kill["number"] for row in rows for kill in row.struck)
     width_inches = max(_LEAST_WIDTH_INCHES, _NAMES_INCHES + _KILL_INCHES * across)
     height_inches = _METHOD_INCHES * len(rows) + _HEADS_INCHES
     figure, body = frame(title, _GUIDE, words, width_inches, height_inches)
     axes = body.subplots()
     marks = {}
     for line, row in enumerate(rows):
-        for column, mark in enumerate(_marks(row)):
+        for column, mark in _marks(row).items():
             marks[line, column] = mark
     numbers = [str(number) for number in range(1, across + 1)]
-    matrix(axes, [row.method for row in rows], numbers, marks, across)
+    names = [f"{doubtful_label(row)}{row.strategy_suffix}" for row in rows]
+    matrix(axes, names, numbers, marks, across)
     matrix_legend(body, tuple(MARKS.values()), marks.values())
     return figure
 
 
-def _marks(row: KilledRankRow) -> list[Mark]:
-    """Return the cells of a method: its kills by the number of their call, or that it failed."""
+def _marks(row: KilledRankRow) -> dict[int, Mark]:
+    """Return the cells of a method by their columns: its kills, or that it was not measured."""
     if row.status == "failed":
-        return [Mark(FAILED, "")]
-    return [_mark(kill) for kill in row.struck]
+        return {0: Mark(FAILED, "")}
+    if row.status != "ok":
+        return {0: Mark(UNSUPPORTED, row.status)}
+    return {kill["number"] - 1: _mark(kill) for kill in row.struck}
 
 
 def _mark(kill: Mapping[str, Any]) -> Mark:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch
 
-from harness.analysis.figures.captions import caption, footer, missing, ranks_suffix, slug
+from harness.analysis.figures.captions import caption, footer, missing, ranks_suffix, reason, slug
 from harness.analysis.figures.drawn import Drawn
+from harness.analysis.figures.panels import NOTE_LENGTH
 from harness.analysis.figures.style import (
     BLACK,
     BLUE,
@@ -92,7 +94,8 @@ def _ways(axes: Axes, rows: Sequence[RecoveryRow]) -> None:
     high_s = max(back.high for back in known)
     for line, row in enumerate(rows):
         if row.back is None:
-            axes.text(low_s, line, f" {row.not_back or row.reason}", va="center", fontsize=7)
+            why = textwrap.shorten(row.not_back or reason(row), NOTE_LENGTH, placeholder=" …")
+            axes.text(low_s, line, f" {why}", va="center", fontsize=7, in_layout=False)
             continue
         _parts(axes, line, row, low_s)
         whisker = ([row.back.value - row.back.low], [row.back.high - row.back.value])
