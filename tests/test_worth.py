@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.analysis import worth_figure
+from harness.analysis import worth, worth_figure
 from harness.analysis.advice import Measured
 from harness.analysis.statistics import Estimate
 from harness.analysis.worth import (
@@ -23,9 +23,12 @@ from harness.analysis.worth import (
     worths,
 )
 from harness.docs import worth as docs_worth
+from harness.intervals import failures
 from harness.intervals.costs import Costs
+from harness.intervals.failures import NodeFailures
 
 COSTS = Costs(training_s=0.1, restore_s=0.2)
+DAY_S = 86_400.0
 
 
 def method(name: str, costs: Costs = COSTS) -> Measured:
@@ -58,10 +61,56 @@ def test_more_nodes_than_a_trace_has_are_extrapolated() -> None:
     assert Setting("gpu-400", 3200, has_spares=True).is_extrapolated
 
 
-def test_bursts_have_an_effect_with_an_interval() -> None:
-    effect = effect_of_bursts(method("one"), Setting("lanl-20", 1024, has_spares=False), 20)
+def in_bursts(burst: int) -> NodeFailures:
+    """Return failures of 64 nodes in 1,000 days: 600 in groups that come within a minute."""
+    rng = np.random.default_rng(7)
+    begins_s = np.sort(rng.uniform(0.0, 1000 * DAY_S, 600 // burst))
+    at_s = (begins_s[:, None] + np.arange(burst) * 60.0 / burst).ravel()
+    count = len(at_s)
+    return NodeFailures(
+        nodes=64,
+        length_s=1000 * DAY_S,
+        at_s=at_s,
+        node=rng.permutation(np.arange(count) % 64),
+        repair_s=np.full(count, 3600.0),
+        interrupts=np.ones(count, dtype=bool),
+    )
+
+
+@pytest.mark.parametrize(("burst", "helps"), [(10, True), (1, False)])
+def test_failures_that_come_together_cost_one_wait(
+    burst: int, helps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without spares, ten failures of one minute cost one repair, and scattered ones ten."""
+    monkeypatch.setattr(failures, "trace", lambda name: in_bursts(burst))
+    effect = effect_of_bursts(method("one"), Setting("lanl-20", 256, has_spares=False), 20)
     assert effect.low <= effect.value <= effect.high
-    assert abs(effect.value) < 0.1
+    if helps:
+        # 150 of 300 failures in 500 days strike half of the nodes, and wait for an hour each.
+        assert effect.low > 0.005
+        assert effect.value < 0.0125
+    else:
+        assert effect.low <= 0.0 <= effect.high
+
+
+def test_scattered_failures_are_as_many_and_strike_nodes_that_work() -> None:
+    struck = in_bursts(10)
+    long = replace(struck, repair_s=np.full(len(struck.at_s), 30 * DAY_S))
+    works = failures.strikes_working(long)
+    assert not works.all()
+    scattered = worth._scattered(long, np.random.default_rng(1))
+    assert failures.strikes_working(scattered).all()
+    assert sorted(scattered.node) == sorted(long.node[works])
+    assert (np.diff(scattered.at_s) >= 0).all()
+
+
+def test_many_comparisons_have_wider_intervals() -> None:
+    values = np.random.default_rng(1).normal(0.0, 1.0, 100)
+    one, many = (mean_with_interval(values, comparisons) for comparisons in (1, 24))
+    assert many.value == one.value
+    # The quantiles of Student's t with 99 degrees of freedom: 1.984 and 3.161.
+    ratio = (many.high - many.low) / (one.high - one.low)
+    assert ratio == pytest.approx(3.161 / 1.984, rel=1e-3)
 
 
 @pytest.mark.parametrize("deviation", [0.0, 1.0])

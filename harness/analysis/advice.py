@@ -46,6 +46,7 @@ class Measured:
     is_extrapolated: bool = False
     is_partial: bool = False  # a checkpoint does not hold the whole state
     has_spread: bool = True  # `cheapest` and `dearest` come from several samples
+    stall_s: float = 0.0  # the part of `training_s` that comes before an asynchronous write
 
     @property
     def sources(self) -> dict[str, str]:
@@ -98,6 +99,13 @@ class LargerState:
     def node_bytes(self) -> float:
         """The bytes that all ranks of a node write together."""
         return self.state_bytes / self.nodes
+
+    @property
+    def given_s(self) -> float:
+        """The seconds that the given bandwidths need for the state; 0 where none is known."""
+        node_s = self.node_bytes / self.node_bytes_per_s if self.node_bytes_per_s else 0.0
+        whole_bytes_per_s = self.storage_bytes_per_s
+        return max(node_s, self.state_bytes / whole_bytes_per_s if whole_bytes_per_s else 0.0)
 
     @property
     def has_bandwidth(self) -> bool:
@@ -212,25 +220,25 @@ def _subjects(rows: Sequence[Row]) -> set[tuple[str, ...]]:
 def scaled(one: Measured, larger: LargerState) -> Measured:
     """Return the costs of a method for a state that is divided over all ranks of a job.
 
-    All costs grow with the bytes of a rank. With a bandwidth, the lag and the restore are those of
-    the slower of a node and of the whole storage. A synchronous method writes in its stall. So its
-    cost to training is at least that time.
+    All costs grow with the bytes of a rank. With a bandwidth, the write and the restore take as
+    long as through the slower of a node and of the whole storage. A synchronous method writes in
+    its stall. So its cost to training is at least that time.
     """
     factor = larger.rank_bytes / one.rank_bytes
 
     def through_storage_s(measured_s: float) -> float:
         # Without a node's bandwidth, each rank is supposed to write as fast as a measured one.
-        node_s = factor * measured_s
-        if larger.node_bytes_per_s:
-            node_s = larger.node_bytes / larger.node_bytes_per_s
-        storage_s = 0.0
-        if larger.storage_bytes_per_s:
-            storage_s = larger.state_bytes / larger.storage_bytes_per_s
-        return max(node_s, storage_s)
+        own_s = 0.0 if larger.node_bytes_per_s else factor * measured_s
+        return max(own_s, larger.given_s)
 
     def of(costs: Costs) -> Costs:
         training_s = factor * costs.training_s
-        lag_s = through_storage_s(costs.lag_s)
+        # Training is slower while the bytes are written. So a part of that time has passed when
+        # the lag begins.
+        write_ends_s = factor * one.stall_s + larger.given_s
+        lag_s = max(0.0, write_ends_s - training_s)
+        if not larger.node_bytes_per_s:
+            lag_s = max(lag_s, factor * costs.lag_s)
         if not one.asynchronous:
             training_s = max(training_s, through_storage_s(costs.training_s))
             # A given bandwidth is in the stall already, so it may not count again in the lag.
@@ -399,6 +407,7 @@ def _measured(name: str, cost: Row | None, train: Row | None, assumed: Assumed) 
         tuple(unmeasured),
         is_partial=covers != COVERAGE[-1],
         has_spread=has_spread,
+        stall_s=_end(stall, "value"),
     )
 
 

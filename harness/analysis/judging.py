@@ -30,7 +30,7 @@ Source = NodeFailures | RandomFailures
 """The failures that a job is drawn from: those of a trace, or any at random instants."""
 
 _SEED = 2026
-_TRIED = np.geomspace(1 / 8, 8.0, 20)  # intervals, in parts of the one that the formula advises
+_TRIED = np.geomspace(1 / 8, 8.0, 21)  # intervals, in parts of the one that the formula advises
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,13 @@ def with_spares(one: Advice, source: Source, needed: int, most: int) -> list[Spa
 
 
 def _behind_the_best(by_draw: Sequence[Sequence[float]]) -> list[Estimate]:
-    """Return how far the mean of each is behind that of the best, draw by draw."""
+    """Return how far the mean of each is behind that of the best, draw by draw.
+
+    The intervals hold for all of them together.
+    """
     best = max(by_draw, key=fmean)
-    return [mean_with_interval(np.array(each) - np.array(best)) for each in by_draw]
+    others = max(1, len(by_draw) - 1)
+    return [mean_with_interval(np.array(each) - np.array(best), others) for each in by_draw]
 
 
 def replayed(found: Sequence[Measured], assumed: Assumed, learnt: JobInTrace) -> list[Advice]:

@@ -75,7 +75,12 @@ def line(falls_h: int, goes_on: bool, stop: float) -> dict[str, Any]:
         schedules = [stopped.schedule(policy, LENGTH_S, STEP_S) for policy in trainings]
         found[name] = (schedules, _ends(job, schedules))
     (_, young), *_ = found.values()
-    made = [_described(name, schedules, ends, young) for name, (schedules, ends) in found.items()]
+    # The intervals hold for all jobs and policies of the tables together.
+    comparisons = len(MTBF_S) * len(FALLS_H) * len(STOPS) * (len(found) - 1)
+    made = [
+        _described(name, schedules, ends, young, comparisons)
+        for name, (schedules, ends) in found.items()
+    ]
     return {"falls_h": falls_h, "goes_on": goes_on, "stop": stop, "policies": made}
 
 
@@ -90,7 +95,9 @@ def _ends(job: Job, schedules: Sequence[Floats]) -> Ends:
     return Ends(loss, undone)
 
 
-def _described(name: str, schedules: Sequence[Floats], ends: Ends, young: Ends) -> dict[str, Any]:
+def _described(
+    name: str, schedules: Sequence[Floats], ends: Ends, young: Ends, comparisons: int
+) -> dict[str, Any]:
     difference = ends.loss - young.loss
     if len(schedules) > 1:
         # Draws of one training share its checkpoints, so the trainings are what varies.
@@ -100,5 +107,5 @@ def _described(name: str, schedules: Sequence[Floats], ends: Ends, young: Ends) 
         "checkpoints": float(np.mean([len(saves_s) for saves_s in schedules])),
         "loss": float(ends.loss.mean()),
         "undone": float(ends.undone.mean()),
-        "loss_against_young": asdict(mean_with_interval(difference)),
+        "loss_against_young": asdict(mean_with_interval(difference, comparisons)),
     }

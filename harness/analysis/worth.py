@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
 from harness.analysis.runs import REFERENCE
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import CONFIDENCE, Estimate, simultaneous
 from harness.intervals import failures, replay
 from harness.intervals.failures import NodeFailures
 
@@ -33,7 +34,7 @@ RESTART_S = 120.0
 DETECT_S = 10.0
 _SEED = 2026
 _SPARES_PER_NODES = 32  # one spare for so many nodes, and at least one
-_RESAMPLES = 2000
+_ROUNDS = 100  # in which failures that struck a broken node come at other instants
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Worth:
     """The effective share of a method in a setting, for each node that is paid for.
 
     That includes spares, and leaves nodes under repair out. `gain` is the difference to the first
-    method, with the 95 % interval of its mean over the draws.
+    method, with the 95 % interval of its mean over the draws. It holds for all jobs together.
     """
 
     method: str
@@ -117,14 +118,18 @@ def read(file: Path = FILE) -> Replays:
     return Replays(content["run"], content["draws"], jobs)
 
 
-def replayed(found: Sequence[Measured], setting: Setting, draws: int) -> ReplayedJob:
-    """Replay one job with all methods."""
-    bursts = effect_of_bursts(found[0], setting, draws)
-    return ReplayedJob(setting, worths(found, setting, draws), bursts)
+def replayed(found: Sequence[Measured], setting: Setting, draws: int, jobs: int = 1) -> ReplayedJob:
+    """Replay one job with all methods.
+
+    It is one of so many jobs, and the intervals hold for all of their differences together.
+    """
+    bursts = effect_of_bursts(found[0], setting, draws, jobs)
+    return ReplayedJob(setting, worths(found, setting, draws, jobs), bursts)
 
 
-def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Worth]:
+def worths(found: Sequence[Measured], setting: Setting, draws: int, jobs: int = 1) -> list[Worth]:
     """Return what each method is worth in a setting, against the first of them."""
+    differences = jobs * max(1, len(found) - 1)
     learnt, judging = failures.halves(failures.trace(setting.trace))
     advised = _advised(found, setting, learnt)
     rng = np.random.default_rng(_SEED)
@@ -134,12 +139,12 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int) -> list[Wort
     made = []
     for index, each in enumerate(advised):
         share = float(by_draw[:, index].mean())
-        gain = mean_with_interval(by_draw[:, index] - by_draw[:, 0])
+        gain = mean_with_interval(by_draw[:, index] - by_draw[:, 0], differences)
         made.append(Worth(each.measured.name, share, gain))
     return made
 
 
-def effect_of_bursts(one: Measured, setting: Setting, draws: int) -> Estimate:
+def effect_of_bursts(one: Measured, setting: Setting, draws: int, jobs: int = 1) -> Estimate:
     """Return by how much the share differs from that under the same failures without bursts.
 
     There, each failure of the job comes at a random instant to the same node, with the same repair.
@@ -154,15 +159,20 @@ def effect_of_bursts(one: Measured, setting: Setting, draws: int) -> Estimate:
         real = _shares_of_paid(advised, nodes, setting)
         scattered = _shares_of_paid(advised, _scattered(nodes, rng), setting)
         differences.append(real[0] - scattered[0])
-    return mean_with_interval(np.array(differences))
+    return mean_with_interval(np.array(differences), jobs)
 
 
-def mean_with_interval(values: NDArray[np.float64]) -> Estimate:
-    """Return the mean over draws, with its 95 % interval from resampled draws (bootstrap)."""
-    rng = np.random.default_rng(_SEED)
-    means = rng.choice(values, (_RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
-    return Estimate(float(values.mean()), float(low), float(high))
+def mean_with_interval(values: NDArray[np.float64], comparisons: int = 1) -> Estimate:
+    """Return the mean over draws, with its 95 % interval by Student's t.
+
+    The interval holds for all of `comparisons` such means together (Bonferroni).
+    """
+    mean, error = float(values.mean()), float(stats.sem(values))
+    if error == 0.0:
+        return Estimate(mean, mean, mean)
+    confidence = simultaneous(CONFIDENCE, comparisons)
+    low, high = stats.t.interval(confidence, len(values) - 1, mean, error)
+    return Estimate(mean, float(low), float(high))
 
 
 def _advised(found: Sequence[Measured], setting: Setting, learnt: NodeFailures) -> list[Advice]:
@@ -191,12 +201,43 @@ def _shares_of(
 
 
 def _scattered(found: NodeFailures, rng: np.random.Generator) -> NodeFailures:
-    """Return the same failures at random instants, each with its node and its repair."""
-    count = len(found.at_s)
-    order = rng.permutation(count)
+    """Return the same failures at random instants, each with its node and its repair.
+
+    A failure at an instant at which its node is under repair strikes nobody. Those of the trace are
+    left out, and any other gets an instant at which its node works. So bursts are compared with as
+    many failures that count.
+    """
+    found = _only(found, failures.strikes_working(found))
+    at_s = rng.uniform(0.0, found.length_s, len(found.at_s))
+    for _ in range(_ROUNDS):
+        scattered = _at(found, at_s)
+        missed = ~failures.strikes_working(scattered)
+        if not missed.any():
+            break
+        at_s = scattered.at_s.copy()
+        at_s[missed] = rng.uniform(0.0, found.length_s, int(missed.sum()))
+        found = scattered
+    return scattered
+
+
+def _only(found: NodeFailures, chosen: NDArray[np.bool_]) -> NodeFailures:
+    """Return some of the failures."""
     return replace(
         found,
-        at_s=np.sort(rng.uniform(0.0, found.length_s, count)),
+        at_s=found.at_s[chosen],
+        node=found.node[chosen],
+        repair_s=found.repair_s[chosen],
+        interrupts=found.interrupts[chosen],
+        of_process=None if found.of_process is None else found.of_process[chosen],
+    )
+
+
+def _at(found: NodeFailures, at_s: NDArray[np.float64]) -> NodeFailures:
+    """Return the failures at other instants, in the order of time."""
+    order = np.argsort(at_s, kind="stable")
+    return replace(
+        found,
+        at_s=at_s[order],
         node=found.node[order],
         repair_s=found.repair_s[order],
         interrupts=found.interrupts[order],

@@ -28,10 +28,11 @@ from harness.cli.app import (
     warn_of_damages,
 )
 from harness.cli.printing import print_table
+from harness.driver.paths import at_home
 from harness.intervals import failures
 from harness.run import store
 from harness.run.errors import UsageError, nearest
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 
 _NODES = 128  # of the job where nobody says how large it is
 _REPAIR = "5d"  # about the mean of the 400 GPU servers' repairs
@@ -103,7 +104,8 @@ StorageBandwidthOption = Annotated[
 ]
 
 FigureFolderOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder for a figure: share over interval.")
+    Path | None,
+    typer.Option("--out", parser=at_home, help="Folder for a figure: share over interval."),
 ]
 PrintedOption = Annotated[Format, typer.Option("--format", help="Print as.")]
 
@@ -231,7 +233,13 @@ def _job_mtbf_s(rates: failures.RandomFailures, nodes: int, learnt: JobInTrace |
     With a trace, they are those of such a job in its first half.
     """
     if learnt is not None:
-        return 1.0 / learnt.failures.rate_of_job_s(nodes)
+        rate_of_job_s = learnt.failures.rate_of_job_s(nodes)
+        if not rate_of_job_s:
+            raise UsageError(
+                f"the first half of {learnt.trace} has no failure that interrupts a job, so it "
+                "tells no failure rate; give --node-mtbf instead of --trace"
+            )
+        return 1.0 / rate_of_job_s
     return advice.job_mtbf_s(nodes, rates.node_rate_s, rates.job_rate_s)
 
 
@@ -290,7 +298,7 @@ def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
     if not found and any(row.is_unfinished for row in run.rows):
         raise UsageError(
             f"run {run.name} was interrupted before it had costs of checkpoints; go on with: "
-            f"ckptbench run --resume {resumable(run.stored.folder)}"
+            f"ckptbench run --resume {run_argument(run.stored.folder)}"
         )
     if not found:
         raise UsageError(

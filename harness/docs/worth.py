@@ -43,7 +43,8 @@ def methods() -> tuple[str, list[Measured]]:
 def store() -> None:
     """Replay all jobs, and write what came of them."""
     run, found = methods()
-    jobs = [worth.replayed(found, setting, _DRAWS) for setting in settings()]
+    wanted = settings()
+    jobs = [worth.replayed(found, setting, _DRAWS, len(wanted)) for setting in wanted]
     Replays(run, _DRAWS, jobs).write()
 
 

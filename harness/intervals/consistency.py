@@ -46,12 +46,11 @@ class Setting:
 
     `intervals_s` has the shortest and the longest interval of each range. There are two ranges
     where the best interval is better than what is published, and none where it is worse.
-    `best_share` is the share at the best interval, `best_s`.
+    `best_share` is the share at the best interval.
     """
 
     cost_s: float
     restart_s: float
-    best_s: float
     best_share: float
     intervals_s: tuple[tuple[float, float], ...]
 
@@ -94,7 +93,7 @@ def _setting(system: System, cost_s: float, restart_s: float) -> Setting:
     best_s = oracle_s(cost_s, system.mtbf_s)
     best_share = effective_share(costs, best_s, system.mtbf_s)
     if best_share < system.low:
-        return Setting(cost_s, restart_s, best_s, best_share, ())
+        return Setting(cost_s, restart_s, best_share, ())
     # The share falls to 0 on both sides of the best interval.
     short_s = best_s * 1e-6
     long_s = system.mtbf_s * 100.0
@@ -113,4 +112,4 @@ def _setting(system: System, cost_s: float, restart_s: float) -> Setting:
         before_s = reaching(system.high, short_s)
         after_s = reaching(system.high, long_s)
         ranges = ((first_s, before_s), (after_s, last_s))
-    return Setting(cost_s, restart_s, best_s, best_share, ranges)
+    return Setting(cost_s, restart_s, best_share, ranges)

@@ -204,9 +204,7 @@ def drawn(
     return NodeFailures(nodes, length_s, at_s, node, repair_s, np.ones(len(at_s), dtype=bool))
 
 
-def chosen(
-    failures: NodeFailures, nodes: int, rng: np.random.Generator, length_s: float | None = None
-) -> NodeFailures:
+def chosen(failures: NodeFailures, nodes: int, rng: np.random.Generator) -> NodeFailures:
     """Return the failures of a random choice of nodes, from a random instant on.
 
     The trace is a ring, so that every instant has as much after it. A node whose repair goes on at
@@ -229,11 +227,9 @@ def chosen(
     of_process = np.concatenate([part.kills_process for part in parts])
     under_repair = dict(ChainMap(*(dict(part.under_repair) for part in parts)))
     order = np.argsort(at_s, kind="stable")
-    end_s = failures.length_s if length_s is None else min(length_s, failures.length_s)
-    order = order[at_s[order] < end_s]
     return NodeFailures(
         nodes,
-        end_s,
+        failures.length_s,
         at_s[order],
         node[order],
         repair_s[order],
@@ -283,7 +279,7 @@ class RandomFailures:
         """Return the failures of so many nodes, of which a job needs some."""
         found = drawn(nodes, DRAWN_S, rng, self.node_rate_s, repair_median_s=self._median_s)
         under_repair = self._under_repair(nodes, rng)
-        works = _strikes_working(found, under_repair)
+        works = strikes_working(found, under_repair)
         # Deaths of processes come in among the failures of nodes.
         deaths = rng.poisson(nodes * DRAWN_S * self.job_rate_s / needed)
         at_s = np.append(found.at_s[works], rng.uniform(0.0, DRAWN_S, deaths))
@@ -337,14 +333,15 @@ def of_first_nodes(failures: NodeFailures, nodes: int) -> NodeFailures:
     )
 
 
-def _strikes_working(
-    failures: NodeFailures, under_repair: Mapping[int, float]
+def strikes_working(
+    failures: NodeFailures, under_repair: Mapping[int, float] | None = None
 ) -> NDArray[np.bool_]:
     """Return a mask of the failures that strike a node which works.
 
-    A node that is under repair does not fail again.
+    A node that is under repair does not fail again. `under_repair` are those that are so at the
+    start; None for those that the failures name.
     """
-    until_s = dict(under_repair)
+    until_s = dict(failures.under_repair if under_repair is None else under_repair)
     works = np.ones(len(failures.at_s), dtype=bool)
     for number, (at_s, node, repair_s, _, _) in enumerate(failures.events()):
         if at_s < until_s.get(node, 0.0):

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness.experiments.goodput.profile import Profile, SaveCost
 from harness.experiments.goodput.records import VARIANTS, Predicted
@@ -20,8 +19,6 @@ from harness.intervals.costs import Costs
 from harness.intervals.replay import Interruptions
 
 _DRAWS = 400
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
