@@ -38,7 +38,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
 
@@ -46,8 +46,9 @@ from mpi4py import MPI
 
 _DONE_TAG = 4242
 _READY_TAG = 4243
+_GO_TAG = 4244
 _SPARE = -1
-_JOIN_LIMIT_S = 10.0  # of a spawned process that is ready
+_JOIN_LIMIT_S = 10.0  # of a spawned process, once all of them are ready
 _LOOK_S = 0.01  # between two looks for a spawned process, which needs the processors itself
 _TOO_EARLY = "a rank died before the world was made; start the job again"
 
@@ -97,8 +98,8 @@ class _Claim(NamedTuple):
 class SurvivingWorld:
     """The members that work together in slots, and the spares that wait."""
 
-    spawn_limit_s = 120.0
-    """A spawned process must be ready so soon; the survivors then go on without it."""
+    spawn_limit_s = 90.0
+    """Spawned processes must be ready so soon. If one is not, the survivors go on without them."""
 
     def __init__(
         self,
@@ -147,23 +148,29 @@ class SurvivingWorld:
         """
         world = cls.__new__(cls)
         world._begin(_SPARE, (), True, spawn)
-        # If a parent dies just now, the call that brings all together can wait for ever.
-        give_up = threading.Timer(_JOIN_LIMIT_S, os._exit, (1,))
-        give_up.start()
-        try:
+        repair = None
+        with suppress(MPI.Exception, TimeoutError):
             parents = _returning_errors(MPI.Comm.Get_parent())
             ranks = range(parents.Get_remote_size())
             # Nobody waits for these messages to arrive, because a parent may be dead.
             messages = [parents.Isend(b"", dest=rank, tag=_READY_TAG) for rank in ranks]
-            everyone = _returning_errors(parents.Merge(high=True))
-            repair = world._divide(everyone, _SPARE)
+            _await_any(parents, _GO_TAG, cls.spawn_limit_s)
+            repair = world._join(parents)
             MPI.Request.Testall(messages)
-        except MPI.Exception:
-            repair = None
-        give_up.cancel()
         if repair is None:
             raise RankLost("a rank died while this process took its slot")
         return world, repair
+
+    def _join(self, parents: Any) -> Repair | None:
+        """Meet the survivors in a process that they have spawned, and take a slot."""
+        # If a parent dies just now, the call that brings all together can wait for ever.
+        give_up = threading.Timer(_JOIN_LIMIT_S, os._exit, (1,))
+        give_up.start()
+        try:
+            everyone = _returning_errors(parents.Merge(high=True))
+            return self._divide(everyone, _SPARE)
+        finally:
+            give_up.cancel()
 
     def _begin(
         self, slot: int, slots: tuple[int, ...], fills_slots: bool, spawn: Sequence[str]
@@ -235,21 +242,43 @@ class SurvivingWorld:
                 return repair
             _revoke(survivors)
 
-    def wait(self, pause_s: float) -> Repair | None:
+    def wait(self, pause_s: float, on_failure: Callable[[], None] = lambda: None) -> Repair | None:
         """Wait as a spare until this process has a slot, and return the repair that gave it one.
 
         Returns None when the members are done. Failures are noticed inside MPI calls only, so the
-        spare looks again after each pause of `pause_s` seconds.
+        spare looks again after each pause of `pause_s` seconds. `on_failure` is called before each
+        repair.
         """
         while True:
             try:
                 if self._everyone.Iprobe(source=MPI.ANY_SOURCE, tag=_DONE_TAG):
                     return None
             except MPI.Exception:
-                repair = self.repair(_SPARE)
-                if not self.is_spare:
-                    return repair
+                if not self._has_lost_spares_alone():
+                    on_failure()
+                    repair = self.repair(_SPARE)
+                    if not self.is_spare:
+                        return repair
             time.sleep(pause_s)
+
+    def _has_lost_spares_alone(self) -> bool:
+        """Return whether all that have failed so far are spares, and go on waiting without them.
+
+        Their death concerns nobody before the next repair. Members do not notice it, so a spare
+        that began a repair would wait for them.
+        """
+        try:
+            if self._everyone.Is_revoked():
+                return False
+            failed = self._everyone.Get_failed()
+            members = failed.Translate_ranks(None, self._everyone.Get_group())
+            if not self._ranks_of_members.isdisjoint(members):
+                return False
+            # Without it, every later look for a message fails again.
+            self._everyone.Ack_failed(failed.Get_size())
+        except MPI.Exception:
+            return False
+        return True
 
     def leave(self) -> None:
         """Tell the spares that the work is done, and end this process without MPI_Finalize.
@@ -268,7 +297,10 @@ class SurvivingWorld:
         if self.rank_of(self.slot) != 0:
             return
         for rank in range(self._everyone.Get_size()):
-            if rank not in self._ranks_of_members:
+            if rank in self._ranks_of_members:
+                continue
+            # A spare may be dead, and the others must be told all the same.
+            with suppress(MPI.Exception):
                 self._everyone.Isend(b"", dest=rank, tag=_DONE_TAG).Wait()
 
     def _rejoin(
@@ -325,15 +357,13 @@ class SurvivingWorld:
         """Return when all spawned processes are ready. Raises TimeoutError after `spawn_limit_s`.
 
         MPI notices no death of a process that has not joined, so nothing but the limit ends this.
-        A call that waits would take a processor from those for which it waits.
+        Then tell the processes that all are ready, because the first may have waited for long.
         """
         deadline_s = time.monotonic() + self.spawn_limit_s
         for child in range(count):
-            while not children.Iprobe(source=child, tag=_READY_TAG):
-                if time.monotonic() > deadline_s:
-                    raise TimeoutError
-                time.sleep(_LOOK_S)
-            children.Recv(bytearray(), source=child, tag=_READY_TAG)
+            _await_message(children, child, _READY_TAG, deadline_s - time.monotonic())
+        for child in range(count):
+            children.Isend(b"", dest=child, tag=_GO_TAG).Wait()
 
     def _divide(self, everyone: Any, step: int) -> Repair | None:
         """Give out the slots among these processes; None if one of them failed meanwhile."""
@@ -426,6 +456,35 @@ def _returning_errors(comm: Any) -> Any:
     # A new communicator ends the job on an error, whatever its parent did.
     comm.Set_errhandler(MPI.ERRORS_RETURN)
     return comm
+
+
+def _await_any(comm: Any, tag: int, limit_s: float) -> None:
+    """Return when a message of any remote rank has come, although others may be dead.
+
+    Raises TimeoutError where none comes within `limit_s` seconds. A process that has been spawned
+    must not end before that, because Open MPI then hangs in the ranks that wait for it.
+    """
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        for rank in range(comm.Get_remote_size()):
+            with suppress(MPI.Exception):
+                if comm.Iprobe(source=rank, tag=tag):
+                    return
+        time.sleep(_LOOK_S)
+    raise TimeoutError
+
+
+def _await_message(comm: Any, source: int, tag: int, limit_s: float) -> None:
+    """Return when a message of a rank has come. Raises TimeoutError after `limit_s` seconds.
+
+    A call that waits would take a processor from the processes for which it waits. The message is
+    empty and stays where it is, because a receive can wait for ever for a sender that has died.
+    """
+    deadline_s = time.monotonic() + limit_s
+    while not comm.Iprobe(source=source, tag=tag):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError
+        time.sleep(_LOOK_S)
 
 
 def _shrunk(comm: Any) -> Any:

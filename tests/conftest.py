@@ -113,7 +113,6 @@ def measure_cases(
     settings: store.Settings | None = None,
     arms: Mapping[str, Arm] | None = None,
     goal: Goal | None = None,
-    packages: Mapping[str, tuple[str, ...]] | None = None,
 ) -> Measured:
     """Measure cases in worker processes of this interpreter, with checkpoints under `place`.
 
@@ -128,9 +127,8 @@ def measure_cases(
     messages: list[str] = []
     session = Session(
         run=made,
-        arms={"": Arm(interpreters), **(arms or {})},
+        arms={"": Arm(interpreters, {"raw": ("numpy",)}), **(arms or {})},
         scratch=place / made.name,
-        packages={"raw": ("numpy",)} if packages is None else packages,
         not_direct=preflight.direct_io(place),
         timeout_s=timeout_s,
         on_event=lambda event: messages.append(event.text),

@@ -32,7 +32,7 @@ def main(results: Path) -> None:
     run.close()
     resumed = store.Run(run.folder)
     resumed.lock()
-    Session(resumed, {}, results.parent / "scratch", {}, None, None, lambda _: None)
+    Session(resumed, {}, results.parent / "scratch", None, None, lambda _: None)
 
 
 def write_safely(job: Path, found: tuple[Record, ...]) -> None:

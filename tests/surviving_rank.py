@@ -81,6 +81,7 @@ def main(members: int, steps: int, spawns: bool, deaths: dict[int, int]) -> None
     if world.is_spare:
         repair = world.wait(pause_s=0.01)
         if repair is None:
+            print("a spare is not needed any more", flush=True)
             os._exit(0)
         step, total = taken_over(world, repair, total)
     while step < steps:

@@ -126,9 +126,8 @@ def go_on(run: store.Run, scratch: Path) -> list[str]:
     interpreters = Environments(ROOT / ".venvs", ROOT / "adapters", {"raw": Path(sys.executable)})
     session = Session(
         run=run,
-        arms={"": Arm(interpreters)},
+        arms={"": Arm(interpreters, {"raw": ("numpy",)})},
         scratch=scratch / run.name,
-        packages={"raw": ("numpy",)},
         not_direct=preflight.direct_io(scratch),
         timeout_s=60,
         on_event=lambda event: messages.append(event.text),

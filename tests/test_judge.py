@@ -94,12 +94,14 @@ def test_an_estimate_grows_with_samples_processes_and_bytes() -> None:
 
 
 def test_an_estimate_counts_the_jobs_of_each_case() -> None:
-    """A restart after each of six kills takes longer than two jobs."""
-    restart, shrink = (
-        judge.estimated_s([replaced(planned(), experiment="recovery", settings={"way": way})])
-        for way in ("restart", "shrink")
+    """A restart after each of six kills is longer than two jobs, each with one to compare with."""
+    item = planned(world=4, launcher="mpirun")
+    restart, shrink, spare = (
+        judge.estimated_s([replaced(item, experiment="recovery", settings={"way": way})])
+        for way in ("restart", "shrink", "peer-spare")
     )
     assert restart > shrink + 4
+    assert shrink > spare
 
 
 def test_an_estimate_counts_kills_instants_and_disks() -> None:

@@ -59,7 +59,7 @@ def test_a_checkpoint_whose_memory_a_killed_driver_took_along_is_saved_anew(
     for kept in lists:
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write_text("[]")
-    Session(run, {}, tmp_path / "scratch", {}, None, None, lambda event: None)
+    Session(run, {}, tmp_path / "scratch", None, None, lambda event: None)
     assert [kept.exists() for kept in lists] == [False, True]
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 from conftest import planned
 
+from harness.experiments.drill import driver as drill
 from harness.experiments.recovery import WAYS, clocks, driver, plans, timeline
 from harness.experiments.recovery.checkpoints import Checkpoints
 from harness.experiments.recovery.events import Event, EventLog, read_events
@@ -379,6 +380,108 @@ def test_a_restart_counts_the_launcher_and_the_start_of_all_ranks() -> None:
     assert back.recompute_ns == 300 * MS
     assert back.back_ns == 1302 * MS
     assert back.steps_recomputed == 2
+
+
+@pytest.mark.parametrize(("newest", "is_back"), [(4, True), (8, False)])
+def test_a_restart_without_the_newest_checkpoint_has_not_come_back(
+    newest: int, is_back: bool
+) -> None:
+    """Its bits are right in the end, because training is deterministic."""
+    noted = events((80, 0, "complete", {"step": 4}), (90, 0, "complete", {"step": newest}), STRUCK)
+    first = Segment(script("restart"), noted, 400 * MS, "")
+    second = Segment(script("restart"), restart_events(0, 1, 2), 2000 * MS, "")
+    back = timeline.restarted(first, 100 * MS, KILL, second, before=3)
+    assert (back.back_ns is not None) == is_back
+    expected = "a rank went back to step 4, and the checkpoint of 8 is complete"
+    assert back.reason == ("" if is_back else expected)
+
+
+def test_a_way_with_newcomers_that_loses_a_rank_has_not_come_back() -> None:
+    segment = Segment(script("peer-spare"), SHRUNK, 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert back.back_ns is None
+    assert back.reason == (
+        "nobody took the slot of the dead rank, and the others went on without it"
+    )
+
+
+@pytest.mark.parametrize(("other", "is_back"), [("s7", True), ("wrong", False)])
+def test_survivors_with_other_values_than_each_other_have_not_come_back(
+    other: str, is_back: bool
+) -> None:
+    states = events(
+        (170, 0, "state", {"step": 7, "slot": 0, "digest": "x", "shared": "s7"}),
+        (171, 2, "state", {"step": 7, "slot": 2, "digest": "y", "shared": other}),
+    )
+    segment = Segment(script(), [*SHRUNK, *states], 500 * MS, "")
+    back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
+    assert (back.back_ns is not None) == is_back
+    expected = "the values that all ranks share differ after 7 steps"
+    assert back.reason == ("" if is_back else expected)
+
+
+def test_a_restart_says_how_long_the_method_took_to_open() -> None:
+    first = Segment(script("restart"), events(STRUCK), 400 * MS, "")
+    opened = [
+        replace(event, values={"open_ns": 10 * event.rank}) if event.name == "ready" else event
+        for event in restart_events(0, 1, 2)
+    ]
+    back = timeline.restarted(
+        first, 100 * MS, KILL, Segment(script("restart"), opened, 2000 * MS, ""), before=3
+    )
+    assert back.open_ns == 20
+
+
+# Drills
+
+
+AGAIN = (140, 2, "kill", {"step": 6, "instant": "before", "slot": 2})
+
+
+@pytest.mark.parametrize(
+    ("failure", "struck", "reason"),
+    [
+        ("in-a-row", [STRUCK, AGAIN], ""),
+        ("in-a-row", [STRUCK], "the failure of slot 2 did not come (no error)"),
+        ("at-once", [STRUCK, AGAIN], "the two did not die at once, but one after the other"),
+        ("at-once", [STRUCK, (101, *AGAIN[1:])], ""),
+    ],
+)
+def test_a_failure_that_was_another_one_than_the_drill_is_about_is_told(
+    failure: str, struck: list[Any], reason: str
+) -> None:
+    kills = [KILL, Kill(6, "before", 2)]
+    repaired = (131, 0, "repaired", {"slots": [0, 2], "lost": [1], "taken": [], "step": 6})
+    case = replace(planned(world=4).case, settings={"way": "shrink", "failure": failure})
+    noted = sorted(events(*struck, repaired), key=lambda event: event.at_ns)
+    segment = Segment(script(kills=kills), noted, 500 * MS, "no error")
+    assert drill._why_not_as_meant(case, segment) == reason
+
+
+@pytest.mark.parametrize(("loaded", "reason"), [(4, ""), (8, "is torn"), (0, "is complete")])
+def test_a_drill_tells_which_checkpoint_the_survivors_have_loaded(loaded: int, reason: str) -> None:
+    struck = Kill(8, "save", 1)
+    case = replace(planned(world=4).case, settings={"way": "rollback-file", "failure": "in-save"})
+    noted = events(
+        (90, 0, "complete", {"step": 4}),
+        (100, 1, "kill", {"step": 8, "instant": "save", "slot": 1}),
+        (140, 0, "restored", {"step": loaded}),
+    )
+    said = drill._why_not_restored(case, Segment(script(kills=[struck]), noted, 500 * MS, ""))
+    assert said.endswith(reason)
+    assert bool(said) == bool(reason)
+
+
+def test_a_launcher_whose_ranks_had_to_be_killed_has_failed() -> None:
+    now_ms = time.monotonic_ns() // MS
+    launcher = (now_ms, 0, "kill", {"step": 6, "instant": "launcher", "slot": 0})
+    segment = Segment(script(), events(launcher), now_ms * MS, "")
+    assert drill._why_not_over(segment, []) == ""
+    assert drill._why_not_over(segment, ["python", "python"]) == (
+        "python, python did not end within 10 s, and had to be killed"
+    )
+    late = replace(segment, events=events((now_ms - 11_000, *launcher[1:])))
+    assert drill._why_not_over(late, []) == "its ranks were there for 11 s"
 
 
 def test_a_rank_that_does_not_come_back_from_a_restart_is_told() -> None:

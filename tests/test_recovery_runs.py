@@ -49,9 +49,10 @@ def test_every_way_comes_back_with_the_bits_that_it_must_have(measure: Measure) 
     assert bits == wanted
     for row in rows.values():
         assert (row.kills, row.came_back) == (KILLS, KILLS)
-        assert row.back is not None
-        parts = [part for name in PARTS if (part := row.part(name))]
-        assert sum(part.low for part in parts) <= row.back.high
+        for kill in row.each_kill:
+            parts_s = [kill[f"{name}_s"] or 0.0 for name in PARTS]
+            assert sum(parts_s) == pytest.approx(kill["back_s"], abs=1e-6)
+            assert min(parts_s) >= 0.0
     assert rows["shrink False"].steps_recomputed == 0
     assert rows["restart False"].steps_recomputed == 2
     assert rows["restart False"].times_faster is None, "buffered is not the default method"

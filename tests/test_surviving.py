@@ -211,6 +211,22 @@ def test_a_spare_may_die_while_it_waits() -> None:
 
 @needs_mpirun
 @pytest.mark.slow
+def test_a_spare_may_die_alone() -> None:
+    """Nobody repairs anything for it, and the other spare ends with the members."""
+    steps = 20_000  # so that it dies while the members are at work
+    job = started(4, 2, "2:10", steps=steps)
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    finally:
+        job.kill()
+    whole = sum(step * 100 + item for step in range(steps) for item in range(ITEMS))
+    totals = [(slot, slots, total) for slot, slots, total, _ in DONE.findall(output)]
+    assert sorted(totals) == [("0", "2", str(whole)), ("1", "2", str(whole))]
+    assert output.count("a spare is not needed any more") == 1, "one of two spares is dead"
+
+
+@needs_mpirun
+@pytest.mark.slow
 def test_a_process_that_is_spawned_takes_the_slot_of_a_dead_one() -> None:
     """mpirun may hang afterwards or end with an error although all was right."""
     results = run_ranks(3, 3, "1:12", newcomers="spawn")
@@ -232,9 +248,10 @@ def test_survivors_go_on_without_a_process_that_cannot_join(death: str) -> None:
 
 @needs_mpirun
 @pytest.mark.slow
-def test_all_ranks_end_when_the_launcher_is_killed() -> None:
+@pytest.mark.parametrize("members", [3, 2], ids=["members alone", "with a spare"])
+def test_all_ranks_end_when_the_launcher_is_killed(members: int) -> None:
     """None of them needs to be ended, and none goes on."""
-    job = started(3, 3, steps=1_000_000)
+    job = started(3, members, steps=1_000_000)
     ranks = []
     try:
         ranks = ranks_of(job)

@@ -45,9 +45,8 @@ def test_a_killed_rank_is_started_again_and_heals_from_a_peer(
     [item] = planning.plan(read_suite(tmp_path, text), [framework])
     assert item.case.environment == NAME
     environments = Environments(ROOT / ".venvs", ROOT / "adapters", {}, known=[framework])
-    arms = {"": Arm(environments)}
-    packages = framework.packages_of()
-    [row] = measure([item], IMPATIENCE_S, arms=arms, packages=packages).rows
+    arms = {"": Arm(environments, framework.packages_of())}
+    [row] = measure([item], IMPATIENCE_S, arms=arms).rows
     assert isinstance(row, RecoveryRow)
     assert (row.status, row.reason) == ("ok", "")
     assert (row.kills, row.came_back) == (KILLS, KILLS), row.not_back

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from rich.markup import escape
 from harness.analysis import precision
 from harness.analysis.row import Row
 from harness.analysis.runs import read_run
+from harness.cli import amounts
 from harness.cli.app import VENVS, err, make_environment
 from harness.cli.watching import in_minutes, watching
 from harness.driver import (
@@ -30,16 +30,15 @@ from harness.driver.arms import Arm
 from harness.driver.declarations import FrameworkEntry
 from harness.driver.environments import Environments
 from harness.driver.ledger import Event
+from harness.driver.progress import Progress, samples_wanted
 from harness.driver.session import Goal, Session
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.manifest import Manifest, comparable, same_code
 from harness.run.plan import PlannedCase, Selection, Settings
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 from harness.wire.case import Case, OwnModel
-
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def new_run(
@@ -93,7 +92,7 @@ def goal_of(precision_asked: float | None, budget: str | None) -> dict[str, floa
         if budget is not None:
             raise UsageError("--budget says when to stop for --precision, so give --precision too")
         return {}
-    return {"precision": precision_asked, "budget_s": _seconds(budget or "10m")}
+    return {"precision": precision_asked, "budget_s": amounts.seconds("--budget", budget or "10m")}
 
 
 def require_costs(plan: Sequence[PlannedCase], goal: Mapping[str, float], suite_name: str) -> None:
@@ -108,13 +107,31 @@ def require_costs(plan: Sequence[PlannedCase], goal: Mapping[str, float], suite_
 def arms_of(run: store.Run, environments: Environments) -> dict[str, Arm]:
     """Return the arms of a run by name; the one called "" has the given environments."""
     frameworks = sorted({item.case.framework for item in run.plan})
-    return arms.opened(arms.described(run.header), frameworks, VENVS) or {"": Arm(environments)}
+    sides = arms.opened(arms.described(run.header), frameworks, VENVS)
+    return sides or {"": only_arm(environments)}
+
+
+def only_arm(environments: Environments) -> Arm:
+    """Return the arm of a run that compares nothing."""
+    return Arm(environments, catalog.packages(catalog.frameworks()))
 
 
 def make_environments(sides: Mapping[str, Arm], plan: Sequence[PlannedCase]) -> None:
     """Make the environments of all arms, where they are not there yet."""
     for name, environment in sorted({(item.case.arm, item.case.environment) for item in plan}):
         make_environment(sides[name].environments, environment)
+
+
+def require_mpirun(plan: Sequence[PlannedCase], sides: Mapping[str, Arm]) -> None:
+    """Raise UsageError for ranks that nothing starts, before the cases of one rank are measured.
+
+    The environments are there already.
+    """
+    for item in plan:
+        case = item.case
+        # Ranks under a launcher of the framework's own need no mpirun.
+        if case.world > 1 and not (case.peers.get("launch") or item.unsupported):
+            launch.mpirun_of(sides[case.arm].environments.interpreter(case.environment))
 
 
 def own_model(
@@ -163,9 +180,26 @@ def measure_here(
     _measure(run, sides, scratch, timeout_s)
 
 
-def refuse_what_does_not_fit(plan: Sequence[PlannedCase], scratch: Path) -> None:
-    """Raise UsageError where disk or memory are too small for a plan."""
-    preflight.check_scratch(scratch, needed_disk_bytes(plan))
+def refuse_what_does_not_fit_any_more(run: store.Run, scratch: Path) -> None:
+    """Raise UsageError where disk or memory are too small for what an interrupted run still lacks.
+
+    Each of its cases would fail, and a case that failed is not measured again.
+    """
+    done = Progress(run.records)
+    missing = [item for item in run.plan if done.samples_done([item]) < samples_wanted([item])]
+    if missing:
+        present_bytes = preflight.bytes_in(preflight.scratch_of(run.folder, scratch))
+        refuse_what_does_not_fit(missing, scratch, present_bytes)
+
+
+def refuse_what_does_not_fit(
+    plan: Sequence[PlannedCase], scratch: Path, present_bytes: int = 0
+) -> None:
+    """Raise UsageError where disk or memory are too small for a plan.
+
+    `present_bytes` of it are on the disk already.
+    """
+    preflight.check_scratch(scratch, needed_disk_bytes(plan) - present_bytes)
     largest = max(
         (item.case for item in plan),
         key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes),
@@ -192,14 +226,17 @@ def _smaller(case: Case) -> str:
 def chosen_frameworks(
     given: Sequence[str] | None, known: Mapping[str, FrameworkEntry]
 ) -> list[str]:
-    """Return the frameworks named.
+    """Return the frameworks named, each once.
 
-    Without names, or for "all", these are all but the floor, which is no framework.
+    Without names, these are all but the floor, which is no framework. The name "all" stands for the
+    same, and other names may stand beside it.
     """
     names = [name for item in given or ("all",) for name in item.split(",")]
-    if "all" in names:
-        return [name for name in known if not known[name].floor]
-    return names
+    chosen: list[str] = []
+    for name in names:
+        is_all = name == "all"
+        chosen += [each for each in known if not known[each].floor] if is_all else [name]
+    return list(dict.fromkeys(chosen))
 
 
 def worlds(text: str | None) -> list[int] | None:
@@ -245,9 +282,6 @@ def _code(manifest: Manifest) -> str:
 def _measure(
     run: store.Run, sides: Mapping[str, Arm], scratch: Path, timeout_s: float | None
 ) -> None:
-    packages: dict[str, tuple[str, ...]] = {}
-    for entry in catalog.frameworks().values():
-        packages |= entry.packages_of()
     estimated_s = judge.estimated_s(run.plan)
     err.print(
         f"run {escape(run.name)}: {len(run.plan)} cases, about {in_minutes(estimated_s)}",
@@ -270,21 +304,19 @@ def _measure(
         def on_event(event: Event) -> None:
             watcher.look(session, event.text)
 
-        session = Session(run, sides, own_scratch, packages, not_direct, timeout_s, on_event)
+        session = Session(run, sides, own_scratch, not_direct, timeout_s, on_event)
         try:
             session.measure(_goal(run))
-        except KeyboardInterrupt:
-            err.print(
-                f"interrupted; go on with: ckptbench run --resume {escape(resumable(run.folder))}",
-                highlight=False,
-                soft_wrap=True,
-            )
+        except (KeyboardInterrupt, OSError, UsageError) as error:
+            happened = "interrupted" if isinstance(error, KeyboardInterrupt) else "ended early"
+            again = f"ckptbench run --resume {run_argument(run.folder)}"
+            err.print(f"{happened}; go on with: {escape(again)}", highlight=False, soft_wrap=True)
             raise
 
 
 def exit_code(run: store.Run, rows: Sequence[Row]) -> int:
     """Return 0 when every row is as its adapter declares, else 1, after saying which was not."""
-    sentence = judge.in_one_sentence(run.plan, rows, run.name)
+    sentence = judge.in_one_sentence(run.plan, rows, run_argument(run.folder))
     if sentence is None:
         return 0
     err.print(f"[red]ckptbench:[/] {escape(sentence)}", highlight=False, soft_wrap=True)
@@ -300,11 +332,3 @@ def _goal(run: store.Run) -> Goal | None:
     if not goal:
         return None
     return Goal(lambda: precision.too_wide(read_run(run), goal["precision"]), goal["budget_s"])
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text)
-    seconds = float(found[1]) * _UNITS_S[found[2]] if found else math.inf
-    if not math.isfinite(seconds):
-        raise UsageError(f"--budget must be a time such as 90s, 10m or 1.5h, not {text!r}")
-    return seconds

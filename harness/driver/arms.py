@@ -30,11 +30,13 @@ _PIN = re.compile(r"[\w.-]+(\[.*\])?\s*(==|[<>~!]=?)")
 class Arm:
     """An arm of a run: the checkout of its worker, and its environments.
 
-    A run without a comparison has one arm, called "". `unknown` names the fields that the worker of
-    the checkout does not know.
+    A run without a comparison has one arm, called "". `packages` names for each environment the
+    packages whose versions a worker reports. `unknown` names the fields that the worker of the
+    checkout does not know.
     """
 
     environments: Environments
+    packages: Mapping[str, tuple[str, ...]]
     checkout: Path = ROOT
     unknown: UnknownFields = field(default_factory=dict)
 
@@ -180,10 +182,11 @@ def _opened(arm: Described, frameworks: Sequence[str], venvs: Path) -> Arm:
         usual=catalog.ADAPTERS,
         known=_declared(arm).values(),
     )
+    packages = catalog.packages(_declared(arm))
     if not arm.checkout:
-        return Arm(environments)
+        return Arm(environments, packages)
     _require_same_commit(arm)
-    return Arm(environments, arm.root, border.unknown_fields(arm.root))
+    return Arm(environments, packages, arm.root, border.unknown_fields(arm.root))
 
 
 def _require_same_commit(arm: Described) -> None:

@@ -109,6 +109,14 @@ def floors(adapters: Path = ADAPTERS) -> frozenset[str]:
     return frozenset(name for name, entry in frameworks(adapters).items() if entry.floor)
 
 
+def packages(entries: Mapping[str, FrameworkEntry]) -> dict[str, tuple[str, ...]]:
+    """Return for each environment the packages whose versions a worker reports."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries.values():
+        found |= entry.packages_of()
+    return found
+
+
 def read(path: Path) -> FrameworkEntry:
     """Return the framework that an adapter.toml declares, with the methods of its engines.
 

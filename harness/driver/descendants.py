@@ -27,10 +27,11 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 # The time between a request to end and a kill: mpirun needs it to end its ranks on other nodes.
 _GRACE_S = 5.0
-# The time that an orphan gets to end by itself, because its parent may have asked it to.
-_ORPHAN_GRACE_S = 0.5
 _ORPHANS_END_S = 30.0
 _SHARED_MEMORY = Path("/dev/shm")
+
+ORPHANS_S = 0.5
+"""The seconds that an orphan has to end by itself, because its parent may have asked it to."""
 
 # Held while a job starts, so that no other one takes its first process for an orphan.
 _lock = threading.RLock()
@@ -80,11 +81,14 @@ class Descendants:
         start: Callable[[], subprocess.Popen[bytes]],
         environment: Mapping[str, str],
         others: set[psutil.Process],
+        orphans_s: float = ORPHANS_S,
     ) -> None:
         """Start a job in an environment. `others` is what `adopted` yielded.
 
-        The first process leads a session. Its TMPDIR is a folder that no other job has now.
+        The first process leads a session. Its TMPDIR is a folder that no other job has now. Orphans
+        have `orphans_s` seconds to end by themselves.
         """
+        self._orphans_s = orphans_s
         self._environment = environment
         self._others = others
         with _lock:
@@ -137,7 +141,7 @@ class Descendants:
         deadline = time.monotonic() + _ORPHANS_END_S
         # What an orphan had started is an orphan as soon as that has ended.
         while (orphans := self.orphans()) and time.monotonic() < deadline:
-            self.killed += _end(orphans)
+            self.killed += _end(orphans, self._orphans_s)
 
     def orphans(self) -> list[psutil.Process]:
         """Return the processes of the job that this process has adopted."""
@@ -247,9 +251,9 @@ def _temporary_folder(process: psutil.Process) -> str | None:
     return folder
 
 
-def _end(processes: Iterable[psutil.Process]) -> list[str]:
-    """Give processes a moment to end by themselves, then kill them. Return the names of these."""
-    _, still_alive = psutil.wait_procs(processes, timeout=_ORPHAN_GRACE_S)
+def _end(processes: Iterable[psutil.Process], patience_s: float = ORPHANS_S) -> list[str]:
+    """Give processes time to end by themselves, then kill them. Return the names of these."""
+    _, still_alive = psutil.wait_procs(processes, timeout=patience_s)
     names = [_name(process) for process in still_alive]
     _kill(still_alive)
     psutil.wait_procs(still_alive, timeout=_GRACE_S)

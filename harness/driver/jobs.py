@@ -14,6 +14,7 @@ import psutil
 from harness import experiments
 from harness.driver import descendants, launch, outside, process
 from harness.driver.arms import Arm
+from harness.driver.descendants import ORPHANS_S
 from harness.driver.launch import Launch
 from harness.driver.ledger import Ledger
 from harness.driver.shared_memory import SharedMemory
@@ -38,20 +39,18 @@ class JobRunner:
         ledger: Ledger,
         arms: Mapping[str, Arm],
         scratch: Path,
-        packages: Mapping[str, tuple[str, ...]],
         timeout_s: float | None,
     ) -> None:
         """Take the ledger, the arms by name ("" where a run has one), and the scratch directory.
 
-        `packages` names for each environment the packages whose versions a worker reports. A worker
-        without progress for `timeout_s` seconds is ended; None derives the limit from the job.
+        A worker without progress for `timeout_s` seconds is ended; None derives the limit from the
+        job.
         """
         run = ledger.run
         self.scratch = scratch
         self.folder = run.jobs
         self._ledger = ledger
         self._arms = dict(arms)
-        self._packages = packages
         self._timeout_s = timeout_s
         # Set while several threads run jobs and one of them must not go on.
         self.stop = threading.Event()
@@ -66,11 +65,17 @@ class JobRunner:
         self._mpi = launch.open_mpi(Path(mpirun)) if mpirun else None
 
     def run(
-        self, job: Job, case: Case, prefix: Sequence[str] = (), options: Sequence[str] = ()
+        self,
+        job: Job,
+        case: Case,
+        prefix: Sequence[str] = (),
+        options: Sequence[str] = (),
+        orphans_s: float | None = None,
     ) -> process.Ending:
         """Run a job in the environment of a case, behind a command prefix such as a tracer.
 
-        `options` are those of the launcher of several ranks.
+        `options` are those of the launcher of several ranks. Processes that outlive their parent
+        have `orphans_s` seconds to end by themselves, else half a second.
 
         Records are stored as they are written, and are safe from a power loss in the end. Returns
         how the job ended. Raises Stopped where `stop` is set.
@@ -119,6 +124,7 @@ class JobRunner:
                 limit_s,
                 lets_orphans_live=self._may_leave_processes(job),
                 stop=self.stop,
+                orphans_s=ORPHANS_S if orphans_s is None else orphans_s,
             )
         finally:
             self._shared_memory.clear_ranks()
@@ -174,7 +180,7 @@ class JobRunner:
             return job
         return replace(
             job,
-            packages=self._packages[case.environment],
+            packages=self._arms[case.arm].packages[case.environment],
             summary_above=self._settings.summary_above,
             without_guards=self._settings.without_guards,
             memory=self._memory_of(job),
@@ -250,7 +256,8 @@ class _Intake:
         """Fail the case at which the job ended for a line that nothing followed."""
         for rank, reason in self._invalid.items():
             if self._job.tasks:
-                task = self._job.tasks[max(0, ending.at.task)]
+                at = min(max(0, ending.at.task), len(self._job.tasks) - 1)
+                task = self._job.tasks[at]
                 self._refuse(task.case.id, rank, reason)
 
     def _refuse(self, case: str, rank: int, reason: str) -> None:

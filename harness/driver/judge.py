@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from harness import experiments
-from harness.driver import catalog
 from harness.driver.arms import ARMS
 from harness.driver.progress import samples_wanted
 from harness.driver.units import Unit, group, state_bytes
@@ -57,7 +56,10 @@ def exit_code(plan: Sequence[PlannedCase], outcomes: Sequence[Outcome]) -> int:
 def in_one_sentence(
     plan: Sequence[PlannedCase], outcomes: Sequence[Outcome], run: str
 ) -> str | None:
-    """Return which rows of a run were not as declared, in one sentence; None where all were."""
+    """Return which rows of a run were not as declared, in one sentence; None where all were.
+
+    `run` is what the command `show` takes for it.
+    """
     rows = unexpected(plan, outcomes)
     if not rows:
         return None
@@ -70,11 +72,9 @@ def in_one_sentence(
 
 def estimated_s(plan: Sequence[PlannedCase]) -> float:
     """Return roughly how many seconds a plan will take."""
-    floors = catalog.floors()
-    jobs_s = sum(_jobs_s(unit, unit.case.framework in floors) for unit in group(plan))
+    jobs_s = sum(_jobs_s(unit) for unit in group(plan))
     for item in plan:
-        is_floor = item.case.framework in floors
-        jobs_s += _samples_s(item, is_floor) + _own_jobs_s(item, is_floor)
+        jobs_s += _samples_s(item) + _own_jobs_s(item)
     return jobs_s
 
 
@@ -84,23 +84,23 @@ def _named(item: PlannedCase, outcome: Outcome) -> str:
     return f"{name} ({happened if outcome.status == 'ok' else outcome.status})"
 
 
-def _jobs_s(unit: Unit, is_floor: bool) -> float:
+def _jobs_s(unit: Unit) -> float:
     """Return the seconds that a unit's worker processes take to start, one of them for tracing."""
     stages = len(experiments.experiment(unit.case.experiment).stages)
-    job_s = _FLOOR_JOB_S if is_floor else _JOB_S
+    job_s = _FLOOR_JOB_S if unit.items[0].floor else _JOB_S
     return (stages * unit.processes + 1) * job_s
 
 
-def _own_jobs_s(item: PlannedCase, is_floor: bool) -> float:
+def _own_jobs_s(item: PlannedCase) -> float:
     """Return the seconds of the jobs that are a case's own. Its ranks share the processors."""
     jobs = experiments.experiment(item.case.experiment).jobs_a_case(item.case)
-    job_s = _FLOOR_JOB_S if is_floor else _JOB_S
+    job_s = _FLOOR_JOB_S if item.floor else _JOB_S
     return jobs * job_s * max(1.0, item.case.world / _CORES)
 
 
-def _samples_s(item: PlannedCase, is_floor: bool) -> float:
+def _samples_s(item: PlannedCase) -> float:
     """Return the seconds that the samples of a case take."""
-    sample_s = _FLOOR_SAMPLE_S if is_floor else _SAMPLE_S
+    sample_s = _FLOOR_SAMPLE_S if item.floor else _SAMPLE_S
     samples = item.processes * (item.samples + item.warmups)
     steps = samples * experiments.experiment(item.case.experiment).steps_a_sample(item.case)
     moved_bytes = 2 * samples * state_bytes(item.case)

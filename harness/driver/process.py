@@ -22,7 +22,7 @@ from typing import BinaryIO
 import psutil
 
 from harness.driver import descendants
-from harness.driver.descendants import Descendants
+from harness.driver.descendants import ORPHANS_S, Descendants
 from harness.wire.phases import DONE, Mark, read_mark, records_path
 
 _POLL_S = 0.2
@@ -127,17 +127,19 @@ def run(
     *,
     lets_orphans_live: bool = False,
     stop: threading.Event | None = None,
+    orphans_s: float = ORPHANS_S,
 ) -> Ending:
     """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed.
 
-    With `lets_orphans_live`, processes that outlive a job that has done its work are not ended.
-    Once `stop` is set, the job is ended, and Stopped is raised.
+    Processes that outlive their parent have `orphans_s` seconds to end by themselves. With
+    `lets_orphans_live`, those that outlive a job that has done its work are not ended. Once `stop`
+    is set, the job is ended, and Stopped is raised.
     """
     kills_before = _oom_kills()
     patience = _Patience(timeout_s, lets_orphans_live, stop or threading.Event())
     with log.open("wb") as output, descendants.adopted() as others:
         start = partial(_start, command, environment, output)
-        processes = Descendants(start, environment, others)
+        processes = Descendants(start, environment, others, orphans_s)
         job = processes.job
         try:
             hung = _run_to_its_end(job, processes, follower, patience)

@@ -60,15 +60,14 @@ class Session:
         run: Run,
         arms: Mapping[str, Arm],
         scratch: Path,
-        packages: Mapping[str, tuple[str, ...]],
         not_direct: str | None,
         timeout_s: float | None,
         on_event: Callable[[Event], None],
     ) -> None:
         """Take the run to fill, its arms by name ("" where it has one), and a scratch directory.
 
-        The scratch directory is removed at the end. `packages` names for each environment whose
-        versions a worker reports. `not_direct` says why the directory takes no direct I/O.
+        The scratch directory is removed at the end. `not_direct` says why the directory takes no
+        direct I/O.
         """
         # What a killed driver has left at work would disturb the measurements.
         descendants.end_left_in(scratch)
@@ -78,7 +77,7 @@ class Session:
         self._run = run
         self._scratch = scratch
         self._not_direct = not_direct
-        self._runner = JobRunner(self.ledger, arms, scratch, packages, timeout_s)
+        self._runner = JobRunner(self.ledger, arms, scratch, timeout_s)
         self._forget_checkpoints_in_memory()
 
     def _forget_checkpoints_in_memory(self) -> None:
@@ -298,10 +297,12 @@ class Session:
         prefix: Sequence[str] = (),
         options: Sequence[str] = (),
         scratch: Path | None = None,
+        orphans_s: float | None = None,
     ) -> process.Ending:
         """Run one job of a process slot, with options of the launcher, and return how it ended.
 
-        It has a scratch directory of its own, or that of the run.
+        It has a scratch directory of its own, or that of the run. Processes that outlive their
+        parent have `orphans_s` seconds to end by themselves, else half a second.
         """
         case = at.unit.case
         job = Job(
@@ -314,7 +315,7 @@ class Session:
             storage=at.storage,
             hash_seed=at.unit.experiment.hash_seed(at.slot),
         )
-        return self._runner.run(job, case, prefix, options)
+        return self._runner.run(job, case, prefix, options, orphans_s)
 
     def _blame(
         self,
@@ -325,7 +326,8 @@ class Session:
     ) -> None:
         """Fail the case at which a job broke, or every unfinished one where it stood at none."""
         blamed = {item.case.id for item in remaining}
-        if ending.at.task >= 0:
+        # A worker that writes garbage may name a task that there is not.
+        if 0 <= ending.at.task < len(tasks):
             blamed &= {tasks[ending.at.task].case.id}
         reason = ending.reason or "the worker left the case out"
         for case in sorted(blamed - self.ledger.failed):
@@ -358,6 +360,7 @@ class _SlotSession:
         self._items = at.unit.items if items is None else items
         self._scratch = scratch or session.scratch
         self._ended_ns = 0
+        self._killed: tuple[str, ...] = ()
 
     @property
     def slot(self) -> int:
@@ -405,12 +408,20 @@ class _SlotSession:
         prefix: Sequence[str] = (),
         ranks: int | None = None,
         options: Sequence[str] = (),
+        orphans_s: float | None = None,
     ) -> str:
         tasks = tuple(Task(case, samples=0, warmups=0, repeats=0) for case in cases)
         world = ranks or self._at.unit.case.world
-        ending = self._session.run_job(self._at, role, tasks, world, prefix, options, self._scratch)
+        ending = self._session.run_job(
+            self._at, role, tasks, world, prefix, options, self._scratch, orphans_s
+        )
         self._ended_ns = ending.ended_ns
+        self._killed = ending.killed
         return ending.reason
+
+    @property
+    def killed(self) -> tuple[str, ...]:
+        return self._killed
 
     @property
     def ended_ns(self) -> int:

@@ -63,12 +63,18 @@ class ExperimentSession(Protocol):
         prefix: Sequence[str] = (),
         ranks: int | None = None,
         options: Sequence[str] = (),
+        orphans_s: float | None = None,
     ) -> str:
         """Run one worker job on cases, behind a command prefix; return why it broke, or nothing.
 
         It has as many ranks as the cases, unless `ranks` says another number. `options` are those
-        of the launcher, such as that it does not end the others when a rank dies.
+        of the launcher, such as that it does not end the others when a rank dies. Processes that
+        outlive their parent have `orphans_s` seconds to end by themselves, else half a second.
         """
+
+    @property
+    def killed(self) -> Sequence[str]:
+        """The names of the last job's processes that did not end by themselves."""
 
     @property
     def ended_ns(self) -> int:

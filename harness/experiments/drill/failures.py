@@ -27,7 +27,8 @@ def why_not(failure: str, way: str, members: int) -> str:
 def script_of(failure: str, way: str, members: int) -> Script:
     """Return the script of a failure. Its last step comes a few after the last strike."""
     kills = _kills(failure, members)
-    deaths = sum(kill.instant not in ("apart", "launcher") for kill in kills)
+    # When the launcher is killed, a spare must end as the members do.
+    deaths = sum(kill.instant != "apart" for kill in kills)
     steps = max(kill.step for kill in kills) + _STEPS_AFTER
     return Script(
         way=way,

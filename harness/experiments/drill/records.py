@@ -29,6 +29,8 @@ class DrillRecord(StageRecord):
     expected: SameAs
     reason: str
     ranks: int = 1
+    # whether the failure was the one that the drill is about
+    as_meant: bool = True
 
     @property
     def stage(self) -> str:
@@ -37,8 +39,12 @@ class DrillRecord(StageRecord):
 
     @property
     def is_certain(self) -> bool:
-        """Return whether an undisturbed run says which bits a training that came back has."""
-        return not self.ended or self.same_as != "unknown"
+        """Return whether anybody knows what came of the failure.
+
+        It must have been the one that was meant. And where training came back, an undisturbed run
+        must say which bits it has.
+        """
+        return self.as_meant and (not self.ended or self.same_as != "unknown")
 
     @property
     def passed(self) -> bool:

@@ -94,7 +94,7 @@ def _row(item: Wanted, records: RunRecords) -> DrillRow:
     row.same_as = record.same_as
     row.expected = record.expected
     row.reason = printable(record.reason)
-    if not record.is_certain:
+    if record.as_meant and not record.is_certain:
         row.reason = "the undisturbed run broke, so the bits could not be compared"
     if record.back_ns is not None:
         seconds = record.back_ns / 1e9

@@ -40,7 +40,6 @@ def run(bench: Bench, entries: Entries) -> None:
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
     parts = parts_of(bench, task.case, script)
-    parts.checkpoints.on_complete = lambda step: parts.log.write("complete", step=step)
     trainee = Trainee(PlainWorld(MPI.COMM_WORLD), parts)
     go_on_from_files(bench, trainee)
     while not trainee.is_done():

@@ -129,9 +129,21 @@ def states_at_work(case: Case) -> int:
 
 
 def jobs_a_case(case: Case) -> int:
-    """Return about how many jobs a case has: a restart after each of six kills, or two jobs."""
-    way = WAYS.get(case.settings.get("way", ""), WAYS["restart"])
-    return 7 if way.restarts or way.kills_a_job == 1 else 2
+    """Return about how many times the ranks of a case are started.
+
+    Without newcomers, each job is compared with one in which the same ranks take leave. The run in
+    which nobody dies is left out, because most cases share it.
+    """
+    from harness.experiments.recovery import plans
+
+    name = case.settings.get("way", "restart")
+    if name not in WAYS or case.world < 2:
+        return 0
+    way = WAYS[name]
+    if way.restarts:
+        return plans.KILLS + 1
+    jobs = len(plans.kills(name, case.world))
+    return jobs if way.newcomer else 2 * jobs
 
 
 EXPERIMENT = Experiment(

@@ -181,11 +181,19 @@ class Member:
 
     def copy_own(self) -> int:
         """Note what this rank alone has after the forward passes; return the nanoseconds taken."""
+        if not self.script.goes_back_a_step:
+            return 0
         begin_ns = time.monotonic_ns()
-        if self.script.goes_back_a_step:
-            self.own_after = self.training.own_leaves()
+        self.own_after = self.training.own_leaves()
+        copies_ns = time.monotonic_ns() - begin_ns
+        if self.script.mirror:
+            # A wait for a slower neighbour is no cost of the mirror. The gradient exchange that
+            # follows would wait as well.
+            self.world.team.Barrier()
+            begin_ns = time.monotonic_ns()
             self.mirrored_after = self.shown_to_neighbour(self.own_after)
-        return time.monotonic_ns() - begin_ns
+            copies_ns += time.monotonic_ns() - begin_ns
+        return copies_ns
 
     def shown_to_neighbour(self, own: Leaves) -> tuple[int, Leaves]:
         """Give this rank's own leaves to the next slot, and return those of the one before.

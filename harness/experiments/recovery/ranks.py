@@ -77,7 +77,11 @@ def parts_of(bench: Bench, case: Case, script: Script) -> Parts:
     training = Training(bench.framework, bench.state, bench.workload, script)
     bench.output.enter("compile")
     training.warm_up()
-    checkpoints = Checkpoints(Path(script.checkpoints), method_of(bench, case))
+    checkpoints = Checkpoints(
+        Path(script.checkpoints),
+        method_of(bench, case),
+        on_complete=lambda step: log.write("complete", step=step),
+    )
     return Parts(training, checkpoints, log, bench.peers)
 
 
@@ -155,9 +159,10 @@ def train_plain(bench: Bench, parts: Parts) -> None:
 def go_on_from_files(bench: Bench, member: Member) -> None:
     """Load the newest checkpoint on all ranks, if there is one, and begin to train from there."""
     world, checkpoints = member.world, member.checkpoints
+    begin_ns = time.monotonic_ns()
     with world.protected():
         open_method(bench, member.parts, world.slot == 0, world.team.Barrier)
-    member.log.write("ready")
+    member.log.write("ready", open_ns=time.monotonic_ns() - begin_ns)
     newest = max(checkpoints.steps(), default=0) if member.script.saves_files else 0
     with world.protected():
         newest = world.team.bcast(newest)
@@ -230,7 +235,7 @@ def take_over(parts: Parts) -> Survivor:
     try:
         world, repair = SurvivingWorld.take_over(spawn_command(parts.training.script))
     except RankLost:
-        # The survivors spawn another one.
+        # The survivors go on without this process, or spawn another one where it was with them.
         os._exit(1)
     survivor = Survivor(world, parts)
     survivor.take_slot(repair)
@@ -247,9 +252,11 @@ def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int
 def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:
     """Wait as a spare. Return whether this process has a slot now, or the others are done."""
     waiting = Waiting()
+    shares: list[float] = []
     bench.output.enter("wait")
-    repair = world.wait(survivor.script.pause_s)
-    survivor.log.write("waited", share=waiting.share())
+    # A repair is no part of the wait, because a spare takes a whole processor in it.
+    repair = world.wait(survivor.script.pause_s, lambda: shares.append(waiting.share()))
+    survivor.log.write("waited", share=shares[0] if shares else waiting.share())
     if repair is None:
         return False
     # Some have died while this one waited, and other programs may have their numbers now.

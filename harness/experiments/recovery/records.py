@@ -44,6 +44,8 @@ class KillRecord(Record):
     told: str = ""  # the framework's own words to the survivors
     # until the survivors took a step, where they do so before the dead rank is replaced
     paused_ns: int | None = None
+    # the part of `restart_ns` in which the slowest rank opened the method; None in older records
+    open_ns: int | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.experiments.recovery.events import Event
@@ -60,6 +60,7 @@ class WayBack:
     reason: str = ""
     told: str = ""
     paused_ns: int | None = None
+    open_ns: int | None = None
 
 
 def starts(job: Segment) -> list[Segment]:
@@ -112,6 +113,11 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     restored_ns = max(event.at_ns for event in restored.values())
     back.restore_ns = restored_ns - repaired_ns
     _complete(back, segment, later, at_ns, restored_ns)
+    earlier = [event for event in segment.events if event.at_ns <= at_ns]
+    if segment.script.fills_slots and back.ranks_after < before:
+        _deny(back, "nobody took the slot of the dead rank, and the others went on without it")
+    _deny(back, differing_values(later, restored))
+    _deny(back, older_than_complete(earlier, restored.values()))
     return back
 
 
@@ -140,9 +146,7 @@ def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     restored_ns = _last_ns(_first_since(later, "restored", joined))
     _add_parts(back, at_ns, _last_ns(detected), _last_ns(met), _last_ns(ready), restored_ns)
     _complete(back, segment, later, at_ns, restored_ns, goes_on=True)
-    if back.back_ns is not None and (step := _first_difference(later, joined)):
-        back.back_ns = None
-        back.reason = f"the values that all ranks share differ after {step} steps"
+    _deny(back, differing_values(later, joined))
     return back
 
 
@@ -166,8 +170,35 @@ def restarted(
     restored_ns = max(event.at_ns for event in restored.values())
     back.restart_ns = ready_ns - segment.ended_ns - segment.prepared_ns
     back.restore_ns = restored_ns - ready_ns
+    if segment.script.saves_files:
+        back.open_ns = max(event.values.get("open_ns", 0) for event in ready.values())
     _complete(back, following, following.events, at_ns + segment.prepared_ns, restored_ns)
+    _deny(back, differing_values(following.events, restored))
+    _deny(back, older_than_complete(segment.events, restored.values()))
     return back
+
+
+def older_than_complete(before: Sequence[Event], restored: Iterable[Event]) -> str:
+    """Return that a rank came back without the newest complete checkpoint; empty where all had it.
+
+    Training is deterministic. So one that begins again from an older checkpoint, or from none, has
+    the right bits in the end, and only its loss of time tells.
+    """
+    known = [event for event in before if event.name in ("complete", "restored")]
+    newest = max((event.values["step"] for event in known), default=0)
+    oldest_restored = min((event.values["step"] for event in restored), default=newest)
+    if oldest_restored >= newest:
+        return ""
+    return f"a rank went back to step {oldest_restored}, and the checkpoint of {newest} is complete"
+
+
+def differing_values(events: Sequence[Event], since: Mapping[str, Event]) -> str:
+    """Return that leaves which all ranks share differ among them; empty where they never do.
+
+    `since` has for each process an event after which its leaves must be those of the others.
+    """
+    step = _first_difference(events, since)
+    return "" if step is None else f"the values that all ranks share differ after {step} steps"
 
 
 def digests(events: Sequence[Event]) -> dict[int, dict[int, str]]:
@@ -269,6 +300,13 @@ def _why(reason: str, job: Segment) -> str:
     The launcher says of nearly every job that a rank was killed, which explains little.
     """
     return f"{reason} ({job.reason})" if job.reason else reason
+
+
+def _deny(back: WayBack, reason: str) -> None:
+    """Note why training is not back although all ranks have done the killed step, if there is."""
+    if reason and back.back_ns is not None:
+        back.back_ns = None
+        back.reason = reason
 
 
 def _complete(
