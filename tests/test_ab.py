@@ -80,11 +80,11 @@ def test_a_pin_that_no_framework_requires_names_the_nearest() -> None:
         ),
         (
             ["--b", "slowdown=2.0", "--framework", "raw", "--mpirun", "/no/mpirun"],
-            "/no/mpirun does not look like Open MPI's mpirun",
+            "--mpirun: there is no file /no/mpirun",
         ),
         (
             ["--b", "slowdown=2.0", "--framework", "raw", "--precision", "0.1", "--budget", "soon"],
-            "--budget must be a time such as 90s, 10m",
+            "--budget is 'soon', and must be a time above 0 with its unit",
         ),
     ],
 )

@@ -205,3 +205,14 @@ def test_the_worker_is_looked_for_in_its_checkout_first(checkout: Path, tmp_path
         check=True,
     )
     assert Path(found.stdout.strip()).is_relative_to(checkout)
+
+
+def test_each_side_reports_the_packages_that_its_own_checkout_names(
+    checkout: Path, tmp_path: Path
+) -> None:
+    adapter = checkout / "adapters" / "raw" / "adapter.toml"
+    edit(adapter, ('packages = ["numpy"', 'packages = ["an-engine", "numpy"'))
+    sides = {"a": arms.describe([arms.HERE]), "b": arms.describe([str(checkout)])}
+    opened = arms.opened(sides, ["raw"], tmp_path)
+    added = set(opened["b"].packages["raw"]) - set(opened["a"].packages["raw"])
+    assert added == {"an-engine"}

@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, Measure, Measured, faulty, planned
 from stubs import command
 
-from harness.run.stored import RESULTS, resumable
+from harness.run.stored import RESULTS, run_argument
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ from harness.run.stored import RESULTS, resumable
         (["run", "smoke", "--framework", "raw", "--python", "raw=/no/python"], "/no/python"),
         (
             ["run", "smoke", "--framework", "raw", "--mpirun", "/no/mpirun"],
-            "/no/mpirun does not look like Open MPI's mpirun",
+            "--mpirun: there is no file /no/mpirun",
         ),
         (
             ["run", "smoke", "--framework", "raw", "--python", "raw"],
@@ -245,5 +245,5 @@ def test_doctor_reports_this_machine() -> None:
 
 
 def test_a_run_is_resumed_by_its_name_or_elsewhere_by_its_folder(tmp_path: Path) -> None:
-    assert resumable(RESULTS / "a run") == "'a run'"
-    assert resumable(tmp_path / "run") == str(tmp_path / "run")
+    assert run_argument(RESULTS / "a run") == "'a run'"
+    assert run_argument(tmp_path / "run") == str(tmp_path / "run")

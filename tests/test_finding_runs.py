@@ -88,3 +88,14 @@ def test_without_any_run_the_message_says_so(tmp_path: Path, name: str) -> None:
 def test_a_folder_without_records_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "20250101-000000-smoke-raw").mkdir()
     assert store.folders(tmp_path) == []
+
+
+def test_a_renamed_folder_is_not_the_latest(tmp_path: Path) -> None:
+    named(tmp_path, "20250102-000000-smoke-raw", "torch-2.1-old", "99-bottles")
+    assert store.find(tmp_path, "latest").name == "20250102-000000-smoke-raw"
+
+
+def test_folders_of_a_run_are_not_looked_through(tmp_path: Path) -> None:
+    """A run that ends meanwhile removes them."""
+    named(tmp_path, "20250102-000000-smoke-raw", "20250102-000000-smoke-raw/jobs/003")
+    assert [folder.name for folder in store.folders(tmp_path)] == ["20250102-000000-smoke-raw"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -295,6 +296,18 @@ def test_runs_begun_at_once_by_several_threads_get_folders_of_their_own(
         thread.join()
     assert len({run.folder for run in made}) == 8
     assert all(run.plan == [planned()] for run in made)
+
+
+def test_a_report_of_a_folder_leaves_out_runs_that_cannot_be_read(folder: Path) -> None:
+    queued = store.create(folder / "results", "smoke", [], [planned()], None)
+    cut = folder / "results" / "20260101-000000-smoke-raw"
+    shutil.copytree(folder / "results" / RUN, cut)
+    (cut / "plan.json").write_text("{")
+    ended = command("report", "results", "--out", "out")
+    assert (ended.status, ended.escaped) == (0, "")
+    assert f"left out run {queued.name} has not begun to measure" in ended.errors
+    assert f"left out run {cut.name} cannot be read: plan.json" in ended.errors
+    assert (folder / "out" / "report.html").exists()
 
 
 # Values of options

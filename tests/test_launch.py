@@ -87,12 +87,15 @@ def test_the_mpirun_that_the_user_names_comes_before_all_others(
 def test_an_mpirun_of_no_open_mpi_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=f"^{tmp_path}/mpirun does not look like Open MPI's mpirun, "
-        "because there is no ompi_info beside it; name another one with --mpirun$",
+        match=f"^--mpirun: there is no file {tmp_path}/mpirun$",
     ):
         launch.open_mpi(tmp_path / "mpirun")
     mpirun = Path(command(tmp_path, "mpirun"))
-    with pytest.raises(UsageError, match="does not look like Open MPI's mpirun"):
+    with pytest.raises(
+        UsageError,
+        match=f"^{tmp_path}/mpirun does not look like Open MPI's mpirun, "
+        "because there is no ompi_info beside it; name another one with --mpirun$",
+    ):
         launch.open_mpi(mpirun)
     command(tmp_path, "ompi_info")
     with pytest.raises(
@@ -111,7 +114,7 @@ def test_the_library_of_an_mpirun_is_the_one_beside_it() -> None:
 @pytest.mark.usefixtures("on_path")
 def test_without_mpirun_the_message_says_where_it_was_looked_for(started: Launch) -> None:
     message = (
-        f"^no mpirun beside {started.interpreter} or on the path: a world of 2 cannot be started; "
+        f"^no mpirun beside {started.interpreter} or on the path: several ranks cannot be started; "
         "install Open MPI or give --mpirun$"
     )
     with pytest.raises(UsageError, match=message):

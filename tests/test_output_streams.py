@@ -72,6 +72,14 @@ def test_an_output_that_nobody_reads_to_the_end_is_no_mistake(what: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("words", "status"), [("show no-such-run", 2), ("run smoke --framework pytorhc", 2)]
+)
+def test_messages_that_nobody_reads_leave_the_exit_status(words: str, status: int) -> None:
+    done = in_a_shell(f"{SHELL} {words} 2>&1 >/dev/null | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.parametrize(
     "variables",
     [
         {"PYTHONIOENCODING": "ascii"},

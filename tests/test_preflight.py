@@ -5,12 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import records
+from conftest import planned
 
+from harness.cli import measuring
 from harness.driver import machine, preflight
 from harness.driver.preflight import (
     GIB,
@@ -19,6 +24,7 @@ from harness.driver.preflight import (
     direct_io,
     needed_memory_bytes,
 )
+from harness.run import store
 from harness.run.errors import UsageError
 
 
@@ -125,3 +131,22 @@ def test_memory_that_just_suffices_is_enough() -> None:
         r"5\.00 GiB; narrow it",
     ):
         check_memory(5 * GIB, 9 * GIB // 2, "resnet50", "narrow it")
+
+
+def test_a_resumed_run_needs_room_for_what_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store.create(tmp_path / "results", "smoke", [], [planned()], None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+    with pytest.raises(UsageError, match=r"has 0\.00 GiB free, and the run needs"):
+        measuring.refuse_what_does_not_fit_any_more(run, tmp_path)
+    run.append(records.failure(planned().case.id))
+    measuring.refuse_what_does_not_fit_any_more(run, tmp_path)
+
+
+def test_the_files_in_a_folder_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "file").write_bytes(b"1" * 10_000)
+    blocks = (tmp_path / "below" / "file").lstat().st_blocks
+    assert preflight.bytes_in(tmp_path) == 512 * blocks > 0
+    assert preflight.bytes_in(tmp_path / "missing") == 0

@@ -18,8 +18,9 @@ from stubs import Ended
 
 from harness import experiments
 from harness.analysis.columns import columns_of, sort_value
+from harness.analysis.pools import comparable_groups
 from harness.analysis.report.again import command
-from harness.analysis.report.page import Machine, Picture, apart, page
+from harness.analysis.report.page import Machine, Picture, page
 from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
 from harness.driver import catalog, machine, options, planning, suite
 from harness.run.stored import folders
@@ -162,7 +163,7 @@ def test_unlike_machines_stand_apart_and_like_ones_together(tmp_path: Path) -> N
         read_run(store_run(tmp_path / str(number), [case], found, machine))
         for number, machine in enumerate(machines)
     ]
-    groups = apart(runs)
+    groups = comparable_groups(runs)
     assert sorted(len(group) for group in groups) == [1, 2]
     html = page([Machine(group) for group in groups])
     assert "Machine ffffffffffff" in text_of(html)

@@ -408,3 +408,22 @@ def pack(run: Run) -> Path:
     (run.folder / PACKED).write_bytes(gzip.compress(records.read_bytes()))
     records.unlink()
     return run.folder
+
+
+@pytest.mark.parametrize("is_link", [True, False], ids=["a link to nothing", "a file"])
+def test_results_that_are_no_folder_are_refused(tmp_path: Path, is_link: bool) -> None:
+    results = tmp_path / "results"
+    if is_link:
+        results.symlink_to(tmp_path / "unmounted")
+    else:
+        results.touch()
+    with pytest.raises(UsageError, match=f"^no run can be stored in {results}"):
+        store.create(results, "smoke", [], [planned()], None)
+
+
+def test_a_run_with_records_is_not_discarded(make: Make) -> None:
+    run = make()
+    run.append(records.save())
+    with pytest.raises(ValueError, match="has records, so it is not removed"):
+        run.discard()
+    assert reopened(run).records == [records.save()]

@@ -68,7 +68,8 @@ def ab_command(
 ) -> None:
     """Measure two sides in turn on this machine, and compare them.
 
-    Exit 1 where B is slower or worse than A.
+    Exit 1 where B is slower or worse than A. Exit 3 where nothing is, and neither saves nor loads
+    could be compared.
 
     An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares
     its arms again.
@@ -79,7 +80,7 @@ def ab_command(
     require_output(form, folder)
     goal = measuring.goal_of(precision, budget)
     if mpirun is not None:
-        launch.open_mpi(mpirun.absolute())
+        launch.open_mpi(mpirun)
     slurm.require_a_node()
     scratch = scratch_directory(directory)
     wishes: dict[str, Any] = {
@@ -95,6 +96,8 @@ def ab_command(
     measuring.require_costs(plan, goal, suite_name)
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
+    if mpirun is None:
+        measuring.require_mpirun(plan, sides)
     run = measuring.new_run(
         plan,
         f"{AB}{suite_name}",

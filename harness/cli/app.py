@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ from rich.markup import escape
 from harness.driver import catalog, outside
 from harness.driver.environments import Environments, parse_overrides
 from harness.driver.launch import ROOT
+from harness.driver.paths import at_home
 from harness.run import stored
+from harness.run.errors import UsageError
 from harness.run.stored import StoredRun
 
 RESULTS = stored.RESULTS
@@ -42,16 +45,29 @@ class ReaderGone(Exception):
     """
 
 
-class _Console(Console):
+class _Output(Console):
     """A console that ends the command when nobody reads any more."""
 
     def on_broken_pipe(self) -> None:
         raise ReaderGone
 
 
+class _Messages(Console):
+    """A console that prints nothing any more once nobody reads.
+
+    A measurement goes on without its messages, and the exit status stays what it would have been.
+    """
+
+    def on_broken_pipe(self) -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        # Python flushes the stream when it ends, and would complain again.
+        os.dup2(nowhere, sys.stderr.fileno())
+        os.close(nowhere)
+
+
 # a pipe has no width of its own; 80 would break the table
-out = _Console(width=None if sys.stdout.isatty() else 140)
-err = _Console(stderr=True)
+out = _Output(width=None if sys.stdout.isatty() else 140)
+err = _Messages(stderr=True)
 
 
 def put(text: str) -> None:
@@ -71,7 +87,7 @@ _DIR_HELP = (
     "Scratch directory: checkpoints are written to its file system, which all nodes share where "
     "ranks are on several."
 )
-DirOption = Annotated[Path | None, typer.Option("--dir", help=_DIR_HELP)]
+DirOption = Annotated[Path | None, typer.Option("--dir", parser=at_home, help=_DIR_HELP)]
 
 
 def _choose_adapters(folders: list[Path] | None) -> list[Path] | None:
@@ -89,7 +105,9 @@ AdapterOption = Annotated[
         help="A folder with a framework or methods of your own; may be given several times.",
     ),
 ]
-ResultsOption = Annotated[Path, typer.Option("--results", help="Where runs are stored.")]
+ResultsOption = Annotated[
+    Path, typer.Option("--results", parser=at_home, help="Where runs are stored.")
+]
 
 
 def make_environment(environments: Environments, framework: str) -> None:
@@ -110,7 +128,13 @@ def environments_of(python: Sequence[str] | None) -> Environments:
 def scratch_directory(directory: Path | None) -> Path:
     """Return the scratch directory. The default one is made; one that was named must be there."""
     if directory is None:
-        SCRATCH.mkdir(exist_ok=True)
+        try:
+            SCRATCH.mkdir(exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the scratch directory {SCRATCH} cannot be made ({error.strerror}); name another "
+                "one with --dir"
+            ) from error
     return (directory or SCRATCH).absolute()
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.driver import slurm
+from harness.driver.paths import at_home, program
 from harness.run.errors import UsageError
 
 _PRECISION_HELP = (
@@ -34,11 +35,16 @@ def _share(value: float | None) -> float | None:
     return value
 
 
-SuiteArgument = Annotated[str, typer.Argument(metavar="SUITE")]
+SuiteArgument = Annotated[
+    str, typer.Argument(metavar="SUITE", help="The suite; 'ckptbench list suites' has them all.")
+]
 
 # What is measured.
 FrameworkOption = Annotated[
-    list[str] | None, typer.Option(help="A framework, or 'all'; may be given several times.")
+    list[str] | None,
+    typer.Option(
+        help="A framework, or 'all' but the floor; may be given several times. [default: all]"
+    ),
 ]
 WorkloadOption = Annotated[
     list[str] | None, typer.Option(help="Only this workload; may be given several times.")
@@ -55,7 +61,11 @@ MethodOption = Annotated[
 ]
 MethodOptionOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Another value for a method's option."),
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Another value for an option of the methods that have it, such as threads=4; may be "
+        "given several times.",
+    ),
 ]
 WorldOption = Annotated[str | None, typer.Option(metavar="1,2,4", help="Numbers of ranks.")]
 StrategyOption = Annotated[
@@ -79,13 +89,15 @@ NodesOption = Annotated[
     typer.Option(min=1, help="The number of nodes that Slurm spreads the ranks over."),
 ]
 SiteOption = Annotated[
-    Path | None, typer.Option(help=f"The site file for Slurm (else {slurm.own_site_file()}).")
+    Path | None,
+    typer.Option(parser=at_home, help=f"The site file for Slurm (else {slurm.own_site_file()})."),
 ]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print the job's script and submit nothing.")
 ]
 MpirunOption = Annotated[
-    Path | None, typer.Option(help="Start ranks by this mpirun, of an Open MPI of the system.")
+    Path | None,
+    typer.Option(parser=program, help="Start ranks by this mpirun, of an Open MPI of the system."),
 ]
 
 # How long and how precisely.

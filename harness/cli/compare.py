@@ -36,12 +36,12 @@ from harness.cli.app import (
 )
 from harness.cli.printing import print_table
 from harness.driver import catalog, judge, machine, planning, slurm, suite
-from harness.driver.arms import Arm
+from harness.driver.paths import at_home
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError, nearest
 from harness.run.manifest import Manifest, comparable
 from harness.run.plan import PlannedCase, Selection
-from harness.run.stored import folders
+from harness.run.stored import folders, run_argument
 from harness.wire.records import CalibrationRecord
 
 BASELINES = "baseline"
@@ -62,7 +62,9 @@ _COLOURS = {
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        "--out", help="Write comparison.md, comparison.xml (JUnit) and comparison.json there."
+        "--out",
+        parser=at_home,
+        help="Write comparison.md, comparison.xml (JUnit) and comparison.json there.",
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help=", ".join(FORMATS))]
@@ -84,9 +86,7 @@ def compare_command(
     require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
     present(found, form, folder)
-    raise typer.Exit(
-        1 if found.regressed else IncomparableError.exit_status if found.is_hollow else 0
-    )
+    raise typer.Exit(int(found.regressed) or _status_of_doubt(found))
 
 
 @app.command("regress")
@@ -102,7 +102,11 @@ def regress_command(
     adapter: AdapterOption = None,
     results: ResultsOption = RESULTS,
 ) -> None:
-    """Compare the gate suite with this machine's baseline, which the first run becomes."""
+    """Compare the gate suite with this machine's baseline, which the first run becomes.
+
+    Exit 1 where anything is slower or worse. Exit 3 where nothing is, and neither saves nor loads
+    could be compared.
+    """
     require_output(form, folder)
     slurm.require_a_node()
     known = catalog.frameworks()
@@ -114,12 +118,19 @@ def regress_command(
     plan = planning.plan(suite.load(suite_name), catalog.select(known, frameworks))
     if baseline is not None:
         _require_common_rows(baseline, plan, suite_name, place)
-    sides = {"": Arm(environments_of(python or ()))}
+    environments = environments_of(python)
+    sides = {"": measuring.only_arm(environments)}
     measuring.refuse_what_does_not_fit(plan, scratch)
     measuring.make_environments(sides, plan)
+    measuring.require_mpirun(plan, sides)
     selection = Selection.of(frameworks)
     run = measuring.new_run(
-        plan, suite_name, results if baseline else place, selection, directory, python or ()
+        plan,
+        suite_name,
+        results if baseline else place,
+        selection,
+        directory,
+        environments.named(),
     )
     if baseline is not None:
         _take_calibrations(run, baseline)
@@ -179,7 +190,12 @@ def end(found: Comparison, form: str, folder: Path | None, failed: int) -> NoRet
     `failed` is the exit status that the measurement alone would have.
     """
     present(found, form, folder)
-    raise typer.Exit(int(found.regressed or failed))
+    raise typer.Exit(int(found.regressed or failed) or _status_of_doubt(found))
+
+
+def _status_of_doubt(found: Comparison) -> int:
+    """Return the exit status of a comparison that found nothing worse."""
+    return IncomparableError.exit_status if found.is_hollow else 0
 
 
 def print_comparison(found: Comparison) -> None:
@@ -208,10 +224,10 @@ def _settle_first(
     """Make a first run the baseline, or store it beside the other runs if a row of it failed."""
     if failed:
         run.close()
-        run.folder.rename(results / run.name)
+        folder = run.folder.rename(results / run.name)
         text = (
             f"{run.name} did not become the baseline, because one of its rows failed: "
-            f"see ckptbench show {run.name}"
+            f"see ckptbench show {run_argument(folder)}"
         )
     else:
         text = f"{run.name} is the baseline now; remove {place} to have another one"

@@ -14,6 +14,7 @@ from rich.table import Table
 from harness.analysis.row import printable
 from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
 from harness.cli.printing import print_table
+from harness.driver.paths import at_home
 from harness.experiments import part
 from harness.run import store
 from harness.run.errors import UsageError
@@ -48,7 +49,8 @@ def faults_command(
         int | None, typer.Option("--state", metavar="N", help="The state to write out.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="An empty or new folder for the state's files.")
+        Path | None,
+        typer.Option("--out", parser=at_home, help="An empty or new folder for the state's files."),
     ] = None,
     lists_all: Annotated[
         bool, typer.Option("--all", help="List every state, also those with the same files.")

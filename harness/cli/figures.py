@@ -11,6 +11,7 @@ from rich.markup import escape
 from harness.analysis.runs import ReadRun, read_run, reference_runs
 from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
 from harness.driver.launch import ROOT
+from harness.driver.paths import at_home
 from harness.run import store
 from harness.run.errors import UsageError
 
@@ -23,7 +24,9 @@ def figures_command(
         list[str] | None,
         typer.Argument(metavar="[RUN]…", help="Runs to draw. Without any, all reference runs."),
     ] = None,
-    folder: Annotated[Path, typer.Option("--out", help="Folder for the files.")] = FIGURES,
+    folder: Annotated[
+        Path, typer.Option("--out", parser=at_home, help="Folder for the files.")
+    ] = FIGURES,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Draw stored runs as SVG and PNG, without measuring anything."""

@@ -69,7 +69,8 @@ def env_list(adapter: AdapterOption = None) -> None:
     """Show the environments."""
     found = Table("environment", "state", "interpreter")
     for environment in environments_of(None).listing():
-        found.add_row(environment.name, environment.state, str(environment.interpreter))
+        interpreter = escape(str(environment.interpreter))
+        found.add_row(environment.name, environment.state, interpreter)
     print_table(out, found)
 
 
@@ -154,9 +155,9 @@ def _methods_of(entry: FrameworkEntry) -> Table:
         found.add_row(
             method.name,
             method.covers,
-            method.format,
+            escape(method.format),
             *("yes" if has_it else "–" for has_it in traits),
-            _description(method),
+            escape(_description(method)),
         )
     return found
 

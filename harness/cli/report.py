@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from harness.analysis.report.page import Machine, Picture, apart, page
+from harness.analysis.pools import comparable_groups
+from harness.analysis.report.page import Machine, Picture, page
 from harness.analysis.runs import ReadRun, read_run
-from harness.cli.app import RESULTS, ResultsOption, app, out, warn_of_damages
+from harness.cli.app import RESULTS, ResultsOption, app, err, out, warn_of_damages
 from harness.driver.launch import ROOT
+from harness.driver.paths import at_home
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.stored import StoredRun, folders
@@ -28,12 +30,12 @@ def report_command(
         typer.Argument(metavar="[RUN]…", help="Runs or folders of runs; none: the latest."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option("--out", help="Where the page and the figures go.")
+        Path, typer.Option("--out", parser=at_home, help="Where the page and the figures go.")
     ] = REPORT,
     results: ResultsOption = RESULTS,
 ) -> None:
     """Make one self-contained page of stored runs, with their figures. Nothing is measured."""
-    groups = apart([_read(run) for run in _found(names or [store.LATEST], results)])
+    groups = comparable_groups(_found(names or [store.LATEST], results))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -62,21 +64,43 @@ def _pictures(runs: Sequence[ReadRun], folder: Path) -> list[Picture]:
     ]
 
 
-def _found(names: list[str], results: Path) -> list[Path]:
-    """Return the folders of the runs, each once.
+def _found(names: list[str], results: Path) -> list[ReadRun]:
+    """Return the runs, each once.
 
-    A folder of several runs stands for all of them.
+    A folder of several runs stands for all of them that can be read.
     """
-    found: list[Path] = []
+    found: dict[Path, ReadRun] = {}
     for name in names:
         inside = folders(Path(name)) if Path(name).is_dir() else []
-        found += inside or [store.find(results, name)]
-    return list({folder.resolve(): folder for folder in found}.values())
+        # A folder that is a run itself was meant, whatever state it is in.
+        is_several = any(folder.resolve() != Path(name).resolve() for folder in inside)
+        if is_several:
+            found |= _readable(inside)
+        else:
+            folder = inside[0] if inside else store.find(results, name)
+            found[folder.resolve()] = _read(folder)
+    return list(found.values())
+
+
+def _readable(runs: Sequence[Path]) -> dict[Path, ReadRun]:
+    """Return the runs that can be read, and name the others."""
+    readable = {}
+    for folder in runs:
+        try:
+            readable[folder.resolve()] = _read(folder)
+        except UsageError as error:
+            text = f"[yellow]left out[/] {escape(str(error))}"
+            err.print(text, highlight=False, soft_wrap=True)
+    if not readable:
+        raise UsageError("there is nothing to report, because none of these runs can be read")
+    return readable
 
 
 def _read(folder: Path) -> ReadRun:
     run = StoredRun(folder)
     if not run.begun:
         raise UsageError(f"run {run.name} has not begun to measure: there is nothing to report yet")
+    # A run whose machine cannot be read is refused before anything is written.
+    _ = run.manifest
     warn_of_damages(run)
     return read_run(run)

@@ -63,13 +63,12 @@ from harness.driver import (
     slurm_jobs,
     suite,
 )
-from harness.driver.arms import Arm
 from harness.driver.environments import Environments
 from harness.driver.progress import samples_wanted
 from harness.run import store
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase, Selection, Settings
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 
 _ALSO_WITH_RESUME = (
     "suite_name",
@@ -195,16 +194,18 @@ def _newly_measured(
         measuring.refuse_what_does_not_fit(plan, scratch)
         if asked.mpirun is not None:
             # Of a Slurm job, only its nodes can say whether this is an Open MPI.
-            launch.open_mpi(asked.mpirun.absolute())
-    measuring.make_environments({"": Arm(environments)}, plan)
+            launch.open_mpi(asked.mpirun)
+    sides = {"": measuring.only_arm(environments)}
+    measuring.make_environments(sides, plan)
+    if request is None and asked.mpirun is None:
+        measuring.require_mpirun(plan, sides)
     run = measuring.new_run(
         plan,
         chosen.name,
         asked.results,
         Selection.of(names, nodes=asked.nodes, model=own_model, **wishes),
         asked.directory,
-        # A later shell may find another interpreter under the same name.
-        [f"{framework}={path}" for framework, path in environments.overrides.items()],
+        environments.named(),
         goal=goal,
         settings=settings,
     )
@@ -244,6 +245,7 @@ def _gone_on(asked: _Asked, name: str, suite_name: str | None) -> store.Run:
         raise UsageError(
             "leave --python out, because each side of this run keeps the interpreter that it had"
         )
+    _require_adapters(run.settings.adapters)
     outside.choose(map(Path, run.settings.adapters))
     preflight.check_cases(run.plan)
     catalog.require_same_adapters(catalog.frameworks(), run.plan)
@@ -259,9 +261,21 @@ def _gone_on(asked: _Asked, name: str, suite_name: str | None) -> store.Run:
         _print_script(request, run.folder)
     if request is not None:
         slurm.require_commands()
-    elif not run.begun:
-        measuring.refuse_what_does_not_fit(run.plan, scratch)
+    else:
+        measuring.refuse_what_does_not_fit_any_more(run, scratch)
+        if run.settings.mpirun is None:
+            measuring.require_mpirun(run.plan, measuring.arms_of(run, environments))
     return _measured(run, request, environments, scratch, timeout_s)
+
+
+def _require_adapters(adapters: Sequence[str]) -> None:
+    """Raise UsageError for an adapter from outside that has gone since the run began."""
+    for adapter in adapters:
+        if not Path(adapter).is_dir():
+            raise UsageError(
+                f"the run uses the adapter {adapter}, which is no longer there; put it back, or "
+                "start a new run"
+            )
 
 
 def _request(
@@ -297,17 +311,17 @@ def _measured_by_slurm(run: store.Run, request: slurm.Request) -> store.Run:
     run.lock()  # refuses a run that a job is measuring now
     run.close()
     script = run.folder / slurm.SCRIPT
-    is_new = not script.exists()
+    holds_nothing = not (run.begun or run.records or script.exists())
     script.write_text(request.script(run.folder), encoding="utf-8")
     try:
         with slurm_jobs.submitted(script) as job:
             state = _watched(job, run)
     except slurm_jobs.Refused:
-        if is_new:
+        if holds_nothing:
             run.discard()
         raise
     except KeyboardInterrupt:
-        _say(f"cancelled; go on with: ckptbench run --resume {escape(resumable(run.folder))}")
+        _say(f"cancelled; go on with: ckptbench run --resume {escape(run_argument(run.folder))}")
         raise
     run = store.Run(run.folder)
     if _samples_done(run) < samples_wanted(run.plan):

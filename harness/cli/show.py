@@ -26,6 +26,7 @@ from harness.cli.app import (
 from harness.cli.printing import print_table
 from harness.run import store
 from harness.run.errors import nearest
+from harness.run.stored import run_argument
 
 FORMATS = ("table", "markdown", "csv", "json")
 
@@ -113,6 +114,6 @@ def _print_arms(run: ReadRun) -> None:
     for name, arm in arms.items():
         out.print(f"arm {escape(name)}: {escape(' '.join(arm['asked']))}", highlight=False)
     if arms:
-        comparing = f"ckptbench compare {run.name}"
+        comparing = f"ckptbench compare {run_argument(run.stored.folder)}"
         text = f"{comparing} says whether arm b is slower or worse than arm a"
         out.print(escape(text), highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from typing import Literal, TextIO
 
 from harness.driver import pins
 from harness.driver.declarations import IN, REQUIREMENTS, FrameworkEntry
-from harness.driver.paths import expanded
+from harness.driver.paths import program
 from harness.run.errors import UsageError, nearest
 
 STAMP = "ckptbench.json"
@@ -60,14 +61,8 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Path]:
             )
         if framework in overrides:
             raise UsageError(f"--python names an interpreter for {framework!r} twice")
-        overrides[framework] = expanded(_on_the_path(path))
+        overrides[framework] = program(path)
     return overrides
-
-
-def _on_the_path(name: str) -> str:
-    """Return where a command of this name is. A path, or an unknown name, stays as it is."""
-    is_path = os.sep in name or Path(name).exists()
-    return name if is_path else shutil.which(name) or name
 
 
 class Environments:
@@ -109,6 +104,13 @@ class Environments:
                 self._added[f"{entry.name}{IN}{name}"] = table.requirements
         for framework in self.overrides:
             self._require(framework)
+
+    def named(self) -> list[str]:
+        """Return the interpreters that the user named, as `parse_overrides` takes them.
+
+        Their paths are whole, because a later shell may find another one under the same name.
+        """
+        return [f"{framework}={path}" for framework, path in self.overrides.items()]
 
     def interpreter(self, framework: str, on_line: OnLine = lambda line: None) -> Path:
         """Return the interpreter of a framework, or of an environment FRAMEWORK+NAME.
@@ -312,8 +314,12 @@ def _locked(path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
+@functools.cache
 def check_interpreter(framework: str, path: Path) -> None:
-    """Raise UsageError unless `path` runs and is a Python that the worker supports."""
+    """Raise UsageError unless `path` runs and is a Python that the worker supports.
+
+    One that is good is not asked again, because a run asks before every job.
+    """
     subject = f"the interpreter for {framework}, {path},"
     if not path.exists():
         raise UsageError(f"{subject} does not exist")

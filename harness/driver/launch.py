@@ -68,7 +68,13 @@ def mpirun(launch: Launch) -> list[str]:
     # A framework's threads use all processors, whatever a version of Open MPI binds by default.
     unbound = ["--bind-to", "none"]
     ranks = ["-n", str(launch.world), "--map-by", mapping]
-    return [_mpirun(launch), *launch.options, *ranks, *unbound, *launch.worker]
+    return [
+        mpirun_of(launch.interpreter, launch.mpi),
+        *launch.options,
+        *ranks,
+        *unbound,
+        *launch.worker,
+    ]
 
 
 def own(launch: Launch) -> list[str]:
@@ -88,7 +94,7 @@ def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     if launcher not in LAUNCHERS:
         raise nearest("launcher", launcher, LAUNCHERS)
     command = own(launch) if launch.own else LAUNCHERS[launcher](launch)
-    return [*_tied_to_parent(launcher), *tracer, *command]
+    return [*tied_to_parent(launcher), *tracer, *command]
 
 
 def environment(
@@ -142,6 +148,8 @@ def open_mpi(mpirun: Path) -> OpenMpi:
     Its library is the one that its ompi_info loads, because distributions move the library away
     from the folder that Open MPI was configured with.
     """
+    if not mpirun.exists():
+        raise UsageError(f"--mpirun: there is no file {mpirun}")
     information = mpirun.with_name("ompi_info")
     if not os.access(information, os.X_OK):
         raise UsageError(
@@ -172,24 +180,25 @@ def out_of_sight(nodes: int) -> str | None:
     return f"ranks on {nodes} nodes cannot be traced from one of them" if nodes > 1 else None
 
 
-def _mpirun(launch: Launch) -> str:
+def mpirun_of(interpreter: Path, mpi: OpenMpi | None = None) -> str:
     """Return the mpirun that the user has named, else the interpreter's, else one on the path.
 
-    The one beside the interpreter belongs to the library that its ranks load.
+    The one beside the interpreter belongs to the library that its ranks load. Raise UsageError
+    where there is none.
     """
-    if launch.mpi is not None:
-        return str(launch.mpi.mpirun)
-    beside = launch.interpreter.parent / "mpirun"
+    if mpi is not None:
+        return str(mpi.mpirun)
+    beside = interpreter.parent / "mpirun"
     command = str(beside) if beside.exists() else shutil.which("mpirun")
     if command is None:
         raise UsageError(
-            f"no mpirun beside {launch.interpreter} or on the path: "
-            f"a world of {launch.world} cannot be started; install Open MPI or give --mpirun"
+            f"no mpirun beside {interpreter} or on the path: "
+            "several ranks cannot be started; install Open MPI or give --mpirun"
         )
     return command
 
 
-def _tied_to_parent(launcher: str) -> list[str]:
+def tied_to_parent(launcher: str) -> list[str]:
     """Return a prefix that ends the job when the driver is killed, or none without setpriv.
 
     mpirun is asked to end, so that it ends its ranks on every node.

@@ -83,9 +83,12 @@ def capture(scratch: Path) -> Manifest:
 def mount_of(path: Path) -> Mount:
     """Return the mount that holds `path`. Of mounts on one point, the last is the visible one."""
     real = path.resolve()
-    mounts = [_mount(line) for line in (PROC / "self/mountinfo").read_text().splitlines()]
-    holding = [mount for mount in mounts if real.is_relative_to(mount.point)]
-    return max(reversed(holding), key=lambda mount: len(mount.point))
+    # A mount point may have any bytes in its name.
+    lines = (PROC / "self/mountinfo").read_text(errors="surrogateescape").rstrip("\n").split("\n")
+    holding = [mount for mount in map(_mount, lines) if real.is_relative_to(mount.point)]
+    # In a changed root, no mount point may lie above a path.
+    nothing = Mount(point="/", device_number="0:0", type="unknown", source="unknown", options="")
+    return max(reversed(holding), key=lambda mount: len(mount.point), default=nothing)
 
 
 def _mount(line: str) -> Mount:
@@ -95,7 +98,7 @@ def _mount(line: str) -> Mount:
     and options of the file system.
     """
     before, after = line.split(" - ", 1)
-    fields = before.split()
+    fields = before.split(" ")
     type_, source, super_options = after.split(" ", 2)
     options = dict.fromkeys([*fields[5].split(","), *super_options.split(",")])
     return Mount(

@@ -144,7 +144,7 @@ def _run(argv: list[str], folder: Path, model: Named) -> str:
         with descendants.adopted() as others, log.open("w", encoding="utf-8") as stream:
             try:
                 done = subprocess.run(
-                    argv,
+                    [*launch.tied_to_parent("local"), *argv],
                     env=launch.environment(folder, added=outside.link_into(folder / "outside")),
                     stdin=subprocess.DEVNULL,
                     stdout=stream,

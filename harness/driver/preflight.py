@@ -5,6 +5,7 @@ A run that cannot work is refused in one sentence, and does not break down in it
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -26,6 +27,7 @@ from harness.run.plan import PlannedCase
 from harness.wire.folders import LANE
 
 GIB = 2**30
+_BLOCK_BYTES = 512  # the unit of st_blocks, stat(2)
 _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
 # The longest socket known, in a run's scratch folder: multiprocessing's, which PyTorch's
@@ -93,6 +95,17 @@ def check_scratch(path: Path, needed_bytes: int) -> None:
             f"scratch directory {path} has {free} free, and the run needs {needed}; "
             "name another one with --dir"
         )
+
+
+def bytes_in(folder: Path) -> int:
+    """Return the bytes of a disk that the files in a folder take. A folder may be missing."""
+    total_bytes = 0
+    for parent, _, files in os.walk(folder):
+        for name in files:
+            # Another process that measures the run may remove a file meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                total_bytes += os.lstat(Path(parent, name)).st_blocks * _BLOCK_BYTES
+    return total_bytes
 
 
 def _try_to_write(path: Path) -> None:

@@ -6,6 +6,7 @@ A killed process leaves its files there, and none of them may outlive the run.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def digest_of(run: Path) -> str:
 
     Two runs that begin in the same second, of two users for example, have the same name.
     """
-    return hashlib.blake2b(str(run.resolve()).encode(), digest_size=4).hexdigest()
+    return hashlib.blake2b(os.fsencode(run.resolve()), digest_size=4).hexdigest()
 
 
 class SharedMemory:

@@ -19,11 +19,12 @@ from pydantic import Field
 
 from harness.driver import tables
 from harness.driver.launch import ROOT, ranks_per_node
+from harness.driver.paths import expanded
 from harness.driver.slurm_jobs import JOB_NAME, Job, State
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
 from harness.run.store import Run
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 
 SCRIPT = "slurm.sh"
 _COMMANDS = ("sbatch", "scontrol", "scancel")
@@ -74,7 +75,7 @@ class Request:
             f"Slurm job {job.id} ended as {state} before the run was complete; "
             f"its last words, from {output}:\n"
             f"{_last_words(output)}\n"
-            f"go on with: ckptbench run --resume {resumable(run.folder)}"
+            f"go on with: ckptbench run --resume {run_argument(run.folder)}"
         )
 
     def _command(self, folder: Path) -> list[str]:
@@ -116,8 +117,9 @@ def read_site(path: Path | None) -> Site:
 
 def own_site_file() -> Path:
     """Return the path of the user's own site file, which need not be there."""
-    configuration = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return configuration / "ckptbench" / "site.toml"
+    configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    # A user without a home folder has no such file.
+    return expanded(configuration) / "ckptbench" / "site.toml"
 
 
 def is_launcher(plan: Sequence[PlannedCase]) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.run.errors import UsageError
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 
 JOB_NAME = "ckptbench"
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -163,7 +163,7 @@ def _submit(path: Path) -> Job:
         raise Unanswered(
             "Slurm has not answered: the job may be in the queue "
             f"(squeue --name={JOB_NAME} --me). If it is not, "
-            f"go on with: ckptbench run --resume {resumable(path.parent)}"
+            f"go on with: ckptbench run --resume {run_argument(path.parent)}"
         )
     if done.returncode:
         lines = done.stderr.splitlines()

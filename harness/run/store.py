@@ -28,6 +28,7 @@ from harness.wire.case import known_fields
 from harness.wire.records import IsolatedRecord, Record, to_line
 
 LATEST = "latest"
+_TIME = re.compile(r"\d{8}-\d{6}")
 
 
 class Run(StoredRun):
@@ -74,7 +75,9 @@ class Run(StoredRun):
         flushing.write_file(self.folder / MANIFEST, text)
 
     def discard(self) -> None:
-        """Remove a run that holds nothing."""
+        """Remove a run that holds nothing. Raises ValueError where it has records."""
+        if self.records:
+            raise ValueError(f"run {self.name} has records, so it is not removed")
         self.close()
         shutil.rmtree(self.folder)
 
@@ -211,6 +214,10 @@ def create(
         run = _written(new_folder(results, suite, plan), text)
         if manifest is not None:
             run.begin(manifest)
+    except FileExistsError as error:
+        raise UsageError(
+            f"no run can be stored in {results}, because {error.filename} is no folder"
+        ) from error
     except OSError as error:
         raise UsageError(f"no run can be stored in {results}: {error.strerror}") from error
     return run
@@ -239,6 +246,9 @@ def _made(wanted: Path) -> Path:
         try:
             flushing.make_folder(folder)
         except FileExistsError:
+            if not folder.exists():
+                # A folder on the way to it is a file, or a link to a disk that is not there.
+                raise
             folder = _unused(wanted)
         else:
             return folder
@@ -270,9 +280,12 @@ def find(results: Path, name: str) -> Path:
 
 
 def _begun_at(folder: Path) -> tuple[str, float]:
-    """Return the time in a run's name, then that of its folder, because names count in seconds."""
-    digits = re.sub(r"\D", "", folder.name[:15])
-    return digits, folder.stat().st_mtime
+    """Return the time in a run's name, then that of its folder, because names count in seconds.
+
+    A folder that its user renamed counts as older than those whose names have a time.
+    """
+    time = _TIME.match(folder.name)
+    return time[0] if time else "", folder.stat().st_mtime
 
 
 def _unused(folder: Path) -> Path:

@@ -184,8 +184,8 @@ class StoredRun:
         return UsageError(f"run {self.name} cannot be read: {name}: {reason}")
 
 
-def resumable(folder: Path) -> str:
-    """Return what `--resume` takes for a run: its name where runs are usually, else its folder."""
+def run_argument(folder: Path) -> str:
+    """Return what commands take for a run: its name where runs are usually, else its folder."""
     is_usual = folder.absolute().parent == RESULTS
     return shlex.quote(folder.name if is_usual else str(folder))
 
@@ -211,4 +211,6 @@ def folders(results: Path) -> list[Path]:
     for folder, subfolders, files in os.walk(results, onerror=refuse):
         if RECORDS in files or RECORDS in subfolders or PACKED in files:
             found.append(Path(folder))
+            # A run that ends now removes folders of its own.
+            subfolders.clear()
     return sorted(found)

@@ -20,7 +20,7 @@ from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import simultaneous
 from harness.run.manifest import comparable
 from harness.run.plan import PlannedCase
-from harness.run.stored import resumable
+from harness.run.stored import run_argument
 
 CONFIDENCE = 0.97
 """The confidence of all intervals together.
@@ -100,7 +100,7 @@ def _require_no_arms(run: ReadRun) -> None:
 
 def _require_finished(run: ReadRun) -> None:
     if not is_finished(run):
-        name = resumable(run.stored.folder)
+        name = run_argument(run.stored.folder)
         raise Unlike(f"run {run.name} was interrupted; go on with: ckptbench run --resume {name}")
 
 

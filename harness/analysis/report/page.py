@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from harness.analysis.answer import answer
 from harness.analysis.report.section import Failure, RunFacts, Table, failures, run_facts, tables
 from harness.analysis.runs import ReadRun
-from harness.run.manifest import Manifest, comparable
+from harness.run.manifest import Manifest
 
 _FOLDER = Path(__file__).parent
 _DAMAGES_SHOWN = 100  # of each run
@@ -55,24 +55,6 @@ class Machine:
 
     runs: Sequence[ReadRun]
     pictures: Sequence[Picture] = ()
-
-
-def apart(runs: Sequence[ReadRun]) -> list[list[ReadRun]]:
-    """Group the runs by machine: those of one group are comparable, those of two are not.
-
-    Raises OSError without a manifest.
-    """
-    groups: list[tuple[Manifest, list[ReadRun]]] = []
-    for run in sorted(runs, key=lambda run: run.name):
-        here = run.stored.manifest
-        members = next(
-            (members for manifest, members in groups if not comparable(manifest, here)), None
-        )
-        if members is None:
-            groups.append((here, [run]))
-        else:
-            members.append(run)
-    return [members for _, members in groups]
 
 
 def page(machines: Sequence[Machine]) -> str:

@@ -14,7 +14,7 @@ from harness.experiments.faults.records import WORST_FIRST, StruckRecord
 from harness.experiments.faults.states import State, States, newest_of
 from harness.experiments.killed_rank import archive
 from harness.run.errors import UsageError, nearest
-from harness.run.stored import StoredRun, resumable
+from harness.run.stored import StoredRun, run_argument
 from harness.wire.case import Case
 from harness.wire.records import FailureRecord
 
@@ -108,7 +108,7 @@ def _why(run: StoredRun, case: Case) -> str:
     for record in run.records:
         if isinstance(record, FailureRecord) and record.case == case.id:
             return f"{record.status} in {record.phase}: {record.reason}"
-    return f"the run was interrupted; go on with: ckptbench run --resume {resumable(run.folder)}"
+    return f"the run was interrupted; go on with: ckptbench run --resume {run_argument(run.folder)}"
 
 
 def _record(run: StoredRun, case: Case, number: int) -> StruckRecord:
