@@ -38,4 +38,5 @@ def read_run(run: StoredRun | Path) -> ReadRun:
 
 def reference_runs(folder: Path = REFERENCE) -> list[ReadRun]:
     """Return the committed runs, oldest first."""
-    return [read_run(run) for run in folders(folder)]
+    by_time = sorted(folders(folder), key=lambda run: run.name)
+    return [read_run(run) for run in by_time]

@@ -61,13 +61,12 @@ def gpu_cost() -> str:
 
 
 def gpu_training() -> str:
-    """Return what a checkpoint every few steps adds to the training on a GPU.
-
-    The newest run of each framework counts, because the runs have different GPUs.
-    """
-    newest = {framework_of(run): run for run in _runs_with(_is_training)}
-    chosen = {framework: rows_where(run, _is_training) for framework, run in newest.items()}
-    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{_machine(list(newest.values()))}"
+    """Return what a checkpoint every few steps adds to the training, for each run on a GPU."""
+    runs = _runs_with(_is_training)
+    chosen: dict[str, list[Any]] = {}
+    for run in runs:
+        chosen.setdefault(_framework_and_gpu(run), []).extend(rows_where(run, _is_training))
+    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{_machine(runs)}"
 
 
 def gpu_methods() -> str:
@@ -80,13 +79,13 @@ def gpu_methods() -> str:
     resumed: dict[tuple[str, str], bool] = {}
     for run in runs:
         for row in rows_where(run, _is_tried):
+            held = saved if row.experiment == "cost" else resumed
+            holds = row.verified if row.experiment == "cost" else bool(row.bitwise)
             method = (row.framework, row.method)
-            if row.experiment == "cost":
-                saved[method] = saved.get(method, True) and row.verified
-            else:
-                resumed[method] = bool(row.bitwise)
+            held[method] = held.get(method, True) and holds
+    tried = saved | resumed
     lines = []
-    for framework, name in sorted(saved, key=lambda method: _ORDER.index(method[0])):
+    for framework, name in sorted(tried, key=lambda method: _ORDER.index(method[0])):
         method = (framework, name)
         verdicts = [_VERDICTS[held.get(method)] for held in (saved, resumed)]
         lines.append([framework, f"`{name}`", *verdicts])
@@ -144,11 +143,16 @@ def _is_tried(row: Any) -> bool:
     return was_measured and row.experiment in ("cost", "resume") and row.preset == "small"
 
 
+def _framework_and_gpu(run: ReadRun) -> str:
+    return f"{framework_of(run)}, {run.stored.manifest.gpus[0].removeprefix('NVIDIA ')}"
+
+
 def _machine(runs: list[ReadRun]) -> str:
-    """Return the machine, its frameworks, and the runs that a table comes from."""
+    """Return the machines, their frameworks, and the runs that a table comes from."""
     versions: dict[str, str] = {}
     for run in runs:
         for framework in sorted({row.framework for row in run.rows}):
             versions |= packages(run, framework)
     packages_in_words = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"{packages_in_words} on {machine_in_words(runs[0])}. {sources(runs)}"
+    machines = dict.fromkeys(machine_in_words(run) for run in runs)
+    return f"{packages_in_words} on {'; on '.join(machines)}. {sources(runs)}"
