@@ -449,8 +449,11 @@ def _is_of(workload: str, methods: Sequence[str]) -> Choice:
 
 
 def _is_whole_stock(row: CostRow) -> bool:
-    """Return whether a row is a verified checkpoint of the whole state by a framework's method."""
-    return row.verified and row.covers == "full" and row.method not in DEEPFREEZE
+    """Return whether a row is a checkpoint of the whole state by a framework's method.
+
+    It is verified, and nothing is known against its numbers.
+    """
+    return row.is_clean and row.verified and row.covers == "full" and row.method not in DEEPFREEZE
 
 
 def _durable_s(row: CostRow) -> float:

@@ -209,7 +209,7 @@ class CostRow(Sampled, Row):
         shown=cells.has_open,
     )
     load_open_s: Estimate | None = column(
-        "the same before each load, in the process that loads",
+        "the same before each load, in the process that loads; the disk need not be quiet then",
         heading="load open",
         unit="s",
         shown=cells.has_load_open,

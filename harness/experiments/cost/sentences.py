@@ -16,7 +16,7 @@ from harness.analysis.claims import (
     whole,
 )
 from harness.analysis.row import Naming, Row, group_title
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import Estimate, Samples
 from harness.analysis.text import DISTURBED, duration, listed, size
 from harness.experiments.cost import own_words
 from harness.experiments.cost.rows import CostRow
@@ -90,7 +90,8 @@ def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | N
     """Return how many times as fast as the framework's default a method is durable.
 
     The interval holds for all methods of the table together. None where nothing could tell the two
-    apart: without a default, or with a single sample of either.
+    apart: without a default, or where either was measured in one process alone, which says nothing
+    about other processes.
     """
     defaults = [other for other in rows if other.default and _is_alike(other, row)]
     if not defaults or defaults[0] is row:
@@ -98,10 +99,14 @@ def compared_with_default(row: CostRow, rows: Sequence[CostRow]) -> Estimate | N
     default = defaults[0]
     if not (row.durable_samples and default.durable_samples):
         return None
-    if statistics.is_single(default.durable_samples) or statistics.is_single(row.durable_samples):
+    if any(_of_one_process(samples) for samples in (default.durable_samples, row.durable_samples)):
         return None
     comparisons = sum(1 for other in rows if other.durable_samples) - 1
     return statistics.ratio(default.durable_samples, row.durable_samples, comparisons)
+
+
+def _of_one_process(samples: Samples) -> bool:
+    return len(set(samples.processes)) == 1
 
 
 def _is_alike(one: Row, other: Row) -> bool:

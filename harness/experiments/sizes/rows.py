@@ -67,7 +67,7 @@ class SizesRow(Row):
         compared=FileBytes("of a fresh state"),
     )
     weights_bytes: int | None = column(
-        f"stored bytes of the weights. {PER_STATE}",
+        f"stored bytes of the weights and buffers. {PER_STATE}",
         heading="weights",
         unit="bytes",
         per="state_bytes",

@@ -11,11 +11,11 @@ import pandas as pd
 
 from harness.analysis import text
 from harness.analysis.columns import (
+    OverRanks,
     column,
     identity_column,
     largest,
     location,
-    median,
     samples_of,
     slowest,
 )
@@ -44,6 +44,10 @@ from harness.experiments.train.records import TrainingRecord
 OVERHEAD_FLOOR = 0.01
 
 
+# `BLOCKS` chooses the rank, so the aggregate is never taken.
+_LONGEST_STALL = OverRanks("that of the rank that stalled longest", "max")
+
+
 def _of_the_rank_that_stalled_longest(ranks: pd.DataFrame) -> pd.DataFrame:
     """Return one row a block, with the times of the rank that stalled longest.
 
@@ -60,13 +64,14 @@ def _of_the_rank_that_stalled_longest(ranks: pd.DataFrame) -> pd.DataFrame:
 BLOCKS = SampleTable(
     TrainingRecord,
     values={
-        "checkpoints": Value(lambda record: record.checkpoints, slowest),
-        "steps": Value(lambda record: record.checkpoints * record.every, slowest),
+        "checkpoints": Value(lambda record: record.checkpoints, _LONGEST_STALL),
+        "steps": Value(lambda record: record.checkpoints * record.every, _LONGEST_STALL),
         "plain_s": Value(
-            lambda record: 0.5 * (record.plain_before_ns + record.plain_after_ns) / 1e9, slowest
+            lambda record: 0.5 * (record.plain_before_ns + record.plain_after_ns) / 1e9,
+            _LONGEST_STALL,
         ),
-        "block_s": Value(lambda record: record.block_ns / 1e9, slowest),
-        "steps_s": Value(lambda record: sum(record.step_ns) / 1e9, slowest),
+        "block_s": Value(lambda record: record.block_ns / 1e9, _LONGEST_STALL),
+        "steps_s": Value(lambda record: sum(record.step_ns) / 1e9, _LONGEST_STALL),
     },
     choose=_of_the_rank_that_stalled_longest,
 )
@@ -156,7 +161,7 @@ class TrainRow(Sampled, Row):
         sample=lambda record: (
             (sum(record.save_ns) + sum(record.staged_ns)) / record.checkpoints / 1e9
         ),
-        over_ranks=slowest,
+        over_ranks=_LONGEST_STALL,
         summary=location,
     )
     stall_copies: Estimate | None = column(
@@ -177,7 +182,7 @@ class TrainRow(Sampled, Row):
         unit="s",
         of=BLOCKS,
         sample=lambda record: sum(record.finished_ns) / record.checkpoints / 1e9,
-        over_ranks=slowest,
+        over_ranks=_LONGEST_STALL,
         summary=location,
     )
     unflushed_s: Estimate | None = column(
@@ -231,7 +236,6 @@ def _add_blocks(row: TrainRow, blocks: pd.DataFrame, wanted: int) -> None:
     used = add_samples(row, BLOCKS, blocks, wanted)
     if used is None:
         return
-    row.step_s = median(used, "step_s")
     row.overhead_samples = samples_of(used, "overhead_s")
     if row.memory_copy_s:
         copies = used["stall_s"] / row.memory_copy_s
