@@ -148,9 +148,13 @@ class Striker:
 
     def kill(self, step: int, instant: Instant, slot: int) -> None:
         """Kill this process, or stop it, or kill the launcher."""
+        if instant == "launcher":
+            # This rank trains on, and must end by itself as the others do.
+            self.note(step, instant, slot)
+            os.kill(FIRST_PARENT, signal.SIGKILL)
+            return
         self._log.write("kill", step=step, instant=instant, slot=slot)
-        number = signal.SIGSTOP if instant == "stopped" else signal.SIGKILL
-        os.kill(FIRST_PARENT if instant == "launcher" else os.getpid(), number)
+        os.kill(os.getpid(), signal.SIGSTOP if instant == "stopped" else signal.SIGKILL)
         # The signal is certain to come, but another thread may run on for a moment.
         time.sleep(60)
 
