@@ -172,7 +172,10 @@ def restarted(
     back.restore_ns = restored_ns - ready_ns
     if segment.script.saves_files:
         back.open_ns = max(event.values.get("open_ns", 0) for event in ready.values())
-    _complete(back, following, following.events, at_ns + segment.prepared_ns, restored_ns)
+    # Ranks whose launcher was killed take some more steps before they end, and may save them.
+    goes_on = kill.instant == "launcher"
+    at_ns += segment.prepared_ns
+    _complete(back, following, following.events, at_ns, restored_ns, goes_on)
     _deny(back, differing_values(following.events, restored))
     _deny(back, older_than_complete(segment.events, restored.values()))
     return back
@@ -319,7 +322,7 @@ def _complete(
 ) -> None:
     """Add when all ranks of a job had done the killed step, and what they did again before.
 
-    With `goes_on`, the survivors may be further on, and a later step counts too.
+    With `goes_on`, ranks may be further on, and a later step counts too.
     """
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
     killed_step = _first_by_process([e for e in done if _redoes(e, back, goes_on)], "done")
