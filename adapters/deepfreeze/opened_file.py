@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from adapters.deepfreeze.read_plan import Range
-from adapters.shared.directio import open_for_read, round_up
+from adapters.shared.directio import direct_or_buffered, open_for_read, round_up
 
 _CLOSED = -1
 
@@ -30,7 +29,7 @@ class OpenedFile:
         """Open the file for `depth` reads at the same time."""
         self.path = path
         self.early: deque[EarlyRead] = deque()
-        self._descriptor = _open(path, direct)
+        self._descriptor = direct_or_buffered(open_for_read, path, direct)
         self._pool = ThreadPoolExecutor(depth, "deepfreeze-reader")
 
     def read(self, part: Range, memory: memoryview) -> Future[None]:
@@ -62,16 +61,6 @@ class OpenedFile:
         self._descriptor = _CLOSED
         if descriptor != _CLOSED:
             os.close(descriptor)
-
-
-def _open(path: Path, direct: bool) -> int:
-    """Open a file for direct I/O, or without it on a file system in memory that refuses it."""
-    try:
-        return open_for_read(path, direct)
-    except OSError as error:
-        if not direct or error.errno != errno.EINVAL:
-            raise
-        return open_for_read(path, direct=False)
 
 
 def _read_part(descriptor: int, part: Range, memory: memoryview) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from pathlib import Path
 
 from adapters.base import DirectIo
-from adapters.shared.directio import ALIGNMENT, open_for_write, round_up, write_all
+from adapters.shared.directio import (
+    ALIGNMENT,
+    direct_or_buffered,
+    open_for_write,
+    round_up,
+    write_all,
+)
 
 # So many requests are in flight at least. With one, the device would wait for the interpreter.
 AT_ONCE = 2
@@ -116,7 +121,7 @@ class FileWriter:
 
     def open(self) -> None:
         """Create the file and start to write. `close` also cleans up after an error in here."""
-        self._descriptor = _opened(self._path, self._direct)
+        self._descriptor = direct_or_buffered(open_for_write, self._path, self._direct)
         for thread in self._threads:
             thread.start()
 
@@ -162,13 +167,3 @@ class FileWriter:
                 self.frontier.wrote(start)
         except BaseException as error:
             self.stop(error)
-
-
-def _opened(path: Path, direct: bool) -> int:
-    """Create a file for direct I/O, or without it on a file system that refuses it."""
-    try:
-        return open_for_write(path, direct)
-    except OSError as error:
-        if not direct or error.errno != errno.EINVAL:
-            raise
-        return open_for_write(path, direct=False)

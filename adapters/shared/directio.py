@@ -69,6 +69,19 @@ def open_for_read(path: Path, direct: bool = True) -> int:
     return os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
 
 
+def direct_or_buffered(open_file: Callable[[Path, bool], int], path: Path, direct: bool) -> int:
+    """Open a file with one of the functions above and return its descriptor.
+
+    A file system that refuses direct I/O, such as one in memory, gets ordinary I/O.
+    """
+    try:
+        return open_file(path, direct)
+    except OSError as error:
+        if not direct or error.errno != errno.EINVAL:
+            raise
+        return open_file(path, False)
+
+
 def write_blocks(
     descriptor: int, buffer: memoryview, total_bytes: int, block_bytes: int, depth: int
 ) -> None:
