@@ -17,7 +17,7 @@ from deepfreeze_victim import advance, opened
 from adapters.deepfreeze import writer
 from adapters.deepfreeze.store import Store
 from adapters.deepfreeze.writer import FileWriter
-from adapters.raw.framework import State
+from adapters.raw.framework import Raw, State
 from adapters.shared import directio
 from adapters.shared.directio import write_all
 
@@ -103,6 +103,16 @@ def test_a_directory_of_a_store_is_as_durable_as_what_is_in_it(
 # Restores that skip a checkpoint
 
 
+def saved_twice(folder: Path) -> tuple[Raw, State, Store[State]]:
+    """Return a framework, its state, and the store with checkpoints of steps 1 and 2."""
+    framework, method, state = opened(folder, 1)
+    store = Store(method, folder)
+    store.save(state).finished()
+    advance(framework, state)
+    store.save(state).finished()
+    return framework, state, store
+
+
 def test_an_empty_store_says_so(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no checkpoint in"):
         restored(folder)
@@ -111,11 +121,7 @@ def test_an_empty_store_says_so(folder: Path) -> None:
 def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(
     folder: Path, expected: list[Digests]
 ) -> None:
-    framework, method, state = opened(folder, 1)
-    store = Store(method, folder)
-    store.save(state).finished()
-    advance(framework, state)
-    store.save(state).finished()
+    framework, state, store = saved_twice(folder)
     file = folder / "step-0000000002" / "model.safetensors"
     os.truncate(file, file.stat().st_size - 1)
     outcome = store.restore(state)
@@ -131,11 +137,7 @@ def test_a_damaged_checkpoint_is_skipped_and_the_restore_says_why(
 def test_a_checkpoint_that_cannot_be_read_is_skipped_and_the_restore_says_why(
     folder: Path, expected: list[Digests], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    framework, method, state = opened(folder, 1)
-    store = Store(method, folder)
-    store.save(state).finished()
-    advance(framework, state)
-    store.save(state).finished()
+    framework, state, store = saved_twice(folder)
     inode = (folder / "step-0000000002" / "model.safetensors").stat().st_ino
     preadv = os.preadv
 
@@ -157,11 +159,7 @@ def test_a_checkpoint_that_could_not_be_read_for_a_moment_is_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be good, and takes the place of no other one."""
-    framework, method, state = opened(folder, 1)
-    store = Store(method, folder)
-    store.save(state).finished()
-    advance(framework, state)
-    store.save(state).finished()
+    framework, state, store = saved_twice(folder)
     with monkeypatch.context() as patch:
         patch.setattr(os, "preadv", _refuse)
         with pytest.raises(FileNotFoundError, match="Too many open files"):
