@@ -258,7 +258,7 @@ def test_spares_count_for_what_a_trace_has() -> None:
     (line, *_) = by_method(*options).values()
     assert (line["nodes"], line["extrapolated"]) == (400, False)
     output = " ".join(advised(*options, "--spares", "1").output.split())
-    assert "Extrapolated with spares: gpu-400 has 400 nodes, so 401 are copies" in output
+    assert "Extrapolated with spares: gpu-400 has 400 nodes, and the job 401." in output
     assert "Extrapolated" not in advised(*options).output
 
 
@@ -519,6 +519,21 @@ def test_a_policy_chooses_the_interval() -> None:
         assert by_policy[policy][name]["effective"] <= by_policy["oracle"][name]["effective"]
     line = by_policy["checkfreq"][name]
     assert line["cost_training_s"] / line["interval_s"] <= 0.035 * 1.001
+    assert (line["budget"], young["budget"]) == (0.035, None)
+
+
+def test_the_policy_and_its_budget_are_said() -> None:
+    assert "The interval is that of the policy young.\n" in advised("--policy", "young").output
+    bounded = "The interval is that of the policy checkfreq, within a budget of 3.5%."
+    assert bounded in advised("--policy", "checkfreq").output
+
+
+def test_spares_are_proposed_where_none_were_tried() -> None:
+    job = ("--trace", "gpu-400", "--ranks", "1024")
+    without, tried = advised(*job).output, advised(*job, "--spares", "1").output
+    assert "try --spares" in without
+    assert "try --spares" not in tried
+    assert "The table of methods is without spares." in tried
 
 
 def test_an_interval_that_the_first_half_chose_is_judged_by_the_second() -> None:
@@ -560,8 +575,8 @@ def test_a_figure_beside_json_leaves_the_json_alone(tmp_path: Path) -> None:
         (("--job-mtbf", "0s"), "must be a time above 0 with its unit"),
         (("--job-mtbf", f"{'9' * 39}h"), "--job-mtbf is longer than 100000 days; give a shorter"),
         (("--restart", "-1s"), "--restart is '-1s', and must be a time with its unit"),
-        (("--budget", "3.5"), "--budget is '3.5', and must be a percentage such as 3.5%"),
-        (("--budget", "120%"), "must be a percentage such as 3.5%"),
+        (("--budget", "3.5"), "--budget is '3.5', and must be a percentage above 0% and below"),
+        (("--budget", "100%"), "must be a percentage above 0% and below 100%, such as 3.5%"),
         (("--trace", "gpu-40"), "gpu-400"),
         (("--spares", "2", "--job-mtbf", "8h"), "--spares needs nodes that fail"),
         (("--repair", "1h"), "--repair needs --spares"),
@@ -583,6 +598,7 @@ def test_a_figure_beside_json_leaves_the_json_alone(tmp_path: Path) -> None:
         (("--trace", "gpu-400", "--spares", "100"), "should be less than or equal to 64"),
         (("--detect", "1e9"), "must be a time with its unit"),
         (("--job-mtbf", "1m"), "the job fails every 1 min, and takes at least 2.17 min to come"),
+        (("--job-mtbf", "1m"), "back (detection 10 s, restart 2 min, restore"),
         (("--ranks", "0"), "should be greater than or equal to 1"),
     ],
 )

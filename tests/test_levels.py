@@ -121,7 +121,7 @@ def test_checkpoints_that_cost_nothing_have_no_best_interval() -> None:
 
 
 def test_a_level_keeps_at_least_every_checkpoint() -> None:
-    with pytest.raises(ValueError, match="level files keeps every 0-th checkpoint"):
+    with pytest.raises(ValueError, match="level files: every is 0; give a whole number from 1"):
         Level("files", FILES.costs, FILES.survives, every=0)
 
 

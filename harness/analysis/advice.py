@@ -76,6 +76,13 @@ class Assumed:
     budget: float | None = None
     policy: str = POLICIES[0]
 
+    @property
+    def allowed_share(self) -> float | None:
+        """The budget, which is that of its paper for CheckFreq where none is given."""
+        if self.budget is None and self.policy == "checkfreq":
+            return policies.CHECKFREQ_BUDGET
+        return self.budget
+
 
 @dataclass(frozen=True)
 class LargerState:
@@ -309,9 +316,7 @@ def shortest_s(one: Measured, assumed: Assumed) -> float:
     A checkpoint is durable before the next one begins, and nobody saves within a step. With a
     budget, checkpoints may cost no more than it without failures.
     """
-    budget = assumed.budget
-    if assumed.policy == "checkfreq":
-        budget = budget or policies.CHECKFREQ_BUDGET
+    budget = assumed.allowed_share
     least_s = one.costs.training_s / budget if budget else 0.0
     return max(least_s, one.costs.lag_s, one.step_s or 0.0, _LEAST_S)
 

@@ -88,8 +88,11 @@ def explain(
 ) -> None:
     """Say in words what the best method's loss is, and what was assumed."""
     best = advised[0]
-    words = _largest_loss(best, judged[0].shares if judged else best.shares, job.trace)
+    words = _largest_loss(best, judged[0].shares if judged else best.shares, job)
     say(words)
+    budget = assumed.allowed_share
+    within = f", within a budget of {100 * budget:g}%" if budget else ""
+    say(f"The interval is that of the policy {job.policy}{within}.")
     say(
         f"The interval is flat: between {duration(best.flat_from_s)} and "
         f"{duration(best.flat_to_s)}, the share under failures at random instants is at most half "
@@ -114,9 +117,11 @@ def explain(
     if job.exceeds_trace(job.spares):
         known = failures.TRACES[job.trace][1]
         what = "" if job.exceeds_trace() else " with spares"
+        needed = job.nodes + job.spares
         say(
-            f"Extrapolated{what}: {job.trace} has {known} nodes, so {job.nodes + job.spares} are "
-            "copies of it at other instants, which lose its bursts."
+            f"Extrapolated{what}: {job.trace} has {known} nodes, and the job {needed}. "
+            "So it meets copies of the trace at other instants, too, and no burst strikes two "
+            "copies at once."
         )
     for note in dict.fromkeys(note for each in advised for note in each.measured.notes):
         names = [each.measured.name for each in advised if note in each.measured.notes]
@@ -124,17 +129,17 @@ def explain(
         say(f"{whose}: {note}.")
 
 
-def _largest_loss(best: Advice, shares: Shares, trace: str) -> str:
+def _largest_loss(best: Advice, shares: Shares, job: Job) -> str:
     part = shares.largest_loss
     share = getattr(shares, part) / shares.lost if shares.lost else 0.0
-    where = f" in {trace}" if trace else ""
+    where = f" in {job.trace}" if job.trace else ""
     words = (
         f"With {best.measured.name}{where}, the largest part of the lost time is "
         f"{_IN_WORDS.get(part, part)}: {share:.0%}."
     )
     if share > _MOSTLY and part in _OUTSIDE_CHECKPOINTS:
         words += " A better checkpoint cannot help with that."
-    if part == "wait":
+    if part == "wait" and not job.spares:
         words += " Spare nodes may: try --spares."
     return words
 
@@ -171,6 +176,8 @@ def print_spares(tried: Sequence[Spares], method: str, source: Source) -> None:
             "table of methods knows no wait for a repair. Real failures come in bursts: see "
             "--trace."
         )
+    else:
+        say("The table of methods is without spares.")
 
 
 def _spares(count: int) -> str:
@@ -198,7 +205,7 @@ def as_json(
         "nodes": job.nodes,
         "trace": job.trace or None,
         "policy": job.policy,
-        "budget": assumed.budget,
+        "budget": assumed.allowed_share,
         "extrapolated": job.exceeds_trace(),
     }
     lines = []

@@ -157,7 +157,7 @@ def advise_command(
         count = amounts.size_bytes("--state-bytes", state_bytes)
         bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
         found = _scaled(found, LargerState(count, ranks, nodes, *bandwidths))
-    found = _that_come_back(found, assumed, bool(state_bytes))
+    found = _that_come_back(found, assumed, trace, bool(state_bytes))
     advised, judged = _best_first(_advised(found, assumed, policy, learnt), unseen)
     source = rates if unseen is None else unseen.failures
     tried = _with_spares(advised[0], source, nodes, spares)
@@ -311,7 +311,10 @@ def _costs_of(run: ReadRun, assumed: Assumed) -> Sequence[Measured]:
 def _scaled(found: Sequence[Measured], larger: LargerState) -> list[Measured]:
     for one in found:
         if not one.state_bytes:
-            raise UsageError(f"--state-bytes needs the measured size, which {one.name} lacks")
+            raise UsageError(
+                f"--state-bytes needs the measured size, which {one.name} lacks; take another run, "
+                "or leave --state-bytes out"
+            )
         if larger.state_bytes < one.state_bytes:
             raise UsageError(
                 f"--state-bytes is {size(larger.state_bytes)}, and {one.name} was measured with "
@@ -321,7 +324,7 @@ def _scaled(found: Sequence[Measured], larger: LargerState) -> list[Measured]:
 
 
 def _that_come_back(
-    found: Sequence[Measured], assumed: Assumed, is_larger: bool
+    found: Sequence[Measured], assumed: Assumed, trace: str, is_larger: bool
 ) -> Sequence[Measured]:
     """Return the methods that come back before the next failure, and name the others.
 
@@ -330,11 +333,14 @@ def _that_come_back(
     quick = [one for one in found if one.costs.recovery_s < assumed.mtbf_s]
     failing = f"the job fails every {duration(assumed.mtbf_s)}, and takes"
     if not quick:
-        quickest_s = min(one.costs.recovery_s for one in found)
-        less = ", a smaller --state-bytes or faster storage" if is_larger else ""
+        quickest = min((one.costs for one in found), key=lambda costs: costs.recovery_s)
+        less = ", or a smaller --state-bytes or faster storage" if is_larger else ""
+        rarer = "" if trace else ", a larger MTBF"
         raise UsageError(
-            f"{failing} at least {duration(quickest_s)} to come back, so it would hardly ever "
-            f"train; give a larger MTBF, fewer ranks or a shorter --restart{less}"
+            f"{failing} at least {duration(quickest.recovery_s)} to come back (detection "
+            f"{duration(quickest.detect_s)}, restart {duration(quickest.restart_s)}, restore "
+            f"{duration(quickest.restore_s)}), so it would hardly ever train; give a shorter "
+            f"--restart or --detect, fewer --ranks{rarer}{less}"
         )
     for one in found:
         if one not in quick:

@@ -36,7 +36,9 @@ def share(option: str, text: str) -> float:
     """Return a percentage such as 3.5% as a share between 0 and 1."""
     match = _SHARE.fullmatch(text.strip())
     if match is None or not _LEAST_PERCENT <= float(match[1]) < 100:
-        raise UsageError(f"{option} is {text!r}, and must be a percentage such as 3.5%")
+        raise UsageError(
+            f"{option} is {text!r}, and must be a percentage above 0% and below 100%, such as 3.5%"
+        )
     return float(match[1]) / 100
 
 

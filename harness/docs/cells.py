@@ -17,7 +17,7 @@ _HEADINGS = (
     "MTBF",
     "interval",
     "kills",
-    "lost",
+    "lost time",
     "predicted/lost",
     "without recomputation",
     "without lag",
@@ -70,7 +70,10 @@ def _summary(rows: Sequence[GoodputRow]) -> str:
     parts = [f"without {term} {_holding(ratios)}" for term, ratios in without.items()]
     said = f"Of {len(rows)} predictions {whole} hold, {', '.join(parts)}."
     if len(rows) < _CELLS:
-        return f"{said} The check needs {_CELLS} cells."
+        return (
+            f"{said} The check needs all {_CELLS} cells. {_MUST_HOLD} of them must hold, and fewer "
+            "than that without recomputation."
+        )
     must_hold = math.ceil(len(rows) * _MUST_HOLD / _CELLS)
     is_passed = whole >= must_hold > _holding(without["recomputation"])
     verdict = "is passed" if is_passed else "is not passed"

@@ -9,7 +9,8 @@ from harness.intervals.consistency import Setting, System
 
 def compatible() -> str:
     """Return which intervals of every system are compatible, for each restart and cost."""
-    headings = ["system", "published", "restart", *(f"δ = {s:g} s" for s in consistency.COSTS_S)]
+    costs = [f"δ = {cost_s:g} s" for cost_s in consistency.COSTS_S]
+    headings = ["system", "published", "R", *costs]
     lines = []
     for system in consistency.SYSTEMS:
         found = consistency.settings(system)

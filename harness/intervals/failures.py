@@ -21,11 +21,15 @@ _FOLDER = Path(__file__).resolve().parents[2] / "workloads" / "failures"
 S_AN_HOUR = 3600.0
 S_A_DAY = 86_400.0
 NODE_FAILURES_PER_S = 4.0 / 1000.0 / S_A_DAY
-"""A default: 4 failures in 1,000 node-days. The traces have 3.2 to 4.2, and Llama 3 reports 3.8."""
+"""A default: 4 failures in 1,000 node-days.
+
+The traces have 3.2 to 3.6 that interrupt a job, and Llama 3 reports 3.8.
+"""
 DRAWN_S = 174 * S_A_DAY
 """The time that draws at random instants last: as long as the half of `gpu-400` that judges."""
 
-_REPAIR_DEVIATION = 1.9  # of the logarithm, as that of the 400 GPU servers
+# of the logarithm, so that the median is a sixth of the mean, as of the 400 GPU servers
+_REPAIR_DEVIATION = 1.9
 # Such rows take a node away, but interrupt no job.
 _QUIET_CLASSES = frozenset({"stress test failure", "training task troubleshooting"})
 
@@ -73,7 +77,10 @@ class NodeFailures:
     def require_room(self, needed: int) -> None:
         """Raise ValueError unless there are as many nodes as a job needs."""
         if not 1 <= needed <= self.nodes:
-            raise ValueError(f"a job on {needed} nodes has {self.nodes}; give 1 to {self.nodes}")
+            raise ValueError(
+                f"the job needs {needed} nodes, and the failures are of {self.nodes}; "
+                f"give 1 to {self.nodes}"
+            )
 
     def repairs(self) -> list[tuple[float, int]]:
         """Return when which node comes back that is broken at the start, the first one first."""

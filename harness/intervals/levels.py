@@ -33,7 +33,9 @@ class Level:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ValueError(f"level {self.name} keeps every {self.every}-th checkpoint")
+            raise ValueError(
+                f"level {self.name}: every is {self.every}; give a whole number from 1"
+            )
 
 
 @dataclass(frozen=True)

@@ -183,11 +183,11 @@ def _why_not_restored(case: Case, segment: Segment) -> str:
     """
     restored = [event for event in segment.events if event.name == "restored"]
     if case.settings["failure"] == "in-save":
-        struck_step = segment.script.kills[0].step
+        killed_step = segment.script.kills[0].step
         at_ns = segment.deaths[0][0]
         loaded = [event.values["step"] for event in restored if event.at_ns > at_ns]
-        if max(loaded, default=0) >= struck_step:
-            return f"a rank went back to the checkpoint of step {struck_step}, which is torn"
+        if max(loaded, default=0) >= killed_step:
+            return f"a rank went back to the checkpoint of step {killed_step}, which is torn"
     for at_ns, _ in segment.deaths:
         before = [event for event in segment.events if event.at_ns <= at_ns]
         after = [event for event in restored if event.at_ns > at_ns]

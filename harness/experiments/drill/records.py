@@ -13,7 +13,7 @@ from harness.wire.records import StageRecord
 class DrillRecord(StageRecord):
     """The outcome of a failure.
 
-    `back_ns` is the time from the first strike until every rank had done the struck step; None
+    `back_ns` is the time from the first strike until every rank had done the killed step; None
     where that never was. `ended` says whether every rank came to the last step. `same_as` is the
     undisturbed run whose bits the state has then, and `expected` the one whose bits it must have.
     """

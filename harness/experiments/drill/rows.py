@@ -44,7 +44,7 @@ class DrillRow(Row):
         compared=Flag("passed"),
     )
     back: Estimate | None = column(
-        "the seconds from the first strike until every rank has done the struck step",
+        "the seconds from the first strike until every rank has done the killed step",
         heading="back",
         unit="s",
     )

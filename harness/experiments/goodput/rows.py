@@ -65,7 +65,7 @@ class GoodputRow(Row):
     steps_done: int | None = column("all steps that were done")
     lost: float | None = column(
         "the share of the time that went into no step that was kept",
-        heading="lost",
+        heading="lost time",
         text=_share("lost"),
     )
     checkpoints: float | None = column(

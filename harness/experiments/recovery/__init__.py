@@ -18,7 +18,7 @@ class Way:
     `newcomer` takes the slot of the dead: a spare that waits, a process that is spawned then, or
     one that the launcher starts, for which the survivors do not wait. Without one, the survivors
     are fewer. `state_from` says where the ranks go back to. The survivors of `peers` go back to
-    nothing, because the step that was struck never happened.
+    nothing, because the killed step never happened.
     """
 
     in_words: str

@@ -140,7 +140,7 @@ class Script:
 
     @property
     def goes_back_a_step(self) -> bool:
-        """Return whether survivors do the struck step again, so that each needs what it had."""
+        """Return whether survivors do the killed step again, so that each needs what it had."""
         may_fail = self.how.goes_on or not self.planned
         return self.how.state_from == "peers" and may_fail
 
