@@ -101,7 +101,9 @@ def test_a_share_refuses_wrong_times(interval_s: float, mtbf_s: float) -> None:
 
 def test_a_job_that_needs_more_nodes_than_there_are_is_refused() -> None:
     for needed in (0, 2):
-        with pytest.raises(ValueError, match=f"a job on {needed} nodes has 1; give 1 to 1"):
+        with pytest.raises(
+            ValueError, match=f"the job needs {needed} nodes, and the failures are of 1; give"
+        ):
             replay.interruptions(at(), needed)
     with pytest.raises(ValueError, match="a choice of 0 nodes is empty"):
         failures.chosen(at(), 0, np.random.default_rng(0))
