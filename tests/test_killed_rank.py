@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from conftest import planned
@@ -13,7 +15,8 @@ from harness.analysis.columns import columns_of
 from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.experiments.faults.outcome import Outcome
-from harness.experiments.killed_rank import fates, sentences
+from harness.experiments.killed_rank import EXPERIMENT, fates, sentences
+from harness.experiments.killed_rank.driver import _CaseOfRanks
 from harness.experiments.killed_rank.orders import Notes, Order, orders, undisturbed
 from harness.experiments.killed_rank.records import (
     RankKillRecord,
@@ -22,7 +25,7 @@ from harness.experiments.killed_rank.records import (
     RanksStruckRecord,
 )
 from harness.experiments.killed_rank.rows import KilledRankRow
-from harness.experiments.killed_rank.worker import together
+from harness.experiments.killed_rank.worker import _load_limit_s, together
 from harness.wire.folders import Folders
 from harness.wire.records import Record
 from harness.wire.strikes import Report
@@ -54,6 +57,12 @@ def test_a_long_save_has_no_more_kills_than_were_asked_for(at_most: int) -> None
 def test_a_save_without_writes_or_changes_has_no_such_kills() -> None:
     assert {order.call for order in orders(3, 0, 12, 15)} == {"directory"}
     assert orders(0, 0, 12, 15) == []
+
+
+@pytest.mark.parametrize(("settings", "states"), [({}, 26), ({"kills": 1_000_000}, 202)])
+def test_two_checkpoints_of_every_kill_need_room(settings: dict[str, int], states: int) -> None:
+    """They are loaded when the last rank has been killed."""
+    assert EXPERIMENT.states_at_work(replace(CASE, settings=settings)) == states
 
 
 def is_of(order: Order, call: str, effect: str) -> bool:
@@ -124,6 +133,44 @@ def test_a_kill_that_hit_no_rank_is_no_record(notes: Notes, struck: int) -> None
     # With a strike, rank 1 never began, so it is not known whom the strike hit.
     report = Report(struck, 1, "mkdir step-2", group=VICTIM_GROUP, at_ns=KILLED_NS)
     assert fates.of_kill(notes, order(), report, process=0) is None
+
+
+@pytest.mark.parametrize(
+    ("struck", "both_finished", "fails"), [(0, True, False), (0, False, True), (1, True, True)]
+)
+def test_a_kill_may_miss_only_where_every_save_had_ended(
+    notes: Notes, struck: int, both_finished: bool, fails: bool
+) -> None:
+    """A strike that hit a process of its own group is no kill that came too late."""
+    finished = {"name": "finished", "at_ns": KILLED_NS + 7}
+    write_events(notes, 0, begin(VICTIM_GROUP), finished)
+    write_events(notes, 1, begin(OTHER_GROUP), *[finished] * both_finished)
+    said: list[str] = []
+    session: Any = SimpleNamespace(
+        scratch=notes.folders.scratch, fail=lambda case, phase, reason: said.append(reason)
+    )
+    kills = _CaseOfRanks.__new__(_CaseOfRanks)
+    kills._session, kills._case, kills._notes = session, CASE, notes
+    report = Report(struck, 1, "mkdir step-2", group=7, at_ns=KILLED_NS)
+    kills._require_finished(order(), "kill 1 of 8", report, "")
+    expected = "kill 1 of 8 hit no rank: it struck a process that is no rank's"
+    assert said == ([expected] if fails else [])
+
+
+def test_the_checkpoints_of_a_case_go_with_its_notes(notes: Notes) -> None:
+    another = replace(CASE, settings={"kills": 7})
+    for each in (notes, Notes(notes.folders, another)):
+        each.checkpoints(1).mkdir(parents=True)
+    notes.remove()
+    assert not notes.folder.exists()
+    assert [path.name for path in notes.folders.saves.iterdir()] == [f"{another.id}-1"]
+
+
+def test_a_large_state_may_take_longer_to_load(tmp_path: Path) -> None:
+    assert _load_limit_s(tmp_path) == 60
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(2_000_000_000)
+    assert _load_limit_s(tmp_path) == 160
 
 
 STACK = """Timeout (0:00:15)!

@@ -70,6 +70,11 @@ class Samples:
             raise ValueError("samples need at least one value and a process for each")
 
 
+def single_value(value: float) -> Estimate:
+    """Return a value that was measured once, so nobody knows how far it varies."""
+    return Estimate(value, value, value, single=True)
+
+
 def median(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
     """Return the median of positive samples with its interval."""
     resampled = _seeded_medians(samples, logarithmic=True)
@@ -293,7 +298,7 @@ def _below(of_process: Sequence[NDArray[np.intp]], limits: NDArray[np.int64]) ->
 
 def _estimate(value: float, resampled: Values, confidence: float, single: bool) -> Estimate:
     if single:
-        return Estimate(value, value, value, single=True)
+        return single_value(value)
     tail = 0.5 * (1.0 - confidence)
     low, high = np.quantile(resampled, [tail, 1.0 - tail])
     return Estimate(value, float(low), float(high))

@@ -9,7 +9,7 @@ from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import Estimate, single_value
 from harness.experiments.drill import DRILLS
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.recovery import WAYS
@@ -97,6 +97,5 @@ def _row(item: Wanted, records: RunRecords) -> DrillRow:
     if record.as_meant and not record.is_certain:
         row.reason = "the undisturbed run broke, so the bits could not be compared"
     if record.back_ns is not None:
-        seconds = record.back_ns / 1e9
-        row.back = Estimate(seconds, seconds, seconds, single=True)
+        row.back = single_value(record.back_ns / 1e9)
     return row

@@ -12,7 +12,7 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import Fewest
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import Estimate, single_value
 from harness.experiments.faults import cells
 from harness.experiments.faults.records import (
     ON_DISK,
@@ -298,10 +298,7 @@ def _add_real(
 
 def _one_time(nanoseconds: int | None) -> Estimate | None:
     """Return one time in seconds; None where there is none."""
-    if nanoseconds is None:
-        return None
-    seconds = nanoseconds / 1e9
-    return Estimate(seconds, seconds, seconds, single=True)
+    return None if nanoseconds is None else single_value(nanoseconds / 1e9)
 
 
 def _left_memory(records: RunRecords, case: str) -> int | None:

@@ -3,13 +3,26 @@
 from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
-EVERY_CHANGE = 1_000_000
 KILLS = 12
+_KEPT_KILLS = 100  # more calls than most saves make
 
 
 def jobs_a_case(case: Case) -> int:
     """Return how many jobs a case has at most: its kills, an undisturbed save, and the loads."""
-    return int(case.settings.get("kills", KILLS)) + 2
+    return _kills(case) + 2
+
+
+def states_at_work(case: Case) -> int:
+    """Return two for each kill and for the undisturbed save: an older and a newer checkpoint.
+
+    All of them lie in the scratch directory until they are loaded. `kills` may be far above the
+    number of calls, so it counts only up to what is likely.
+    """
+    return 2 * (min(_kills(case), _KEPT_KILLS) + 1)
+
+
+def _kills(case: Case) -> int:
+    return int(case.settings.get("kills", KILLS))
 
 
 EXPERIMENT = Experiment(
@@ -27,11 +40,12 @@ EXPERIMENT = Experiment(
         "kills": SuiteKey(
             "how many times a rank is killed at most",
             at_least=6,
-            at_most=EVERY_CHANGE,
+            at_most=1_000_000,  # more calls than any save makes
             default=KILLS,
             in_words=lambda number: "",
             option="--states",
         ),
     },
     jobs_a_case=jobs_a_case,
+    states_at_work=states_at_work,
 )

@@ -24,7 +24,7 @@ from harness.wire.folders import Folders
 _OTHERS_GO_ON = ("--enable-recovery",)
 _FIRST_LIMIT_S = 120.0
 _LIMIT_S = 15.0
-_SAVES = 5  # so many undisturbed saves take less than a hang
+_LIMIT_SAVES = 5  # a limit grows by so many undisturbed saves, because a large state takes long
 
 
 def after_stages(session: ExperimentSession) -> None:
@@ -57,16 +57,23 @@ class _CaseOfRanks:
         self._folders = Folders(session.scratch)
         self._notes = Notes(self._folders, case)
         # An interrupted case begins anew, because its directories are gone.
-        shutil.rmtree(self._notes.folder, ignore_errors=True)
+        self._notes.remove()
 
     def measure(self) -> None:
         """Save undisturbed, kill a rank in every other save, and load all that is left."""
+        try:
+            self._measure()
+        finally:
+            # The next case needs their room.
+            self._notes.remove()
+
+    def _measure(self) -> None:
         save_ns = self._undisturbed()
         if save_ns is None:
             return
         counted = strikes.read_report(self._folders.gate_report)
         changes = counted.seen - counted.writes
-        limit_s = _LIMIT_S + _SAVES * save_ns / 1e9
+        limit_s = _LIMIT_S + _LIMIT_SAVES * save_ns / 1e9
         at_most = int(EXPERIMENT.settings(self._case)["kills"])
         ordered = orders(changes, counted.writes, at_most, limit_s)
         killed = 0
@@ -88,9 +95,6 @@ class _CaseOfRanks:
             )
         )
         self._resume()
-        for left in self._notes.saved(self._case.world):
-            shutil.rmtree(self._notes.checkpoints(left))
-        shutil.rmtree(self._notes.folder)
 
     def _undisturbed(self) -> int | None:
         """Return how many nanoseconds a save takes in which nobody is killed; None where it fails.
@@ -114,7 +118,7 @@ class _CaseOfRanks:
         report = strikes.read_report(self._folders.gate_report)
         record = fates.of_kill(self._notes, order, report, self._session.slot)
         if record is None:
-            self._require_finished(order, in_words, reason)
+            self._require_finished(order, in_words, report, reason)
             shutil.rmtree(self._notes.checkpoints(order.number), ignore_errors=True)
             return False
         self._session.add(record)
@@ -122,11 +126,13 @@ class _CaseOfRanks:
         archive.keep(files, order.number, self._notes.checkpoints(order.number))
         return True
 
-    def _require_finished(self, order: Order, in_words: str, reason: str) -> None:
+    def _require_finished(
+        self, order: Order, in_words: str, report: strikes.Report, reason: str
+    ) -> None:
         """Fail the case unless the save of every rank came to its end, before the kill."""
         saves = fates.read(self._notes, order.number, self._case.world)
         finished = [save for save in saves if save.fate == "finished"]
-        if len(finished) < self._case.world:
+        if report.struck or len(finished) < self._case.world:
             words = reason or "it struck a process that is no rank's"
             self._session.fail(self._case, "save", f"{in_words} hit no rank: {words}")
 

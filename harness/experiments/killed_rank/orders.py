@@ -6,6 +6,7 @@ The driver writes an order, and the ranks read it. So this module needs the stan
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -103,6 +104,12 @@ class Notes:
     def folder_name(self, number: int) -> str:
         """Return the name of the folder of the checkpoints of one save."""
         return f"{self.case.id}-{number}"
+
+    def remove(self) -> None:
+        """Remove all of them, and the checkpoints of every save."""
+        for checkpoints in self.folders.saves.glob(f"{self.case.id}-*"):
+            shutil.rmtree(checkpoints, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def write_order(self, order: Order) -> None:
         """Write the order of the next save."""

@@ -23,10 +23,10 @@ UNDISTURBED = 0
 class RankKillRecord(Record):
     """A rank that was killed in a save, and how the save of the other one went on.
 
-    `in_words` is the call before which the kill came, and `victim` the rank that was killed. The
-    caller is the rank that makes the call. `after_ns` is the time from the kill to the end of the
-    other rank's save, or to the time limit. It is 0 where that rank had ended its save before, and
-    None where its process died by itself. `said` is its error, or where it hung.
+    `in_words` says who was killed before which call. `victim` is the rank that was killed, and
+    `is_caller` tells whether the victim made that call. `after_ns` is the time from the kill to the
+    end of the other rank's save, or to the time limit. It is 0 where that rank had ended its save
+    before, and None where its process died by itself. `said` is its error, or where it hung.
     """
 
     kind: Literal["rank-kill"]

@@ -12,7 +12,7 @@ from harness.analysis.columns import column, column_of_list
 from harness.analysis.compared import Fewest
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Row, Wanted, identity, printable
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import Estimate, single_value
 from harness.experiments.faults import verdicts
 from harness.experiments.faults.records import WORST_FIRST
 from harness.experiments.killed_rank.records import (
@@ -147,20 +147,15 @@ def _add_fates(row: KilledRankRow, kills: Sequence[RankKillRecord]) -> None:
     raised = _times(kills, "raised")
     hung = _times(kills, "hung")
     if raised:
-        row.raised_after = _single(max(raised))
+        row.raised_after = single_value(max(raised) / 1e9)
     if hung:
-        row.hung_for = _single(min(hung))
+        row.hung_for = single_value(min(hung) / 1e9)
 
 
 def _times(kills: Sequence[RankKillRecord], fate: Fate) -> list[int]:
     """Return the nanoseconds after which saves had a fate."""
     times = [kill.after_ns for kill in kills if kill.fate == fate]
     return [time for time in times if time is not None]
-
-
-def _single(nanoseconds: int) -> Estimate:
-    seconds = nanoseconds / 1e9
-    return Estimate(seconds, seconds, seconds, single=True)
 
 
 def _worst(struck: Sequence[dict[str, Any]]) -> str:

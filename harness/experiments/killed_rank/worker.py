@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from harness.experiments.faults.alarm import killed_after
 from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.recorded_save import AT, BEGIN, first_number
 from harness.experiments.faults.records import WORST_FIRST
@@ -20,10 +21,11 @@ from harness.experiments.killed_rank.records import (
 )
 from harness.experiments.killed_rank.struck_save import StruckSave
 from harness.wire.case import Task
-from harness.worker import verify
+from harness.worker import storage, verify
 from harness.worker.bench import Bench, Entries
 
-_LOAD_AT_MOST_S = 60
+_LOAD_AT_MOST_S = 60.0
+_SLOWEST_BYTES_PER_S = 20e6  # so a large state may take longer
 
 
 class DoesNotComeBack(Exception):
@@ -74,14 +76,13 @@ class _Resumes:
         if bench.world.rank == 0:
             at.write_text(json.dumps({"number": number}))
         bench.world.barrier()
-        # A load that waits for another rank for ever must not hold up the others.
-        signal.alarm(_LOAD_AT_MOST_S)
         folder = self._notes.checkpoints(number)
-        outcome = self._trial.resume(folder, self._expected[number])
-        # The reason is not to depend on where the run had its scratch directory.
-        outcome = replace(outcome, reason=outcome.reason.replace(str(folder), "…"))
-        outcomes = bench.world.all_gathered(outcome)
-        signal.alarm(0)
+        # A load that waits for another rank for ever must not hold up the others.
+        with killed_after(_load_limit_s(folder)):
+            outcome = self._trial.resume(folder, self._expected[number])
+            # The reason is not to depend on where the run had its scratch directory.
+            outcome = replace(outcome, reason=outcome.reason.replace(str(folder), "…"))
+            outcomes = bench.world.all_gathered(outcome)
         all_together = together(outcomes)
         if number == UNDISTURBED and all_together.got != NEWER:
             raise DoesNotComeBack(
@@ -123,6 +124,12 @@ class _Resumes:
         files = json.loads(self._notes.older_files(number).read_text())
         kept = [hashed for name, hashed in files.items() if name not in replaced]
         return frozenset(kept or files.values())
+
+
+def _load_limit_s(folder: Path) -> float:
+    """Return the seconds after which a load of the checkpoints in a folder hangs."""
+    size_bytes = sum(file.stat().st_size for file in storage.files_under(folder))
+    return _LOAD_AT_MOST_S + size_bytes / _SLOWEST_BYTES_PER_S
 
 
 def together(outcomes: Sequence[Outcome]) -> Outcome:
