@@ -99,7 +99,7 @@ class SurvivingWorld:
     """The members that work together in slots, and the spares that wait."""
 
     spawn_limit_s = 90.0
-    """Spawned processes must be ready so soon. If one is not, the survivors go on without them."""
+    """The seconds in which spawned processes must be ready. Else the others go on without them."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class SurvivingWorld:
         self.agreement_s = 0.0  # the last agreement of members took so long
         self._fills_slots = fills_slots
         self._spawn = tuple(spawn)
-        # until a spawned process has died before it had its slot
+        # False once a spawn has failed. Slots stay empty from then on.
         self._may_spawn = fills_slots and bool(spawn)
 
     @property
@@ -230,7 +230,7 @@ class SurvivingWorld:
 
         `step` is the number of steps that this process has done; a spare passes -1. More failures
         in the meantime begin the repair again. `before_agreement` is called in each attempt, for
-        tests that fail there. Raises NoMembersLeft if only spares survive.
+        a process that is to fail there. Raises NoMembersLeft if only spares survive.
         """
         while True:
             self._revoke()

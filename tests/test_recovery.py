@@ -698,6 +698,44 @@ def test_a_job_that_breaks_too_early_is_started_once_more(
     assert len(jobs) - len(left) == jobs_run
 
 
+@pytest.mark.parametrize("experiment", [driver, drill])
+def test_a_case_that_breaks_leaves_no_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, experiment: Any
+) -> None:
+    """The next case of the unit needs their room."""
+    settings = {"way": "rollback-file", "failure": "rank-0"}
+    case = replace(planned(world=3).case, launcher="mpirun", settings=settings)
+    session: Any = SimpleNamespace(
+        slot=0, cases=[case], scratch=tmp_path, has=lambda *_: False, announce=lambda words: None
+    )
+
+    def saves_and_breaks(*_: object) -> Segment:
+        driver.checkpoints_of(session, case).mkdir(parents=True)
+        raise OSError("no space left on the device")
+
+    for module in (driver, drill):
+        monkeypatch.setattr(module, "run_script", saves_and_breaks)
+    with pytest.raises(OSError, match="no space left"):
+        experiment.after_stages(session)
+    assert not driver.checkpoints_of(session, case).exists()
+
+
+def test_a_launcher_that_was_never_killed_is_no_failed_drill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody knows then what its ranks would have done."""
+    settings = {"way": "shrink", "failure": "launcher"}
+    case = replace(planned(world=3).case, settings=settings)
+    session: Any = SimpleNamespace(slot=0, killed=[], announce=lambda words: None)
+    ended = Segment(script(), [], 500 * MS, "SIGSEGV")
+    for module in (driver, drill):
+        monkeypatch.setattr(module, "run_script", lambda *_: ended)
+    references = driver.References(session)
+    record = drill._start_again(session, case, script(), ended, references)
+    assert (record.as_meant, record.is_certain) == (False, False)
+    assert record.reason == "the launcher was not killed: SIGSEGV"
+
+
 def test_a_way_that_loses_no_rank_is_compared_with_all_ranks_alone() -> None:
     assert timeline.same_as({0: "other"}, 7, EVERYONE, None) == "neither"
 

@@ -105,6 +105,21 @@ def test_equal_bits_stand_where_the_control_differs() -> None:
     assert (row.marks, row.remarks) == ([], [])
 
 
+def test_kills_of_different_bits_are_held_against_the_control_too() -> None:
+    torchft, control = case("torchft"), case("shrink-drop")
+    others = [
+        replace(record, number=1, same_as="all ranks")
+        for record in measured(torchft)
+        if isinstance(record, KillRecord)
+    ]
+    both = [*measured(torchft, "fewer ranks"), *others]
+    row, _ = derived((torchft, both), (control, measured(control, "all ranks")))
+    assert row.same_as == "fewer ranks once, all ranks once"
+    assert row.marks == [
+        "the control that drops batches has the bits of 'all ranks', so equal bits prove nothing"
+    ]
+
+
 def test_equal_bits_without_a_control_have_a_remark() -> None:
     shrink = case("shrink")
     (row,) = derived((shrink, measured(shrink, "fewer ranks")))
@@ -227,6 +242,28 @@ def test_the_shortest_way_back_is_one_that_always_comes_back() -> None:
     said = meaning(found, Naming.among(found))
     assert said.startswith("The shortest way back is 'restart from buffered': 0.3 s after a kill")
     assert "'shrink' did not come back after every kill: nobody came." in said
+
+
+def test_a_marked_row_is_not_the_shortest_way_back() -> None:
+    shrink, restart = case("shrink"), case("restart")
+    found = derived(
+        (shrink, measured(shrink, loss=RISES)), (restart, measured(restart, "all ranks"))
+    )
+    for row, seconds in zip(found, (0.1, 0.3), strict=True):
+        row.back = Estimate(seconds, seconds, seconds)
+    assert "the loss did not fall" in found[0].marks[0]
+    said = meaning(found, Naming.among(found))
+    assert said.startswith("The shortest way back is 'restart from buffered': 0.3 s after a kill")
+
+
+def test_a_run_in_which_nobody_was_killed_says_so() -> None:
+    failed, refused = case("shrink"), case("restart")
+    found = derived(
+        (failed, [FailureRecord("failure", failed.id, 0, 0, "failed", "train", "OSError: no")]),
+        (refused, [FailureRecord("failure", refused.id, 0, 0, "unsupported", "plan", "no ULFM")]),
+    )
+    said = meaning(found, Naming.among(found))
+    assert said == "No rank was killed. 'shrink' failed: rank 0: OSError: no."
 
 
 def test_a_way_that_failed_is_told_by_its_name() -> None:

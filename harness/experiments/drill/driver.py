@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from harness.experiments.drill import DRILLS
 from harness.experiments.drill.failures import expected_bits, script_of, why_not
@@ -14,6 +15,7 @@ from harness.experiments.recovery.driver import (
     ALL_GONE_S,
     References,
     needs_one_node,
+    remove_checkpoints,
     run_script,
     run_until_struck,
     too_few_ranks,
@@ -23,8 +25,6 @@ from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
-
-_ATTEMPTS = 2
 
 
 def after_stages(session: ExperimentSession) -> None:
@@ -46,27 +46,26 @@ def after_stages(session: ExperimentSession) -> None:
             session.refuse(case, "plan", obstacle)
             continue
         session.announce(f"{way}: {DRILLS[failure]}")
-        script = script_of(failure, way, case.world)
-        segment = _run_until_it_comes(session, case, script)
-        if case not in session.cases:
-            continue
-        if failure == "launcher":
-            record = _start_again(session, case, script, segment, references)
-        else:
-            record = _record(session, case, script, segment, references)
-        if case in session.cases:
-            session.add(record)
+        try:
+            _drill(session, case, references)
+        finally:
+            # The next case needs their room.
+            remove_checkpoints(session, case)
 
 
-def _run_until_it_comes(session: ExperimentSession, case: Case, script: Script) -> Segment:
-    """Run the job of a failure, and once more if the failure did not come as it was meant."""
-    for _ in range(_ATTEMPTS):
-        segment = run_until_struck(session, case, script)
-        missing = _why_not_as_meant(case, segment)
-        if not missing or case not in session.cases:
-            break
-        session.announce(missing)
-    return segment
+def _drill(session: ExperimentSession, case: Case, references: References) -> None:
+    """Run the job of a failure, and store what came of it."""
+    failure = case.settings["failure"]
+    script = script_of(failure, case.settings["way"], case.world)
+    segment = run_until_struck(session, case, script, partial(_why_not_as_meant, case))
+    if case not in session.cases:
+        return
+    if failure == "launcher":
+        record = _start_again(session, case, script, segment, references)
+    else:
+        record = _record(session, case, script, segment, references)
+    if case in session.cases:
+        session.add(record)
 
 
 def _why_not_as_meant(case: Case, segment: Segment) -> str:
@@ -125,6 +124,7 @@ def _start_again(
         same_as=timeline.same_as(states, script.steps, everyone, None),
         expected=expected_bits("launcher", script.way),
         reason=reason,
+        as_meant=bool(segment.deaths),
     )
 
 

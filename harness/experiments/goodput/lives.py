@@ -59,8 +59,8 @@ class Save:
 class Life:
     """One start of the job, what it trained, and its end.
 
-    Instants are nanoseconds on the clock of the job. `ready_ns` and
-    `restored_ns` are None where the job was killed before. `killed_ns` is None where it was not.
+    Instants are nanoseconds on the clock of the job. `ready_ns` and `restored_ns` are None where
+    the job was killed before. `killed_ns` is None where it was not.
     """
 
     launched_ns: int

@@ -7,7 +7,7 @@ from harness.wire.case import Case
 from harness.wire.experiment import Experiment, Stage, SuiteKey
 
 Bits = Literal["all ranks", "fewer ranks", "neither"]
-"""An undisturbed run: on as many ranks, or one from which the same ranks take leave."""
+"""An undisturbed run: on as many ranks, one from which the same ranks take leave, or none."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -67,7 +67,11 @@ def after_stages(session: ExperimentSession) -> None:
         if obstacle:
             session.refuse(case, "plan", obstacle)
             continue
-        CaseOfKills(session, case, references).measure()
+        try:
+            CaseOfKills(session, case, references).measure()
+        finally:
+            # The next case needs their room.
+            remove_checkpoints(session, case)
 
 
 @dataclass
@@ -126,6 +130,8 @@ class CaseOfKills:
             if self.has_failed():
                 return
             self.store_kills(script, segments)
+            if self.has_failed():  # in a run for comparison
+                return
             for segment in segments:
                 undisturbed += timeline.steady(segment)
                 # The control computes other examples after a kill, whose losses are others.
@@ -245,18 +251,30 @@ class CaseOfKills:
         )
 
 
-def run_until_struck(session: ExperimentSession, case: Case, script: Script) -> Segment:
-    """Run a job without checkpoints of an earlier one, and once more if it breaks too early.
+def broke_too_early(segment: Segment) -> str:
+    """Return why a job has to run again because nobody failed in it; empty where somebody did.
 
-    With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine, before anybody
-    has failed.
+    With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine.
     """
+    if segment.deaths:
+        return ""
+    return f"the job broke before anybody failed: {segment.reason or 'no error'}"
+
+
+def run_until_struck(
+    session: ExperimentSession,
+    case: Case,
+    script: Script,
+    why_again: Callable[[Segment], str] = broke_too_early,
+) -> Segment:
+    """Run a job without checkpoints of an earlier one, and again if `why_again` has a reason."""
     for _ in range(_ATTEMPTS):
         remove_checkpoints(session, case)
         segment = run_script(session, case, script)
-        if segment.deaths or case not in session.cases:
+        reason = why_again(segment)
+        if not reason or case not in session.cases:
             break
-        session.announce(f"the job broke before anybody failed: {segment.reason}")
+        session.announce(reason)
     return segment
 
 

@@ -227,7 +227,7 @@ class Member:
             shared=_digest(shared),
         )
         if self.hashed is not None:
-            # Ranks that go back to an earlier step do this one again.
+            # Ranks that go back may do this step again. One hash of it is enough.
             self.hashed.discard(self.step)
 
     # Checkpoints
@@ -253,6 +253,7 @@ class Member:
             self.world.team.Barrier()
         self.in_memory = (self.step, shared, own)
         self.mirrored_in_memory = mirrored
+        self.log.write("complete", step=self.step)
 
     def save_in_files(self) -> None:
         """Write the checkpoint of this step: the first slot the state, each slot its own part."""

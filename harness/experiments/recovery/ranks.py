@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from mpi4py import MPI
 from adapters.base import Method
 from harness.experiments.recovery import clocks, quorum
 from harness.experiments.recovery.checkpoints import Checkpoints
-from harness.experiments.recovery.events import Event, EventLog, files_of, read_events
+from harness.experiments.recovery.events import EventLog, files_of, read_events
 from harness.experiments.recovery.member import (
     LeavableWorld,
     Member,
@@ -28,8 +28,9 @@ from harness.experiments.recovery.member import (
     PlainWorld,
 )
 from harness.experiments.recovery.peers import PeerWorld
-from harness.experiments.recovery.script import Kill, Script, read_script, script_path
+from harness.experiments.recovery.script import Script, read_script, script_path
 from harness.experiments.recovery.survivor import Survivor
+from harness.experiments.recovery.timeline import strikes
 from harness.experiments.recovery.training import Training
 from harness.surviving import RankLost, SurvivingWorld
 from harness.wire.case import Case
@@ -47,7 +48,8 @@ def run(bench: Bench, entries: Entries) -> None:
     events = Path(script.events)
     if not script.survives or script.how.goes_on:
         # A launcher that starts the ranks again gives them the same script.
-        script = script.without(kills_so_far(read_events(events)))
+        struck = [kill for _, kill in strikes(read_events(events))]
+        script = script.without(struck)
     is_new = bool(files_of(events, bench.world.rank))
     parts = parts_of(bench, task.case, script)
     if not (script.survives or script.how.goes_on):
@@ -83,15 +85,6 @@ def parts_of(bench: Bench, case: Case, script: Script) -> Parts:
         on_complete=lambda step: log.write("complete", step=step),
     )
     return Parts(training, checkpoints, log, bench.peers)
-
-
-def kills_so_far(events: Sequence[Event]) -> list[Kill]:
-    """Return the kills that have happened already in this job."""
-    return [
-        Kill(event.values["step"], event.values["instant"], event.values["slot"])
-        for event in events
-        if event.name == "kill"
-    ]
 
 
 def open_method(bench: Bench, parts: Parts, saves: bool, barrier: Callable[[], None]) -> None:
@@ -235,7 +228,7 @@ def take_over(parts: Parts) -> Survivor:
     try:
         world, repair = SurvivingWorld.take_over(spawn_command(parts.training.script))
     except RankLost:
-        # The survivors go on without this process, or spawn another one where it was with them.
+        # The survivors go on without this process. They may spawn another one.
         os._exit(1)
     survivor = Survivor(world, parts)
     survivor.take_slot(repair)

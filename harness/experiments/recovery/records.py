@@ -55,11 +55,10 @@ class SteadyRecord(Record):
     `agreement_ns` is the agreement at the end of the step, and a quorum before it. `copies_ns` is
     for what a rank copies and mirrors, `step_ns` for the whole step. `save_ns` is how long the rank
     that waits longest stands still for a checkpoint, every few steps; 0 where there is none, and in
-    older records. `spare_share` is the part of a
-    processor that a waiting spare took. `loss` are the mean losses of the steps. Any `epoch_steps`
-    of them in a row are of the same examples. It is 0 in a record of an older version, where each
-    step has other examples. When clocks were compared, an instant on one node may have been off by
-    `clock_error_ns` on another.
+    older records. `spare_share` is the part of a processor that a waiting spare took. `loss` are
+    the mean losses of the steps. Any `epoch_steps` of them in a row are of the same examples. It is
+    0 in a record of an older version, where each step has other examples. When clocks were
+    compared, an instant on one node may have been off by `clock_error_ns` on another.
     """
 
     kind: Literal["steady"]

@@ -367,7 +367,7 @@ def _check_control(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:
 
     The control drops the batches of the dead, so its bits must differ.
     """
-    if row.same_as not in _UNDISTURBED or WAYS[row.way].drops:
+    if WAYS[row.way].drops or not _known_bits(row) & {*_UNDISTURBED}:
         return
     controls = [
         other
@@ -413,7 +413,11 @@ def _common(values: Sequence[str]) -> str:
     different = list(dict.fromkeys(values))
     if len(different) <= 1:
         return different[0] if different else ""
-    return ", ".join(f"{value} {values.count(value)} times" for value in different)
+    return ", ".join(f"{value} {_times(values.count(value))}" for value in different)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _compare_with_restart(row: RecoveryRow, rows: Sequence[RecoveryRow]) -> None:

@@ -96,8 +96,8 @@ class Script:
     pause_s: float = 0.02
     # whether the ranks send each other heartbeats, which find one that hangs
     heartbeats: bool = False
-    # the numbers of steps after which the ranks hash their state, for others have no use; None for
-    # each, because a hash may take as long as a step
+    # the numbers of steps after which the ranks hash their state; None for each. A hash may take as
+    # long as a step, so they hash only where somebody compares.
     hashed: tuple[int, ...] | None = None
     # where the ranks of this job write their events
     events: str = ""

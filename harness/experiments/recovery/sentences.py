@@ -15,9 +15,11 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
     The control that drops batches is no way that anybody would choose.
     """
-    if not any(row.came_back for row in rows):
-        return "Training did not come back after any kill."
     said = _shortest(rows)
+    if not any(row.kills for row in rows):
+        said = ["No rank was killed."]
+    elif not any(row.came_back for row in rows):
+        said = ["Training did not come back after any kill."]
     for row in rows:
         if row.status == "failed":
             said.append(f"'{row.way_in_words}' failed: {row.reason}.")
@@ -35,8 +37,7 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
 def _shortest(rows: Sequence[RecoveryRow]) -> list[str]:
     """Return the sentence about the shortest way that anybody would choose; none where none is."""
-    right = [row for row in rows if row.status == "ok" and not row.wrong_bits]
-    always = [row for row in right if row.came_back == row.kills]
+    always = [row for row in rows if row.is_clean and row.came_back == row.kills]
     back = [row for row in always if row.back is not None and not WAYS[row.way].drops]
     if not back:
         return []

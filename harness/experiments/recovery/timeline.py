@@ -36,11 +36,7 @@ class Segment:
     @property
     def deaths(self) -> list[tuple[int, Kill]]:
         """The strikes in the order of time, each with its instant. Most are kills."""
-        return [
-            (event.at_ns, Kill(event.values["step"], event.values["instant"], event.values["slot"]))
-            for event in self.events
-            if event.name == "kill"
-        ]
+        return strikes(self.events)
 
 
 @dataclass
@@ -61,6 +57,15 @@ class WayBack:
     told: str = ""
     paused_ns: int | None = None
     open_ns: int | None = None
+
+
+def strikes(events: Sequence[Event]) -> list[tuple[int, Kill]]:
+    """Return the strikes that ranks have noted before they struck, each with its instant."""
+    return [
+        (event.at_ns, Kill(event.values["step"], event.values["instant"], event.values["slot"]))
+        for event in events
+        if event.name == "kill"
+    ]
 
 
 def starts(job: Segment) -> list[Segment]:
@@ -98,19 +103,19 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
         back.reason = _why("no survivor noted when it noticed the death", segment)
         return back
     back.told = _told(detected)
-    detected_ns = max(event.at_ns for event in detected.values())
+    detected_ns = _last_ns(detected)
     back.detect_ns = detected_ns - at_ns
     # Processes that were spawned for the repair.
     ready = _first_by_process(later, "ready")
     ready_ns = max([detected_ns, *(event.at_ns for event in ready.values())])
     back.restart_ns = ready_ns - detected_ns if ready else None
-    repaired_ns = max(event.at_ns for event in repaired.values())
+    repaired_ns = _last_ns(repaired)
     back.reconfigure_ns = repaired_ns - ready_ns
     restored = _last_by_process(later, "restored")
     if len(restored) < back.ranks_after:
         back.reason = _why("not every rank had its state back", segment)
         return back
-    restored_ns = max(event.at_ns for event in restored.values())
+    restored_ns = _last_ns(restored)
     back.restore_ns = restored_ns - repaired_ns
     _complete(back, segment, later, at_ns, restored_ns)
     earlier = [event for event in segment.events if event.at_ns <= at_ns]
@@ -166,8 +171,8 @@ def restarted(
     if len(restored) < following.script.members:
         back.reason = _why("not every rank had its state back", following)
         return back
-    ready_ns = max(event.at_ns for event in ready.values())
-    restored_ns = max(event.at_ns for event in restored.values())
+    ready_ns = _last_ns(ready)
+    restored_ns = _last_ns(restored)
     back.restart_ns = ready_ns - segment.ended_ns - segment.prepared_ns
     back.restore_ns = restored_ns - ready_ns
     if segment.script.saves_files:
@@ -329,7 +334,7 @@ def _complete(
     if len(killed_step) < back.ranks_after:
         back.reason = _why("not every rank did the killed step", job)
         return
-    back_ns = max(event.at_ns for event in killed_step.values())
+    back_ns = _last_ns(killed_step)
     back.back_ns = back_ns - at_ns
     back.recompute_ns = back_ns - restored_ns
     again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
