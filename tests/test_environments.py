@@ -12,7 +12,7 @@ from typing import TextIO
 
 import pytest
 
-from harness.driver import environments
+from harness.driver import environments, pins
 from harness.driver.environments import STAMP, Environment, Environments, parse_overrides
 from harness.run.errors import UsageError
 
@@ -167,7 +167,17 @@ def test_the_pins_hold_for_build_requirements_too(
     )
     monkeypatch.setattr(environments, "_write_atomically", lambda path, text: None)
     managed.create("toy", _ignore)
-    assert seen == [("venv", None), ("pip", str(managed.adapters / "toy" / "requirements.txt"))]
+    constraints = managed.root / "toy.constraints.txt"
+    assert seen == [("venv", None), ("pip", str(constraints))]
+    requirements = managed.adapters / "toy" / "requirements.txt"
+    assert constraints.read_text() == requirements.read_text()
+
+
+def test_constraints_have_no_extras() -> None:
+    """Pip refuses them there."""
+    text = "# pinned\njax[cuda12]==0.6.2\nnumpy==2.3.1  # the newest\n--no-binary chainer\n"
+    expected = "# pinned\njax==0.6.2\nnumpy==2.3.1  # the newest\n--no-binary chainer\n"
+    assert pins.without_extras(text) == expected
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from struck_harness import Recording, distinct_states, lines_of, record
 from test_session import counted
 
 from harness.cli import application
-from harness.driver import calibrations, machine
+from harness.driver import calibration, machine
 from harness.durability import strace, trees
 from harness.durability.crashes import Crashes, CrashState, thinned
 from harness.durability.trees import Tree
@@ -333,7 +333,7 @@ def test_a_new_run_begins_beside_a_struck_one(recorded: Recording, tmp_path: Pat
     for state in distinct_states(recorded.crashes()):
         results = written_out(state, tmp_path / "state")
         beside = store.create(results, "smoke", ["ckptbench"], [planned()], here)
-        calibrations.of_an_earlier_run(beside, 16 << 20)
+        calibration.earlier_sweeps(beside, 16 << 20)
         assert store.find(results, "latest") == beside.folder, state.in_words
         beside.close()
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness.driver import machine
 from harness.driver.machine import Mount, capture
-from harness.run.manifest import Manifest, comparable
+from harness.run.manifest import Manifest, differences
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_this_machine_is_described(here: Manifest) -> None:
 def test_the_machine_is_the_same_at_each_capture(here: Manifest, tmp_path: Path) -> None:
     again = capture(tmp_path)
     assert again.machine == here.machine
-    assert comparable(here, again) == []
+    assert differences(here, again) == []
 
 
 def test_a_machine_of_the_same_image_with_another_gpu_is_another(
@@ -74,18 +74,18 @@ def test_it_survives_json(here: Manifest) -> None:
 )
 def test_the_fields_in_which_runs_differ_are_named(here: Manifest, field: str, value: Any) -> None:
     other = replace(here, **{field: value})
-    assert comparable(here, other) == comparable(other, here) == [field]
+    assert differences(here, other) == differences(other, here) == [field]
 
 
 def test_what_changes_from_run_to_run_does_not_matter(here: Manifest) -> None:
     later = replace(
         here, free_bytes=1, load_average=9.0, commit="abc", dirty=True, driver_python="3.99"
     )
-    assert comparable(here, later) == []
+    assert differences(here, later) == []
 
 
 def test_a_little_more_memory_after_a_boot_does_not_matter(here: Manifest) -> None:
-    assert comparable(here, replace(here, memory_bytes=here.memory_bytes + 2**20)) == []
+    assert differences(here, replace(here, memory_bytes=here.memory_bytes + 2**20)) == []
 
 
 MOUNTS = r"""22 1 0:21 / /proc rw - proc proc rw

@@ -105,7 +105,10 @@ def test_a_file_system_in_memory_is_not_direct() -> None:
 def test_a_refused_direct_write_is_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, expected: str
 ) -> None:
-    def refuse(*_: object) -> int:
+    def refuse(file: object, *_: object) -> int:
+        if call == "open":
+            # Linux makes the file, and then refuses the flag.
+            Path(str(file)).open("w").close()
         raise OSError(code, os.strerror(code))
 
     mount = machine.Mount("/", "1:1", "odd", "/dev/odd", "rw")
@@ -131,6 +134,17 @@ def test_memory_that_just_suffices_is_enough() -> None:
         r"5\.00 GiB; narrow it",
     ):
         check_memory(5 * GIB, 9 * GIB // 2, "resnet50", "narrow it")
+
+
+def test_the_case_with_the_most_ranks_may_need_the_most_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rank has an interpreter of its own, which a small state does not show."""
+    large = planned(preset="full")
+    many = planned(world=64, launcher="mpirun")
+    monkeypatch.setattr(preflight, "available_memory_bytes", lambda: 8 * GIB)
+    with pytest.raises(UsageError, match=r"the largest case, resnet50 \(small\) in a world of 64"):
+        measuring.refuse_what_does_not_fit([large, many], tmp_path)
 
 
 def test_a_resumed_run_needs_room_for_what_it_lacks(

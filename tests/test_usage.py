@@ -224,6 +224,23 @@ def test_ranks_of_one_node_do_not_take_more_memory_together_than_there_is(
     assert touched == [600, 150]
 
 
+@pytest.mark.parametrize(
+    ("processors", "may_be_virtual"),
+    [
+        ("flags\t\t: fpu hypervisor sse\nbugs\t\t:\n", True),
+        ("flags\t\t: fpu sse\nbugs\t\t: hypervisor\n", False),
+        ("Features\t: fp asimd\n", True),
+    ],
+    ids=["virtual", "physical", "ARM does not tell"],
+)
+def test_a_processor_that_does_not_tell_may_be_virtual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processors: str, may_be_virtual: bool
+) -> None:
+    (tmp_path / "cpuinfo").write_text(processors)
+    monkeypatch.setattr(backing, "_PROCESSORS", tmp_path / "cpuinfo")
+    assert backing._is_virtual() == may_be_virtual
+
+
 @pytest.mark.parametrize(("limit", "expected"), [("max\n", None), ("5000\n", 3000), ("1000\n", 0)])
 def test_the_limit_of_a_control_group_counts(
     tmp_path: Path, limit: str, expected: int | None

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, Self, TypeVar
 from harness import experiments
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
-from harness.run.manifest import Manifest, comparable
+from harness.run.manifest import Manifest, differences
 from harness.run.plan import PlannedCase
 
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -107,7 +107,7 @@ def comparable_groups(runs: Sequence[ReadRun]) -> list[list[ReadRun]]:
     groups: list[list[ReadRun]] = []
     for run in sorted(runs, key=lambda run: run.name):
         for group in groups:
-            if not comparable(group[0].stored.manifest, run.stored.manifest):
+            if not differences(group[0].stored.manifest, run.stored.manifest):
                 group.append(run)
                 break
         else:

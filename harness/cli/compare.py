@@ -39,7 +39,7 @@ from harness.driver import catalog, judge, machine, planning, slurm, suite
 from harness.driver.paths import at_home
 from harness.run import store
 from harness.run.errors import IncomparableError, UsageError, nearest
-from harness.run.manifest import Manifest, comparable
+from harness.run.manifest import Manifest, differences
 from harness.run.plan import PlannedCase, Selection
 from harness.run.stored import folders, run_argument
 from harness.wire.records import CalibrationRecord
@@ -276,11 +276,11 @@ def _require_common_rows(
 
 def _require_alike(baseline: ReadRun, here: Manifest, place: Path) -> None:
     """Refuse to measure what could not be compared afterwards."""
-    differences = comparable(baseline.stored.manifest, here)
-    if differences:
+    unlike = differences(baseline.stored.manifest, here)
+    if unlike:
         raise IncomparableError(
             f"this machine has changed since the baseline {baseline.name} "
-            f"({', '.join(differences)}): remove {shlex.quote(str(place))} to have a new one"
+            f"({', '.join(unlike)}): remove {shlex.quote(str(place))} to have a new one"
         )
 
 

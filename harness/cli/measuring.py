@@ -35,7 +35,7 @@ from harness.driver.session import Goal, Session
 from harness.driver.units import needed_disk_bytes, state_bytes
 from harness.run import store
 from harness.run.errors import UsageError
-from harness.run.manifest import Manifest, comparable, same_code
+from harness.run.manifest import Manifest, differences, same_code
 from harness.run.plan import PlannedCase, Selection, Settings
 from harness.run.stored import run_argument
 from harness.wire.case import Case, OwnModel
@@ -200,17 +200,18 @@ def refuse_what_does_not_fit(
     `present_bytes` of it are on the disk already.
     """
     preflight.check_scratch(scratch, needed_disk_bytes(plan) - present_bytes)
-    largest = max(
-        (item.case for item in plan),
-        key=lambda case: state_bytes(case) * launch.ranks_per_node(case.world, case.nodes),
-    )
-    ranks = launch.ranks_per_node(largest.world, largest.nodes)
+    largest = max((item.case for item in plan), key=_needed_memory_bytes)
     preflight.check_memory(
-        preflight.needed_memory_bytes(state_bytes(largest), ranks),
+        _needed_memory_bytes(largest),
         preflight.available_memory_bytes(),
         f"{largest.workload} ({largest.preset}) in a world of {largest.world}",
         _smaller(largest),
     )
+
+
+def _needed_memory_bytes(case: Case) -> int:
+    ranks = launch.ranks_per_node(case.world, case.nodes)
+    return preflight.needed_memory_bytes(state_bytes(case), ranks)
 
 
 def _smaller(case: Case) -> str:
@@ -258,11 +259,11 @@ def _settle_machine(run: store.Run, scratch: Path) -> None:
     if not run.begun:
         run.begin(here)
         return
-    differences = comparable(run.manifest, here)
-    if differences:
+    unlike = differences(run.manifest, here)
+    if unlike:
         raise UsageError(
             f"run {run.name} cannot go on here, because this machine differs in "
-            f"{', '.join(differences)} from the one where it was begun; start a new run here"
+            f"{', '.join(unlike)} from the one where it was begun; start a new run here"
         )
     if not same_code(run.manifest, here):
         raise UsageError(

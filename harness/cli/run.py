@@ -364,5 +364,5 @@ def _refuse_stray_options(asked: _Asked, plan: Sequence[PlannedCase]) -> None:
     """Refuse options of Slurm for another launcher."""
     given = {"--nodes": asked.nodes, "--site": asked.site, "--dry-run": asked.dry_run or None}
     named = [name for name, value in given.items() if value is not None]
-    if named and not slurm.is_launcher(plan):
+    if named and not slurm.starts_ranks(plan):
         raise UsageError(f"{named[0]} needs --launcher slurm")

@@ -114,12 +114,12 @@ def require_pins(arms: Mapping[str, Described], frameworks: Sequence[str]) -> No
     framework, because the other arm may have added it.
     """
     for arm in arms.values():
+        known = _declared(arm)
         for name in frameworks:
-            if arm.checkout and name not in _declared(arm):
+            if arm.checkout and name not in known:
                 raise IncomparableError(
                     f"{arm.checkout} has no framework {name}, so there is nothing to compare"
                 )
-        known = _declared(arm)
         pins.require_known(arm.pins, [known[name].own_requirements() for name in frameworks])
         if arm.python and len(frameworks) > 1:
             raise UsageError(

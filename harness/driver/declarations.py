@@ -385,8 +385,12 @@ class MethodsFile(tables.Table):
     environments: dict[str, PackagesTable] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _no_second_default(self) -> Self:
+    def _knows_environments(self) -> Self:
         _require_environments(self.methods, self.environments)
+        return self
+
+    @model_validator(mode="after")
+    def _no_second_default(self) -> Self:
         for name, method in self.methods.items():
             if method.listed is Listed.DEFAULT:
                 raise ValueError(f"method {name} cannot be the framework's default, which it has")

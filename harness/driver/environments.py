@@ -248,9 +248,11 @@ class Environments:
         install = [*pip, "--requirement", str(requirements)]
         # The pins hold for the packages that pip builds with, too, because an old source package
         # may not build with the newest setuptools.
+        constraints = self._beside(framework, "constraints.txt")
+        constraints.write_text(pins.without_extras(requirements.read_text(encoding="utf-8")))
         pinned = os.environ | {
-            "PIP_CONSTRAINT": str(requirements),
-            "PIP_BUILD_CONSTRAINT": str(requirements),
+            "PIP_CONSTRAINT": str(constraints),
+            "PIP_BUILD_CONSTRAINT": str(constraints),
         }
         venv = [sys.executable, "-m", "venv", str(folder)]
         with self._beside(framework, "log").open("w", encoding="utf-8") as log:

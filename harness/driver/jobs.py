@@ -21,6 +21,7 @@ from harness.driver.shared_memory import SharedMemory
 from harness.driver.units import state_bytes
 from harness.run.reading import InvalidLine
 from harness.wire.case import TRACE, Case, Job
+from harness.wire.folders import Folders
 
 _SLOWEST_METHOD_BYTES_PER_S = 5e6
 _SLOWEST_START_S = 120.0
@@ -28,7 +29,7 @@ _SLOWEST_DEVICE_BYTES_PER_S = 20e6
 # The guards of the driver, by name.
 EMPTY_FOLDER = "empty-folder"
 LEFT_BEHIND = "left-behind"
-_SWEEP_TRANSFERS = 126  # of all settings and rounds, writes and reads
+SWEEP_TRANSFERS = 126  # 9 settings, 7 rounds, writes and reads, as in harness/worker/ceiling.py
 
 
 class JobRunner:
@@ -136,7 +137,7 @@ class JobRunner:
 
     def _emptied_temporary(self, job: Job) -> Path:
         """Return the job's folder for temporary files."""
-        temporary = Path(job.scratch) / "tmp"
+        temporary = Folders(Path(job.scratch)).temporary
         # A job must not find there what another one has left for it.
         if self._guards(EMPTY_FOLDER):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -205,7 +206,7 @@ class JobRunner:
         if self._timeout_s and job.tasks:
             return self._timeout_s
         size_bytes = max((state_bytes(task.case) for task in job.tasks), default=0)
-        sweep_s = _SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
+        sweep_s = SWEEP_TRANSFERS * job.calibration_bytes / _SLOWEST_DEVICE_BYTES_PER_S
         return _SLOWEST_START_S + max(size_bytes / _SLOWEST_METHOD_BYTES_PER_S, sweep_s)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.run.errors import UsageError, nearest
+from harness.run.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,10 +89,8 @@ LAUNCHERS = {"local": local, "mpirun": mpirun, "slurm": mpirun}
 def argv(launcher: str, launch: Launch, tracer: list[str]) -> list[str]:
     """Return the whole command, under `tracer` if there is one.
 
-    It ends with this process where setpriv can tie it. Raise UsageError for an unknown launcher.
+    It ends with this process where setpriv can tie it.
     """
-    if launcher not in LAUNCHERS:
-        raise nearest("launcher", launcher, LAUNCHERS)
     command = own(launch) if launch.own else LAUNCHERS[launcher](launch)
     return [*tied_to_parent(launcher), *tracer, *command]
 
@@ -109,13 +107,13 @@ def environment(
 ) -> dict[str, str]:
     """Return the worker's environment: `base` or this process's own, with what the worker needs.
 
-    The project in `root` comes first on Python's path, behind it `added`, which holds adapters from
-    outside, and temporary files go to `temporary`.
-    `shared_memory` is a folder in which Open MPI's ranks of one machine meet, so that it can be
-    cleared when they were killed. `hash_seed` is the seed of Python's text hashes. Without one,
-    every process has another seed, also when the user's own environment fixes it. The ranks load
-    the library of `mpi`. `threads` is with how many threads a rank computes, unless the user's own
-    environment says it; by default as many as the framework wants.
+    The project in `root` comes first on Python's path. `added`, which holds adapters from outside,
+    comes behind it. Temporary files go to `temporary`. `shared_memory` is a folder in which Open
+    MPI's ranks of one machine meet, so that it can be cleared when they were killed. `hash_seed` is
+    the seed of Python's text hashes. Without one, every process has another seed, also when the
+    user's own environment fixes it. The ranks load the library of `mpi`. `threads` is with how many
+    threads a rank computes, unless the user's own environment says it; by default as many as the
+    framework wants.
     """
     variables = dict(os.environ if base is None else base)
     path = (root, added, variables.get("PYTHONPATH"))

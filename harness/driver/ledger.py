@@ -21,7 +21,7 @@ class Event:
 class Ledger:
     """Stores every record once, and keeps the progress of the run up to date.
 
-    Several threads may run jobs at once, so that one call waits for another.
+    Several threads may run jobs at once. A lock lets one of them store at a time.
     """
 
     def __init__(self, run: Run, on_event: Callable[[Event], None]) -> None:
@@ -65,19 +65,18 @@ class Ledger:
         status: Status = "failed",
     ) -> None:
         """Store why a case gives no number, unless it is stored already that it gives none."""
-        if case in self.failed:
-            return
-        self.add(
-            FailureRecord(
-                kind="failure",
-                case=case,
-                process=slot,
-                rank=rank,
-                status=status,
-                phase=phase,
-                reason=reason,
-            )
+        failure = FailureRecord(
+            kind="failure",
+            case=case,
+            process=slot,
+            rank=rank,
+            status=status,
+            phase=phase,
+            reason=reason,
         )
+        with self._lock:
+            if case not in self.failed:
+                self.add(failure)
 
     def _note(self, record: Record) -> None:
         self.progress.add(record)

@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 
 import harness
+from harness.driver.launch import ROOT
 from harness.run.manifest import Manifest
 
-ROOT = Path(__file__).resolve().parents[2]
 PROC = Path("/proc")
 SYS = Path("/sys")
+_COMMAND_TIMEOUT_S = 20
 
 # Mount options that name a host, an account or a folder: private, and different on machines that
 # are otherwise alike.
@@ -207,10 +208,12 @@ def _git_state() -> tuple[str | None, bool | None]:
     return commit, None if changes is None else bool(changes)
 
 
-def _output(argv: list[str], timeout_s: float = 20) -> str | None:
+def _output(argv: list[str]) -> str | None:
     """Return what a command prints, or None where it is missing, fails or hangs."""
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=True)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()

@@ -48,6 +48,19 @@ def replaced(requirements: str, pins: Mapping[str, str]) -> str:
     return "".join(f"{_pin(line, pins)}\n" for line in requirements.splitlines())
 
 
+def without_extras(requirements: str) -> str:
+    """Return a requirements file's text for use as constraints, which pip refuses with extras."""
+    return "".join(f"{_without_extras(line)}\n" for line in requirements.splitlines())
+
+
+def _without_extras(line: str) -> str:
+    requirement = _requirement(line)
+    if requirement is None or not requirement.extras:
+        return line
+    requirement.extras = set()
+    return str(requirement)
+
+
 def _pin(line: str, pins: Mapping[str, str]) -> str:
     return pins.get(_name(line) or "", line)
 
@@ -57,8 +70,12 @@ def _name(line: str) -> str | None:
 
     Return None for comments and options.
     """
-    requirement = line.partition(" #")[0].strip()
+    requirement = _requirement(line)
+    return canonicalize_name(requirement.name) if requirement else None
+
+
+def _requirement(line: str) -> Requirement | None:
     try:
-        return canonicalize_name(Requirement(requirement).name)
+        return Requirement(line.partition(" #")[0].strip())
     except InvalidRequirement:
         return None

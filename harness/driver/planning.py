@@ -16,6 +16,7 @@ from harness.driver.declarations import (
     Speed,
     Writes,
 )
+from harness.driver.launch import LAUNCHERS
 from harness.driver.names import STRATEGY_TRAITS, TRAITS
 from harness.driver.options import labelled, overrides
 from harness.driver.suite import Shape, Suite, Sweep, require
@@ -25,7 +26,6 @@ from harness.wire.case import Case, OwnModel
 from harness.wire.experiment import Experiment
 from workloads import names as workload_names
 
-LAUNCHERS = ("local", "mpirun", "slurm")
 NO_METHOD = MethodEntry.model_validate(
     {
         "name": "",
@@ -301,7 +301,7 @@ def _planned(cell: _Cell, choices: _Choices) -> PlannedCase:
     is_slow = method.speed is Speed.SLOW and cell.sweep.slow_samples is not None
     return PlannedCase(
         case=_case(cell, method, choices),
-        samples=cell.sweep.slow_samples or 1 if is_slow else cell.sweep.samples,
+        samples=(cell.sweep.slow_samples or 1) if is_slow else cell.sweep.samples,
         # Between the ceilings of a slow save lie seconds, so a disturbed one says as much.
         warmups=0 if is_slow else cell.sweep.warmups,
         repeats=0 if is_slow else cell.sweep.repeats,

@@ -24,7 +24,7 @@ from harness.driver.shared_memory import digest_of
 from harness.driver.suite import require
 from harness.run.errors import UsageError
 from harness.run.plan import PlannedCase
-from harness.wire.folders import LANE
+from harness.wire.folders import LANE, Folders
 
 GIB = 2**30
 _BLOCK_BYTES = 512  # the unit of st_blocks, stat(2)
@@ -32,7 +32,7 @@ _DIRECT_WRITE_BYTES = 4096  # a multiple of every disk's logical block
 _MAY_COMPRESS = frozenset({"zfs", "bcachefs"})
 # The longest socket known, in a run's scratch folder: multiprocessing's, which PyTorch's
 # asynchronous DCP uses when its daemon is a process.
-LONGEST_SOCKET = Path(LANE.format(0), "tmp", "pymp-01234567", "listener-01234567")
+LONGEST_SOCKET = Folders(Path(LANE.format(0))).temporary / "pymp-01234567" / "listener-01234567"
 _SOCKET_PATH_BYTES = 107  # unix(7), without the NUL at the end
 WITHOUT_SOCKETS = (
     "methods that write from a daemon process fail here, such as PyTorch's asynchronous DCP"
@@ -149,13 +149,16 @@ def direct_io(path: Path) -> str | None:
 
 def _write_directly(path: Path) -> None:
     name = path / f".ckptbench-direct-{os.getpid()}"
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
     try:
-        with mmap.mmap(-1, _DIRECT_WRITE_BYTES) as aligned:
-            os.write(handle, aligned)
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT, 0o600)
+        try:
+            with mmap.mmap(-1, _DIRECT_WRITE_BYTES) as aligned:
+                os.write(handle, aligned)
+        finally:
+            os.close(handle)
     finally:
-        os.close(handle)
-        name.unlink()
+        # Linux makes the file before it refuses to open it without the page cache.
+        name.unlink(missing_ok=True)
 
 
 def needed_memory_bytes(state_bytes: int, ranks: int) -> int:

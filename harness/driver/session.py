@@ -22,10 +22,10 @@ from pathlib import Path
 from harness import experiments
 from harness.driver import descendants, launch, preflight, process
 from harness.driver.arms import Arm
+from harness.driver.calibration import calibrated
 from harness.driver.jobs import LEFT_BEHIND, JobRunner
 from harness.driver.lanes import run_together
 from harness.driver.ledger import Event, Ledger
-from harness.driver.storage import calibrated
 from harness.driver.units import Unit, group, title
 from harness.run.plan import PlannedCase
 from harness.run.store import Run

@@ -122,7 +122,7 @@ def own_site_file() -> Path:
     return expanded(configuration) / "ckptbench" / "site.toml"
 
 
-def is_launcher(plan: Sequence[PlannedCase]) -> bool:
+def starts_ranks(plan: Sequence[PlannedCase]) -> bool:
     """Return whether the plan's ranks are started in a Slurm job."""
     return any(planned.case.launcher == "slurm" for planned in plan)
 
@@ -132,7 +132,7 @@ def spread(plan: Sequence[PlannedCase], nodes: int) -> list[PlannedCase]:
 
     A single rank stays on the first node. Raise UsageError where ranks cannot be spread so.
     """
-    if not is_launcher(plan):
+    if not starts_ranks(plan):
         return list(plan)
     if nodes < 1:
         raise UsageError(f"--nodes is a number from 1 on, not {nodes}")
@@ -176,7 +176,7 @@ def is_outside(plan: Sequence[PlannedCase]) -> bool:
     Raise UsageError in a job with too few nodes, and in a shell that is on none of them.
     """
     if "SLURM_JOB_ID" not in os.environ:
-        return is_launcher(plan)
+        return starts_ranks(plan)
     require_a_node()
     wanted = _nodes(plan)
     held = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))

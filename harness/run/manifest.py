@@ -70,7 +70,7 @@ _COMPARED = (
 )
 
 
-def comparable(a: Manifest, b: Manifest) -> list[str]:
+def differences(a: Manifest, b: Manifest) -> list[str]:
     """Return the names of the fields that make two runs unlike.
 
     Runs without such a field may be compared or pooled.

@@ -87,10 +87,10 @@ def _parse_in_parts(line: str) -> Record:
     try:
         return _validator().validate_json(json.dumps(fields), strict=True)
     except ValidationError as error:
-        raise InvalidLine(_first_reason(error)) from error
+        raise InvalidLine(_reason_of_line(error)) from error
 
 
-def _first_reason(error: ValidationError) -> str:
+def _reason_of_line(error: ValidationError) -> str:
     """Return the first thing that is wrong with a record, in one sentence."""
     first = error.errors()[0]
     if first["type"] == "union_tag_not_found":

@@ -275,7 +275,7 @@ def find(results: Path, name: str) -> Path:
     if name == LATEST:
         return max(known.values(), key=_begun_at)
     if name not in known:
-        raise nearest("run", name, sorted(known))
+        raise nearest("run", name, known)
     return known[name]
 
 

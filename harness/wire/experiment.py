@@ -100,10 +100,10 @@ class Experiment:
     """One question that can be asked of a case, and how it is answered.
 
     `place` orders the experiments on the report page. With `methods`, a case is a checkpoint
-    method. Without, it is the framework's own training. With `stores`, it may be a store too.
-    `processes` is the number of a case's
-    process slots, and None leaves that to the suite. The slots take the seeds of Python's text
-    hashes in turn from `hash_seeds`, where None means another seed in every process.
+    method. Without, it is the framework's own training. With `stores`, stores are measured too.
+    `processes` is the number of a case's process slots. None leaves it to the suite. The slots take
+    the seeds of Python's text hashes in turn from `hash_seeds`, where None means another seed in
+    every process.
     `reads_in_another_world` says that other ranks load what these saved, so a method must allow
     that. `compares_frameworks` says that a row means something only beside rows of other
     frameworks. `states_at_work` counts the states that lie in the scratch directory at once, beside

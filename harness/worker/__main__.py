@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import signal
@@ -31,7 +32,7 @@ from harness.worker.failures import THREAD_ERRORS, record_failure
 from harness.worker.guards.neighbours import MustBeAlone
 from harness.worker.output import Output
 from harness.worker.tracing import run_traces
-from harness.worker.world import SPAWNED, SeparateWorld, World, join
+from harness.worker.world import SPAWNED, SeparateWorld, World, end_now, join
 from workloads import Workload
 
 _FORKED_AT_MOST_S = 60  # of one task
@@ -89,7 +90,7 @@ def run_forked(job: Job, world: World, output: Output) -> None:
             # A runtime that does not survive the fork must not hold up the others.
             signal.alarm(_FORKED_AT_MOST_S)
             run_tasks(job, world, output, [entry])
-            os._exit(0)
+            end_now()
         os.waitpid(child, 0)
 
 
@@ -98,18 +99,18 @@ def run_tasks(job: Job, world: World, output: Output, chosen: Entries | None = N
 
     `chosen` are some of the job's tasks; None for all.
     """
+    concerned = chosen or list(enumerate(job.tasks))
     try:
         framework = load_class(job.tasks[0].case.framework_path)()
-        states = []
-        for entries in _by_state(chosen or list(enumerate(job.tasks))):
-            if _is_supported(framework, entries, output):
-                states.append(entries)
+        by_state = _by_state(concerned)
+        states = [entries for entries in by_state if _is_supported(framework, entries, output)]
+        concerned = list(itertools.chain.from_iterable(states))
         # A framework must not be started on a device that it lacks.
         if not states:
             return
         bench = start(job, world, output, framework)
     except BaseException as error:
-        record_failure(output, world, job.tasks, error)
+        record_failure(output, world, [task for _, task in concerned], error)
         return
     try:
         for entries in states:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import re
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _BACKED_BYTES_PER_S = 2e9
 _TRIES = 3
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_PROCESSORS = Path("/proc/cpuinfo")
 
 
 class Backer:
@@ -84,7 +86,12 @@ class Backer:
 
 
 def _is_virtual() -> bool:
-    return "hypervisor" in Path("/proc/cpuinfo").read_text()
+    """Return whether this may be a virtual machine.
+
+    Where the processor does not tell, as on ARM, it may be one.
+    """
+    flags = re.search(r"^flags\s*:(.*)$", _PROCESSORS.read_text(), re.MULTILINE)
+    return flags is None or "hypervisor" in flags[1].split()
 
 
 def _available_bytes() -> int:

@@ -107,7 +107,7 @@ class Bench:
 
     def memory(self, case: Case) -> Path | None:
         """Return the folder in shared memory for a case's checkpoints; None where it has none."""
-        return Path(self.job.memory) / case.id if self.job.memory else None
+        return Path(self.job.memory) / case.id if self.job.memory and case.from_memory else None
 
     def close_method(self, method: Closes) -> None:
         """Have a method or a store give back what it holds."""
@@ -382,9 +382,9 @@ class Bench:
         if not self.world.any(bool(changes)):
             return
         seen = next(filter(None, self.world.all_gathered(changes)))
-        changed = ", ".join(seen)
+        in_words = ", ".join(seen)
         weight: Weight = "mark" if before.doubts_flushes(now) else "remark"
-        sentence = f"it changed {changed} for its whole process, and was measured alone"
+        sentence = f"it changed {in_words} for its whole process, and was measured alone"
         self.write_finding(case, neighbours.NAME, weight, sentence)
         others = tuple(task.case.id for task in self.job.tasks if task.case.id != case.id)
         if not others or self.job.role == TRACE:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import uuid
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from harness.wire.nodes import node_name
 
@@ -151,9 +152,7 @@ class MpiWorld(World):
     def leave(self) -> None:
         self._world.Barrier()
         self._mpi.Finalize()
-        # A normal exit can be aborted by communication threads of a framework that are still
-        # joinable.
-        os._exit(0)
+        end_now()
 
 
 class SeparateWorld(World):
@@ -174,8 +173,14 @@ class SeparateWorld(World):
         return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
     def leave(self) -> None:
-        # Threads of a framework could abort a normal exit.
-        os._exit(0)
+        end_now()
+
+
+def end_now() -> NoReturn:
+    """End this process without waiting for threads of a framework, which could abort the exit."""
+    # What was printed goes to a file, and would be lost in its buffer.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def join(size: int) -> World:

@@ -18,7 +18,7 @@ from harness.analysis.comparison.sides import (
 )
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import simultaneous
-from harness.run.manifest import comparable
+from harness.run.manifest import differences
 from harness.run.plan import PlannedCase
 from harness.run.stored import run_argument
 
@@ -42,10 +42,10 @@ def of_runs(base: ReadRun, head: ReadRun) -> Comparison:
     for run in (base, head):
         _require_no_arms(run)
         _require_finished(run)
-    differences = comparable(base.stored.manifest, head.stored.manifest)
-    if differences:
+    unlike = differences(base.stored.manifest, head.stored.manifest)
+    if unlike:
         raise Unlike(
-            f"{base.name} and {head.name} were not measured alike ({', '.join(differences)}), "
+            f"{base.name} and {head.name} were not measured alike ({', '.join(unlike)}), "
             "so their numbers cannot be compared"
         )
     notes = [

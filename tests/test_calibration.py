@@ -6,13 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import records
 from conftest import Measure, planned
 
-from harness.driver import calibrations, machine, storage
+from harness.driver import calibration, machine
 from harness.run import store
+from harness.run.errors import UsageError
 from harness.wire.records import CalibrationRecord, to_line
 
 SIZE_BYTES = 16 << 20
@@ -40,13 +43,14 @@ def make(tmp_path: Path) -> Make:
     return made
 
 
-def test_the_first_sweep_of_an_alike_run_is_taken(make: Make) -> None:
+def test_the_newest_sweep_of_alike_runs_comes_first(make: Make) -> None:
+    """A disk that was slow for the first run may be fast for good by now."""
     make(replace(SWEEP, bytes=2 * SIZE_BYTES))
-    first, _, run = make(replace(SWEEP, write_depth=4)), make(replace(SWEEP, write_depth=1)), make()
-    assert calibrations.of_an_earlier_run(run, SIZE_BYTES) == (
-        first.name,
-        replace(SWEEP, write_depth=4),
-    )
+    slow, fast = replace(SWEEP, write_depth=4), replace(SWEEP, write_depth=1)
+    first, second, third = make(slow), make(fast), make(fast)
+    found = calibration.earlier_sweeps(make(), SIZE_BYTES)
+    assert list(found.items()) == [(fast, third.name), (slow, first.name)]
+    assert second.name < third.name
 
 
 @pytest.mark.parametrize(
@@ -74,14 +78,14 @@ def test_the_first_sweep_of_an_alike_run_is_taken(make: Make) -> None:
 )
 def test_no_sweep_of_an_unlike_run_is_taken(make: Make, unlike: Callable[[Make], object]) -> None:
     unlike(make)
-    assert calibrations.of_an_earlier_run(make(), SIZE_BYTES) is None
+    assert calibration.earlier_sweeps(make(), SIZE_BYTES) == {}
 
 
 def test_the_second_run_of_a_folder_does_not_sweep(
     measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Others use the disk too, so that it may be another within seconds.
-    monkeypatch.setattr(storage, "_UNLIKE_ABOVE", 1000.0)
+    monkeypatch.setattr(calibration, "_UNLIKE_ABOVE", 1000.0)
     first, second = (
         measure([planned("buffered", samples=1, warmups=0)], results=tmp_path) for _ in range(2)
     )
@@ -92,9 +96,7 @@ def test_the_second_run_of_a_folder_does_not_sweep(
     assert trial.rounds == 0
     assert any("calibrating" in message for message in first.messages)
     assert not any("calibrating" in message for message in second.messages)
-    assert (
-        f"ceilings use the requests that run {first.run.name} found fastest here" in second.messages
-    )
+    assert f"ceilings use the same requests as run {first.run.name}" in second.messages
 
 
 @pytest.mark.parametrize("times", [0.01, 100])
@@ -116,6 +118,24 @@ def test_a_sweep_of_a_disk_that_was_another_is_not_taken(
         rf"raw writes are \S+ times as fast here as in run {first.run.name}, so .*", said[0]
     )
     assert second.records("calibration")[-1].rounds == swept.rounds
+    # The next run tries the newer sweep first, and takes it unless the disk changes again.
+    third = measure(plan, results=tmp_path)
+    assert f"ceilings use the same requests as run {second.run.name}" in third.messages or any(
+        f"as in run {second.run.name}, so its requests are not taken over" in text
+        for text in third.messages
+    )
+
+
+def test_a_sweep_without_a_record_names_the_log() -> None:
+    run: Any = SimpleNamespace(plan=[planned()], records=[])
+    ledger: Any = SimpleNamespace(run=run, announce=lambda text: None)
+    runner: Any = SimpleNamespace(
+        scratch=Path("scratch"),
+        name=lambda *_: "001-calibrate-0",
+        run=lambda *_: SimpleNamespace(reason=""),
+    )
+    with pytest.raises(UsageError, match=r"no valid record; see logs/001-calibrate-0\.log"):
+        calibration._tried(ledger, runner, SIZE_BYTES, None)
 
 
 def test_a_trial_that_nobody_judged_is_no_calibration(measure: Measure, tmp_path: Path) -> None:

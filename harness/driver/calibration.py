@@ -1,22 +1,33 @@
-"""Finds out once per run by which requests the scratch directory is written and read fastest."""
+"""Finds out once per run by which requests the scratch directory is written and read fastest.
+
+The runs of one results folder share the sweep that found them, because ceilings of unlike requests
+cannot be compared.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
-from harness.driver import calibrations, preflight
+from harness.driver import preflight
 from harness.driver.jobs import JobRunner
 from harness.driver.ledger import Ledger
 from harness.driver.units import CALIBRATION_BYTES_AT_MOST, state_bytes
 from harness.run.errors import UsageError
+from harness.run.manifest import Manifest, differences
 from harness.run.plan import PlannedCase
+from harness.run.reading import InvalidLine, parse
+from harness.run.stored import MANIFEST, RECORDS, StoredRun
 from harness.wire.case import CALIBRATE, Job, Storage
 from harness.wire.records import CalibrationRecord
 
 _CALIBRATION_BYTES_AT_LEAST = 16 << 20
 # The rates of one disk vary by less, even where others use it too.
 _UNLIKE_ABOVE = 2.0
+_TRIED_AT_MOST = 2  # sweeps of earlier runs, because a trial takes a part of a sweep's time
+_LINES_AT_MOST = 16  # that are read to find a sweep
 
 
 def calibrated(ledger: Ledger, runner: JobRunner, not_direct: str | None) -> Storage:
@@ -58,19 +69,60 @@ def _stored(ledger: Ledger) -> CalibrationRecord | None:
 def _taken_over(
     ledger: Ledger, runner: JobRunner, size_bytes: int, not_direct: str | None
 ) -> CalibrationRecord | None:
-    """Return the sweep of an earlier run beside this one, if the disk is still as fast as in it."""
-    earlier = None if not_direct else calibrations.of_an_earlier_run(ledger.run, size_bytes)
-    if earlier is None:
+    """Return a sweep of an earlier run beside this one, if the disk is still as fast as in it."""
+    if not_direct:
         return None
-    name, swept = earlier
-    tried = _tried(ledger, runner, size_bytes, not_direct, taken=_requests(swept))
-    unlike = _unlike(swept, tried)
-    if unlike:
+    earlier = earlier_sweeps(ledger.run, size_bytes)
+    for swept, name in itertools.islice(earlier.items(), _TRIED_AT_MOST):
+        tried = _tried(ledger, runner, size_bytes, not_direct, taken=_requests(swept))
+        unlike = _unlike(swept, tried)
+        if not unlike:
+            ledger.add(swept)
+            ledger.announce(f"ceilings use the same requests as run {name}")
+            return swept
         ledger.announce(f"{unlike} as in run {name}, so its requests are not taken over")
+    return None
+
+
+def earlier_sweeps(run: StoredRun, size_bytes: int) -> dict[CalibrationRecord, str]:
+    """Return the different sweeps of `size_bytes` beside a run, each with the newest run of it.
+
+    The newest sweep comes first, because the disk may have been another before. Runs count that
+    were measured on the same machine and directory.
+    """
+    found: dict[CalibrationRecord, str] = {}
+    for file in sorted(run.folder.parent.glob(f"*/{RECORDS}"), reverse=True):
+        sweep = _sweep_in(file)
+        if sweep is None or sweep.bytes != size_bytes:
+            continue
+        if _is_alike(file.with_name(MANIFEST), run.manifest):
+            found.setdefault(sweep, file.parent.name)
+    return found
+
+
+def _sweep_in(records: Path) -> CalibrationRecord | None:
+    """Return the sweep in a run's records, or None where nothing was swept.
+
+    Only the lines of calibrations are parsed. They are near the beginning of a file that may be
+    long, and a trial of another run's requests may stand before the sweep.
+    """
+    try:
+        with records.open(encoding="utf-8", errors="replace") as lines:
+            beginning = itertools.islice(lines, _LINES_AT_MOST)
+            found = [parse(line) for line in beginning if '"kind":"calibration"' in line]
+    except (OSError, InvalidLine):
         return None
-    ledger.add(swept)
-    ledger.announce(f"ceilings use the requests that run {name} found fastest here")
-    return swept
+    sweeps = [each for each in found if isinstance(each, CalibrationRecord)]
+    return next((sweep for sweep in sweeps if sweep.direct and sweep.rounds), None)
+
+
+def _is_alike(manifest: Path, here: Manifest) -> bool:
+    try:
+        there = Manifest.from_json(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        # The other run has not begun, or is of another version.
+        return False
+    return not differences(there, here)
 
 
 def _is_trial(record: CalibrationRecord) -> bool:
@@ -114,7 +166,8 @@ def _tried(
     ending = runner.run(job, ledger.run.plan[0].case)
     record = _stored(ledger)
     if record is None or record is before:
-        raise UsageError(f"the scratch directory could not be calibrated: {ending.reason}")
+        reason = ending.reason or f"its worker wrote no valid record; see logs/{job.name}.log"
+        raise UsageError(f"the scratch directory could not be calibrated: {reason}")
     return record
 
 
