@@ -23,7 +23,7 @@ import psutil
 
 from harness.driver import descendants
 from harness.driver.descendants import ORPHANS_S, Descendants
-from harness.wire.phases import DONE, Mark, read_mark, records_path
+from harness.wire.phases import DONE, Position, read_position, records_path
 
 _POLL_S = 0.2
 # An interpreter whose work is done gets this long to end, because threads that a method left behind
@@ -101,9 +101,9 @@ class Follower:
             for line in self._new_lines(rank):
                 self._on_line(rank, line)
 
-    def marks(self) -> list[Mark]:
-        """Return each rank's mark."""
-        return [read_mark(self._folder, rank) for rank in range(self._world)]
+    def positions(self) -> list[Position]:
+        """Return each rank's position."""
+        return [read_position(self._folder, rank) for rank in range(self._world)]
 
     def _new_lines(self, rank: int) -> list[str]:
         try:
@@ -129,7 +129,7 @@ def run(
     stop: threading.Event | None = None,
     orphans_s: float = ORPHANS_S,
 ) -> Ending:
-    """Run a job to its end. A job whose marks stand still for `timeout_s` seconds is killed.
+    """Run a job to its end. A job whose positions stand still for `timeout_s` seconds is killed.
 
     Processes that outlive their parent have `orphans_s` seconds to end by themselves. With
     `lets_orphans_live`, those that outlive a job that has done its work are not ended. Once `stop`
@@ -144,26 +144,26 @@ def run(
         try:
             hung = _run_to_its_end(job, processes, follower, patience)
             ended_ns = time.monotonic_ns()
-            marks = follower.marks()
-            is_complete = _all_done(marks) and (hung or job.returncode == 0)
+            positions = follower.positions()
+            is_complete = _all_done(positions) and (hung or job.returncode == 0)
             living = processes.orphans() if lets_orphans_live and is_complete else []
             if not living:
                 processes.end_orphans()
         finally:
             processes.clear_up()
     ending = partial(Ending, killed=tuple(processes.killed), ended_ns=ended_ns)
-    standing = _broken_rank(marks)
+    standing = _broken_rank(positions)
     if is_complete:
         return ending("", standing, living=tuple(living))
     if hung:
         reason = f"no progress for {timeout_s:.0f} s, so the process was killed"
-        return ending(reason + _side_by_side(marks), standing)
+        return ending(reason + _side_by_side(positions), standing)
     out_of_memory = _oom_kills() > kills_before
     killed = _killed_rank(log)
     if killed is not None and killed[0] < world:
         rank, number = killed
         reason = _describe_exit(128 + number, out_of_memory)
-        return ending(reason, _standing(marks, rank))
+        return ending(reason, _standing(positions, rank))
     reason = _describe_exit(job.returncode, out_of_memory) + _last_words(log)
     return ending(reason, standing)
 
@@ -191,7 +191,7 @@ def _run_to_its_end(
     """Follow a job to its end. Return whether it was ended because it stood still."""
     try:
         hung = not _ends_by_itself(job, processes, follower, patience)
-        if hung and _all_done(follower.marks()):
+        if hung and _all_done(follower.positions()):
             # A process that a method left may hold the output of mpirun, which waits for that.
             processes.end_first()
         elif hung:
@@ -212,7 +212,7 @@ def _ends_by_itself(
     patience: _Patience,
 ) -> bool:
     """Return True once the job has ended, or False as soon as it has stood still for too long."""
-    marks = follower.marks()
+    positions = follower.positions()
     moved_at_s = time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -226,47 +226,47 @@ def _ends_by_itself(
             # A daemon of a dead rank holds the rank's output open, and mpirun would wait until
             # that is closed.
             processes.end_orphans()
-        marks_now = follower.marks()
-        if marks_now != marks:
-            marks = marks_now
+        positions_now = follower.positions()
+        if positions_now != positions:
+            positions = positions_now
             moved_at_s = time.monotonic()
-        patience_s = _EXIT_S if _all_done(marks) else patience.timeout_s
+        patience_s = _EXIT_S if _all_done(positions) else patience.timeout_s
         if time.monotonic() - moved_at_s > patience_s:
             return False
 
 
-def _all_done(marks: Iterable[Mark]) -> bool:
-    return all(mark.phase == DONE for mark in marks)
+def _all_done(positions: Iterable[Position]) -> bool:
+    return all(position.phase == DONE for position in positions)
 
 
-def _broken_rank(marks: list[Mark]) -> Standing:
+def _broken_rank(positions: list[Position]) -> Standing:
     """Return the position of the first rank that came least far, because the others wait for it."""
-    return _standing(marks, _hindmost(marks)[0])
+    return _standing(positions, _hindmost(positions)[0])
 
 
-def _hindmost(marks: list[Mark]) -> list[int]:
+def _hindmost(positions: list[Position]) -> list[int]:
     """Return the ranks that came least far."""
-    progress = [(mark.phase == DONE, mark.reached) for mark in marks]
+    progress = [(position.phase == DONE, position.reached) for position in positions]
     return [rank for rank, reached in enumerate(progress) if reached == min(progress)]
 
 
-def _standing(marks: list[Mark], rank: int) -> Standing:
-    return Standing(rank, marks[rank].task, marks[rank].phase)
+def _standing(positions: list[Position], rank: int) -> Standing:
+    return Standing(rank, positions[rank].task, positions[rank].phase)
 
 
-def _side_by_side(marks: list[Mark]) -> str:
+def _side_by_side(positions: list[Position]) -> str:
     """Return the positions of several ranks that came equally far, else an empty text.
 
     They may have waited for each other, so none of them alone is to blame.
     """
-    hindmost = _hindmost(marks)
+    hindmost = _hindmost(positions)
     if len(hindmost) == 1:
         return ""
     ranks_by_phase: dict[str, list[int]] = {}
     for rank in hindmost:
-        ranks_by_phase.setdefault(marks[rank].phase, []).append(rank)
-    positions = [f"{_listed(ranks)} stood in {phase}" for phase, ranks in ranks_by_phase.items()]
-    return "; " + "; ".join(positions)
+        ranks_by_phase.setdefault(positions[rank].phase, []).append(rank)
+    stood = [f"{_listed(ranks)} stood in {phase}" for phase, ranks in ranks_by_phase.items()]
+    return "; " + "; ".join(stood)
 
 
 def _listed(ranks: list[int]) -> str:

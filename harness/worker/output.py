@@ -1,7 +1,7 @@
-"""Records for the driver in a file, and a mark in shared memory that says where the worker stands.
+"""Records for the driver in a file, and a position in shared memory.
 
-The mark is what remains when the worker is killed. Setting it costs well under a microsecond, so it
-may stand next to the clock.
+The position says where the worker stands, and is what remains when it is killed. Setting it costs
+well under a microsecond, so it may stand next to the clock.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 
-from harness.wire.phases import DONE, MARK, mark_path, records_path
+from harness.wire.phases import DONE, POSITION, position_path, records_path
 from harness.wire.records import FailureRecord, Record, Status, to_line
 
 
 class Output:
-    """A rank's records and mark."""
+    """A rank's records and position."""
 
     def __init__(self, folder: Path, rank: int, process: int, on_nodes: bool = False) -> None:
         """Open a rank's files in `folder`.
@@ -25,9 +25,9 @@ class Output:
         self.rank = rank
         self.process = process
         self._records = records_path(folder, rank).open("a", buffering=1)
-        mark_path(folder, rank).write_bytes(bytes(MARK.size))
-        with mark_path(folder, rank).open("r+b") as file:
-            self._mark = mmap.mmap(file.fileno(), MARK.size)
+        position_path(folder, rank).write_bytes(bytes(POSITION.size))
+        with position_path(folder, rank).open("r+b") as file:
+            self._position = mmap.mmap(file.fileno(), POSITION.size)
         self._changes = 0
         self._reached = 0
         self._task = -1
@@ -36,7 +36,7 @@ class Output:
         self.task(-1)
 
     def task(self, index: int) -> None:
-        """Mark the task that the following phases belong to; -1 for none.
+        """Note the task that the following phases belong to; -1 for none.
 
         No clock runs here, so a driver on another node is informed as well.
         """
@@ -45,15 +45,15 @@ class Output:
             self._show_on_all_nodes()
 
     def enter(self, phase: str) -> None:
-        """Mark the phase that begins now."""
+        """Note the phase that begins now."""
         self.phase = phase
         self._changes += 1
         if not self._on_nodes:
             self._reached = self._changes
-        self._set_mark()
+        self._set_position()
 
     def finish(self) -> None:
-        """Mark that all work is done, also for a driver on another node."""
+        """Note that all work is done, also for a driver on another node."""
         self.enter(DONE)
         self._show_on_all_nodes()
 
@@ -74,11 +74,13 @@ class Output:
         )
         self.write(record)
 
-    def _set_mark(self) -> None:
-        MARK.pack_into(self._mark, 0, self._changes, self._reached, self._task, self.phase.encode())
+    def _set_position(self) -> None:
+        POSITION.pack_into(
+            self._position, 0, self._changes, self._reached, self._task, self.phase.encode()
+        )
 
     def _show_on_all_nodes(self) -> None:
-        """Flush the mark. A network file system shows a mapped page only then, after a while."""
+        """Flush the position, because a network file system shows a mapped page only then."""
         self._reached = self._changes
-        self._set_mark()
-        self._mark.flush()
+        self._set_position()
+        self._position.flush()
