@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from harness.analysis.ratios import of_differences
-from harness.driver import preflight
+from harness.driver import jobs, preflight
 from harness.wire.case import Storage
 from harness.worker import ceiling as ceilings
 from harness.worker import storage, usage
@@ -401,3 +401,8 @@ def test_fio_needs_as_long_for_the_same_bytes(place: Path, operation: str) -> No
     if ratio.high < 0.85 or ratio.low > 1.15:
         pytest.fail(text)
     pytest.skip(f"{text}: this disk is too noisy to tell")
+
+
+def test_the_driver_waits_for_as_many_transfers_as_a_sweep_has() -> None:
+    """It cannot ask the worker's module, and a longer sweep would run into its time limit."""
+    assert 2 * len(ceilings._SETTINGS) * ceilings._SWEEP_ROUNDS == jobs.SWEEP_TRANSFERS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -140,15 +139,6 @@ def test_slurm_spreads_ranks_over_the_nodes(
 def test_a_tracer_sees_one_node() -> None:
     assert launch.out_of_sight(2) == "ranks on 2 nodes cannot be traced from one of them"
     assert [launch.out_of_sight(nodes) for nodes in (0, 1)] == [None, None]
-
-
-@pytest.mark.parametrize(("launcher", "hint"), [("mprun", "; did you mean 'mpirun'?"), ("", "")])
-def test_an_unknown_launcher_gets_the_known_ones(started: Launch, launcher: str, hint: str) -> None:
-    with pytest.raises(
-        UsageError,
-        match=rf"^unknown launcher '{launcher}'{re.escape(hint)} \(known: local, mpirun, slurm\)$",
-    ):
-        launch.argv(launcher, started, [])
 
 
 def test_a_tracer_comes_before_everything_it_traces(started: Launch, on_path: Path) -> None:

@@ -52,7 +52,7 @@ def enter(worker: subprocess.Popen[str], phase: str) -> None:
     assert worker.stdout.readline() == "entered\n"
 
 
-def test_the_mark_is_seen_while_the_worker_lives_and_after_it_was_killed(
+def test_the_position_is_seen_while_the_worker_lives_and_after_it_was_killed(
     worker: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     enter(worker, "prepare")
@@ -87,12 +87,12 @@ def test_a_rank_that_has_not_begun_is_at_its_launch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"\x01", bytes(31), bytes(33)], ids=["empty", "a byte", "short", "long"]
 )
-def test_half_a_mark_is_none(tmp_path: Path, content: bytes) -> None:
+def test_half_a_position_is_none(tmp_path: Path, content: bytes) -> None:
     position_path(tmp_path, 0).write_bytes(content)
     assert read_position(tmp_path, 0) == (0, -1, "launch", 0)
 
 
-def test_a_mark_still_blank_is_at_its_launch(tmp_path: Path) -> None:
+def test_a_position_still_blank_is_at_its_launch(tmp_path: Path) -> None:
     output = Output(tmp_path, 0, 0)
     size = position_path(tmp_path, 0).stat().st_size
     del output
@@ -106,7 +106,7 @@ def test_a_worker_begins_at_its_start_with_no_task(tmp_path: Path) -> None:
     assert output.phase == "start"
 
 
-def test_each_rank_has_a_mark_and_records_of_its_own(tmp_path: Path) -> None:
+def test_each_rank_has_a_position_and_records_of_its_own(tmp_path: Path) -> None:
     outputs = [Output(tmp_path, rank, 0) for rank in range(2)]
     outputs[0].enter("save")
     outputs[1].enter("load")
@@ -118,7 +118,7 @@ def test_each_rank_has_a_mark_and_records_of_its_own(tmp_path: Path) -> None:
     )
 
 
-def test_every_phase_changes_the_mark_also_the_same_one_again(tmp_path: Path) -> None:
+def test_every_phase_changes_the_position_also_the_same_one_again(tmp_path: Path) -> None:
     """The driver believes that a worker hangs if its position does not change."""
     output = Output(tmp_path, 0, 0)
     seen = []
@@ -157,7 +157,7 @@ def test_ranks_on_several_nodes_are_compared_by_what_all_nodes_were_told(
     assert flushed[2:] == [(4, 3, DONE, 4)]
 
 
-def test_the_mark_of_an_older_checkouts_worker_is_read(tmp_path: Path) -> None:
+def test_the_position_of_an_older_checkouts_worker_is_read(tmp_path: Path) -> None:
     """The worker of one arm of a comparison may be older than this driver."""
     position_path(tmp_path, 0).write_bytes(struct.pack("<Qi20s", 5, 2, b"load"))
     assert read_position(tmp_path, 0) == (5, 2, "load", 5)

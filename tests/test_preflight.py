@@ -121,6 +121,16 @@ def test_a_refused_direct_write_is_a_reason(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("launcher", "hint"), [("mprun", "; did you mean 'mpirun'?"), ("", "")])
+def test_an_unknown_launcher_gets_the_known_ones(launcher: str, hint: str) -> None:
+    item = planned(launcher=launcher)
+    with pytest.raises(
+        UsageError,
+        match=rf"^unknown launcher '{launcher}'{re.escape(hint)} \(known: local, mpirun, slurm\)$",
+    ):
+        preflight.check_cases([item])
+
+
 def test_memory_grows_with_state_and_ranks() -> None:
     assert needed_memory_bytes(3 * GIB, 1) > 3 * GIB
     assert needed_memory_bytes(3 * GIB, 4) == 4 * needed_memory_bytes(3 * GIB, 1)

@@ -249,7 +249,8 @@ class Environments:
         # The pins hold for the packages that pip builds with, too, because an old source package
         # may not build with the newest setuptools.
         constraints = self._beside(framework, "constraints.txt")
-        constraints.write_text(pins.without_extras(requirements.read_text(encoding="utf-8")))
+        pinned_here = pins.without_extras(requirements.read_text(encoding="utf-8"))
+        constraints.write_text(pinned_here, encoding="utf-8")
         pinned = os.environ | {
             "PIP_CONSTRAINT": str(constraints),
             "PIP_BUILD_CONSTRAINT": str(constraints),

@@ -84,6 +84,8 @@ def run_forked(job: Job, world: World, output: Output) -> None:
     stage_function(case.experiment, job.role)
     random_ring()
     for entry in enumerate(job.tasks):
+        # What waits in the buffer would be printed by each child, too.
+        sys.stdout.flush()
         child = os.fork()
         if child == 0:
             os.setsid()

@@ -75,10 +75,12 @@ class _Resumes:
         at = self._notes.folder / AT
         if bench.world.rank == 0:
             at.write_text(json.dumps({"number": number}))
-        bench.world.barrier()
         folder = self._notes.checkpoints(number)
+        # The load of another rank may remove files of a killed one.
+        limit_s = _load_limit_s(folder)
+        bench.world.barrier()
         # A load that waits for another rank for ever must not hold up the others.
-        with killed_after(_load_limit_s(folder)):
+        with killed_after(limit_s):
             outcome = self._trial.resume(folder, self._expected[number])
             # The reason is not to depend on where the run had its scratch directory.
             outcome = replace(outcome, reason=outcome.reason.replace(str(folder), "…"))
