@@ -266,7 +266,8 @@ def differences(run: ReadRun) -> np.ndarray:
     There is a row for each pair of processes, and a column for each metric.
     """
     sides = {}
-    for case, costs in comparison.costs(run):
+    for row, costs in comparison.costs(run):
+        case = row.case
         if case.method == SLOWED.split()[1] and "durable" in costs:
             sides[case.arm] = costs
     columns = [ratios.differences(sides["a"][name], sides["b"][name]) for name in _SLOWED_METRICS]

@@ -56,6 +56,7 @@ def test_a_row_has_a_line_for_each_metric_loss_and_gain() -> None:
     ]
     assert [line[5] for line in lines] == ["slower", "inconclusive", "not compared", "worse"]
     assert [line[4] for line in lines[:2]] == ["1.200 [1.100–1.300]", "1.000 [0.000–∞]"]
+    assert comparison_output.ratio(Estimate(2.0, 0.5, 150.4)) == "2.000 [0.500–150]"
 
 
 def test_junit_is_valid_xml_whatever_a_record_says() -> None:

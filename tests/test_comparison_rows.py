@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +25,36 @@ from compared_runs import (
 from harness.analysis import comparison
 from harness.analysis.comparison.sides import side
 from harness.run import store
-from harness.run.plan import Selection
+from harness.run.plan import PlannedCase, Selection
+from harness.wire.records import Record
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     return maker(tmp_path / "results")
+
+
+def failing(plan: Sequence[PlannedCase]) -> list[Record]:
+    return [records.failure(each.case.id) for each in plan]
+
+
+def test_runs_that_failed_alike_are_not_called_alike(make: Make) -> None:
+    plan = [item(), item("npz")]
+    found = comparison.of_runs(make(plan, failing(plan)), make(plan, failing(plan)))
+    assert found.is_hollow
+    assert [row.failed_on_both for row in found.rows] == [True, True]
+    assert list(found.remarks) == [
+        "raw buffered: failed on both sides, so nothing of it is compared",
+        "raw npz: failed on both sides, so nothing of it is compared",
+    ]
+
+
+def test_one_row_that_failed_on_both_sides_leaves_the_others_compared(make: Make) -> None:
+    plan = [item(), item("npz")]
+    both = [make(plan, [*costs(plan[:1]), *failing(plan[1:])]) for _ in range(2)]
+    found = comparison.of_runs(*both)
+    assert not found.is_hollow
+    assert list(found.remarks) == ["raw npz: failed on both sides, so nothing of it is compared"]
 
 
 # --- rows that one side lacks
@@ -238,6 +263,6 @@ def test_a_run_of_two_arms_is_not_compared_with_another(make: Make) -> None:
     plan = [item()]
     with_arms = make(*arms(1.0, NOISE))
     with pytest.raises(
-        comparison.Unlike, match=f"has two arms.*: ckptbench compare {with_arms.name}"
+        comparison.Unlike, match=f"has two arms.*: ckptbench compare {with_arms.stored.folder}"
     ):
         comparison.of_runs(make(plan, cost(plan[0])), with_arms)

@@ -88,6 +88,19 @@ def test_what_happened_is_said_for_every_row(run: ReadRun) -> None:
     )
 
 
+def test_rows_of_several_worlds_have_names_of_their_own(tmp_path: Path) -> None:
+    one = planned(processes=4)
+    two = replace(one, case=replace(one.case, world=2, launcher="mpirun"))
+    made = store.create(tmp_path, "test", [], [one, two], machine.capture(tmp_path))
+    steady = (1.0, 1.01, 0.99, 1.0)
+    of_rank_1 = [replace(record, rank=1) for record in cost(two, steady)]
+    for record in [*cost(one, steady), *cost(two, steady), *of_rank_1]:
+        made.append(record)
+    found = precision.of_run(read_run(made.folder))
+    names = [row.name.partition(" on resnet50")[0] for row in found]
+    assert names == ["raw buffered", "raw buffered on 2 ranks"]
+
+
 def test_two_arms_are_as_precise_as_their_ratio(tmp_path: Path) -> None:
     wild = (1.0, 1.5, 0.7, 1.2)
     item = planned(processes=4)

@@ -14,7 +14,7 @@ from records import killed_rank
 from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
-from harness.cli.show import _print_rows
+from harness.cli.show import _print_reasons, _print_rows
 from harness.docs import measured as measured_tables
 from harness.docs.row_tables import text_table
 from harness.experiments.drill.records import DrillRecord
@@ -287,6 +287,15 @@ def test_a_drill_whose_undisturbed_run_broke_is_not_failed() -> None:
     row = drilled(ended=True, back_ns=5, same_as="unknown")
     assert (row.passed, row.verdict) == (None, "unknown")
     assert row.reason == "the undisturbed run broke, so the bits could not be compared"
+
+
+def test_a_drill_that_was_not_passed_is_not_called_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    row = drilled(ended=False, reason="not every rank came to the last step")
+    _print_reasons([row])
+    assert f": {row.verdict} in the run: not every rank" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert (row.status, row.verdict) == ("ok", "failed")
 
 
 def broken_drill() -> DrillRow:

@@ -122,6 +122,16 @@ def test_a_command_has_what_the_user_had_set() -> None:
         "--option depth=2 --option crc=false --world 4 --strategy ddp --launcher slurm --nodes 2 "
         "--device cuda --dir '/scratch of mine' --python raw=/opt/python"
     )
+    header["settings"] = {"timeout_s": 150.0, "site": "/etc/site.toml"}
+    assert command(case, header, [case]).endswith(" --timeout 150 --site /etc/site.toml")
+
+
+def test_the_first_column_means_what_its_heading_says(references: list[ReadRun]) -> None:
+    rows = {row.first_heading: row for run in references for row in run.rows}
+    meanings = {heading: row.first_meaning for heading, row in rows.items()}
+    assert meanings["way back"] == "how training comes back after a failure"
+    assert meanings["framework"] == "the framework that trains"
+    assert meanings["method"].startswith("how the checkpoint is written")
 
 
 def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:

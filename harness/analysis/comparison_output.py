@@ -47,7 +47,9 @@ def by_group(comparison: Comparison) -> dict[str, list[ComparedRow]]:
 
 def ratio(estimate: Estimate) -> str:
     """Return a ratio with its interval."""
-    high = f"{estimate.high:.3f}" if estimate.high < 100 else "∞"
+    high = f"{estimate.high:.3f}" if estimate.high < 100 else f"{estimate.high:.3g}"
+    if math.isinf(estimate.high):
+        high = "∞"
     return f"{estimate.value:.3f} [{estimate.low:.3f}–{high}]"
 
 

@@ -11,7 +11,7 @@ from harness.analysis import comparison
 from harness.analysis.columns import columns_of
 from harness.analysis.compared import Cost
 from harness.analysis.ratios import half_width
-from harness.analysis.row import Wanted, group_title
+from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
 from harness.analysis.runs import ReadRun
 from harness.analysis.statistics import CONFIDENCE
@@ -83,14 +83,13 @@ def notes(run: ReadRun) -> list[str]:
 
 
 def _of_rows(run: ReadRun) -> Iterator[Precision]:
-    row_of = {planned.case.id: row for planned, row in zip(run.stored.plan, run.rows, strict=True)}
-    for case, metrics in comparison.costs(run):
+    for row, metrics in comparison.costs(run):
         widths = {name: half_width(samples, CONFIDENCE) for name, samples in metrics.items()}
         if not widths:
             continue
         widest = max(widths, key=lambda name: widths[name])
-        title = f"{case.framework} {case.method} on {group_title(row_of[case.id])}"
-        yield Precision(title, (case.id,), widest, widths[widest])
+        title = f"{row.name} on {row.group}"
+        yield Precision(title, (row.case.id,), widest, widths[widest])
 
 
 def _of_arms(run: ReadRun) -> Iterator[Precision]:

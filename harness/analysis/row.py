@@ -81,6 +81,9 @@ class Row:
 
     # The heading of a table's first column, which names the row.
     first_heading: ClassVar[str] = "method"
+    first_meaning: ClassVar[str] = (
+        "how the checkpoint is written, as 'ckptbench list methods' names it"
+    )
     # Rows of worlds of all sizes stand in one table, which says what more ranks change.
     worlds_share_a_table: ClassVar[bool] = False
     # A table's title begins with the experiment's name.
@@ -131,6 +134,14 @@ class Row:
     def verdict(self) -> str:
         """The row in one word."""
         return self.status
+
+    @property
+    def outcome(self) -> str:
+        """The status, or the verdict of a row that was measured to its end.
+
+        Such a row can have failed too, such as a drill.
+        """
+        return self.verdict if self.status == "ok" else self.status
 
     @property
     def is_unfinished(self) -> bool:

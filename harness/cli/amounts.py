@@ -22,7 +22,9 @@ def seconds(option: str, text: str, from_zero: bool = False) -> float:
     """Return a duration such as 8h in seconds. It may be 0 where that makes sense."""
     match = _DURATION.fullmatch(text.strip())
     value = float(match[1]) * _UNITS_S[match[2]] if match else -1.0
-    if value < 0 or (value < _SHORTEST_S and not (from_zero and value == 0.0)):
+    if 0 < value < _SHORTEST_S:
+        raise UsageError(f"{option} is {text!r}, which is too short; give at least {_SHORTEST_S}s")
+    if value < 0 or (value == 0 and not from_zero):
         least = "" if from_zero else " above 0"
         raise UsageError(
             f"{option} is {text!r}, and must be a time{least} with its unit: 30s, 10min, 8h or 250d"
@@ -35,7 +37,9 @@ def seconds(option: str, text: str, from_zero: bool = False) -> float:
 def share(option: str, text: str) -> float:
     """Return a percentage such as 3.5% as a share between 0 and 1."""
     match = _SHARE.fullmatch(text.strip())
-    if match is None or not _LEAST_PERCENT <= float(match[1]) < 100:
+    if match is not None and 0 < float(match[1]) < _LEAST_PERCENT:
+        raise UsageError(f"{option} is {text!r}, which is too small; give at least 0.000001%")
+    if match is None or not 0 < float(match[1]) < 100:
         raise UsageError(
             f"{option} is {text!r}, and must be a percentage above 0% and below 100%, such as 3.5%"
         )

@@ -230,7 +230,9 @@ def _settle_first(
             f"see ckptbench show {run_argument(folder)}"
         )
     else:
-        text = f"{run.name} is the baseline now; remove {place} to have another one"
+        text = (
+            f"{run.name} is the baseline now; remove {shlex.quote(str(place))} to have another one"
+        )
     console.print(escape(text), highlight=False, soft_wrap=True)
 
 
@@ -295,9 +297,9 @@ def _require_settled(baseline: ReadRun, place: Path) -> None:
 
 
 def _require_sound(baseline: ReadRun) -> None:
-    """Look before anything is measured.
+    """Refuse a baseline that is unfinished, or that has a failed row.
 
-    A row that failed when an interrupted first run was ended would never be compared.
+    Such a row would never be compared.
     """
     place = shlex.quote(str(baseline.stored.folder))
     if not comparison.is_finished(baseline):

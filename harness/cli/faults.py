@@ -18,7 +18,7 @@ from harness.driver.paths import at_home
 from harness.experiments import part
 from harness.run import store
 from harness.run.errors import UsageError
-from harness.run.stored import StoredRun
+from harness.run.stored import StoredRun, run_argument
 from harness.wire.case import Case
 
 _LISTED_AT_MOST = 20
@@ -82,7 +82,8 @@ def _list(run: StoredRun, case: Case, *, lists_all: bool) -> None:
     count = f"{len(distinct)} different directories from {len(records)} strikes"
     left_out = "" if lists_all else f"; the first {len(shown)} are here, and --all lists the rest"
     _say(f"{count}{left_out}.")
-    _say(f"Write one out with: ckptbench faults {run.name} --case {case.id} --state N --out FOLDER")
+    name = run_argument(run.folder)
+    _say(f"Write one out with: ckptbench faults {name} --case {case.id} --state N --out FOLDER")
 
 
 def _table(title: str, records: Sequence[_Record]) -> Table:

@@ -173,7 +173,7 @@ def _strategies(entries: Entries) -> list[Table]:
     for entry in entries.values():
         for name, strategy in entry.strategies.items():
             traits = ("yes" if has_it else "–" for has_it in (strategy.default, strategy.sharded))
-            found.add_row(entry.name, name, *traits, strategy.description)
+            found.add_row(entry.name, escape(name), *traits, escape(strategy.description))
     return [found]
 
 

@@ -104,7 +104,7 @@ def _print_reasons(rows: Sequence[Row]) -> None:
         if row.reason:
             name = escape(naming.name(row))
             place = row.phase or "the run"
-            text = f"[red]{name}[/]: {row.status} in {place}: {escape(row.reason)}"
+            text = f"[red]{name}[/]: {row.outcome} in {place}: {escape(row.reason)}"
             out.print(text, highlight=False)
 
 

@@ -94,7 +94,7 @@ def _require_no_arms(run: ReadRun) -> None:
     if has_arms(run):
         raise Unlike(
             f"run {run.name} has two arms, so it is only compared with itself: "
-            f"ckptbench compare {run.name}"
+            f"ckptbench compare {run_argument(run.stored.folder)}"
         )
 
 
@@ -138,6 +138,7 @@ def _compared_row(row: MatchedRow, paired: bool, confidence: float) -> ComparedR
         faults=tuple(change.sentence for change in changes if change.is_worse),
         gains=tuple(change.sentence for change in changes if not change.is_worse),
         left_out={name: left_out.reason for name, left_out in row.left_out.items()},
+        failed_on_both=facts.failed_on_both(row.base, row.head),
     )
 
 

@@ -59,6 +59,11 @@ def _column_changes(base: Row, head: Row) -> Iterator[Change]:
             yield change
 
 
+def failed_on_both(base: SideRow, head: SideRow) -> bool:
+    """Return whether a row failed on both sides, and not as its adapter declares."""
+    return base.row.status == head.row.status == "failed" and not base.fails_as_declared
+
+
 def _mark_changes(base: Row, head: Row) -> Iterator[Change]:
     """Yield that a row has new marks, or has none any more."""
     known = {_kind(mark) for mark in base.marks}

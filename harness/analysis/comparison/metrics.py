@@ -20,7 +20,6 @@ from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Samples
-from harness.wire.case import Case
 from harness.wire.records import CalibrationRecord
 
 
@@ -145,12 +144,12 @@ def measured_costs(row: SideRow) -> dict[str, MeasuredCost]:
     return measured
 
 
-def costs(run: ReadRun) -> list[tuple[Case, dict[str, Samples]]]:
-    """Return every case of a run with the samples of its costs, by the metric's name."""
+def costs(run: ReadRun) -> list[tuple[SideRow, dict[str, Samples]]]:
+    """Return every row of a run with the samples of its costs, by the metric's name."""
     found = []
     for row in _all_rows(run):
         samples = {name: measured.samples for name, measured in measured_costs(row).items()}
-        found.append((row.case, samples))
+        found.append((row, samples))
     return found
 
 

@@ -70,6 +70,8 @@ def of_row(row: MatchedRow) -> list[str]:
     remarks = []
     if facts.failed_by_chance(row.base, row.head):
         remarks.append("fails now and then by a race in its framework, so it is not compared")
+    elif facts.failed_on_both(row.base, row.head):
+        remarks.append("failed on both sides, so nothing of it is compared")
     for name, left_out in row.left_out.items():
         if not left_out.advice:
             remarks.append(f"{name} is not compared, because {left_out.reason}")

@@ -37,7 +37,8 @@ class ComparedRow:
 
     `cases` are the identifiers of its cases, of the base and of the head. `faults` are losses of
     correctness and `gains` the opposite, a sentence each. `left_out` holds the metrics that both
-    sides have and that are not compared, with the reason.
+    sides have and that are not compared, with the reason. With `failed_on_both`, neither side has
+    anything to compare.
     """
 
     group: str
@@ -47,6 +48,7 @@ class ComparedRow:
     faults: tuple[str, ...]
     gains: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    failed_on_both: bool = False
 
     @property
     def regressed(self) -> bool:
@@ -76,12 +78,14 @@ class Comparison:
 
     @property
     def is_hollow(self) -> bool:
-        """Return whether a metric was left out, and neither a save nor a load was compared.
+        """Return whether neither a save nor a load was compared, although there were some.
 
-        A save is compared by its time until it is durable, and a load in ceilings or in seconds.
+        A metric was left out, or every row failed on both sides. A save is compared by its time
+        until it is durable, and a load in ceilings or in seconds.
         """
         on_disk = [metric for metric in self.metrics() if metric.name in _OF_SAVES_AND_LOADS]
-        return any(row.left_out for row in self.rows) and not on_disk
+        all_failed = all(row.failed_on_both for row in self.rows)
+        return not on_disk and (all_failed or any(row.left_out for row in self.rows))
 
     def metrics(self) -> Iterator[Metric]:
         """Yield the metrics of all rows."""

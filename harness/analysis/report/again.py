@@ -36,6 +36,7 @@ def command(case: Case, header: Mapping[str, Any], cases: Sequence[Case]) -> str
     words += _places(header)
     if case.world > 1:
         words += _settings(header.get("settings") or {}, summarises=not arms)
+    words += _limits(header.get("settings") or {}, takes_site=not arms)
     words += _goal(header.get("goal") or {})
     return shlex.join(words)
 
@@ -103,6 +104,13 @@ def _settings(settings: Mapping[str, Any], summarises: bool) -> list[str]:
     return words + (
         ["--summary-above", str(above)] if summarises and above != SUMMARY_ABOVE else []
     )
+
+
+def _limits(settings: Mapping[str, Any], takes_site: bool) -> list[str]:
+    """Return the words for the time limit and for Slurm's site file, where they were given."""
+    words = ["--timeout", f"{settings['timeout_s']:g}"] if settings.get("timeout_s") else []
+    site = settings.get("site")
+    return words + (["--site", site] if takes_site and site else [])
 
 
 def _goal(goal: Mapping[str, float]) -> list[str]:

@@ -17,10 +17,7 @@ from harness.analysis.row import Row, group_title
 from harness.analysis.runs import ReadRun
 
 _ONE_LINE = 28  # characters: a share with its interval fits
-_METHOD = (
-    "how the checkpoint is written, as 'ckptbench list methods' names it; the link leads to the "
-    "command that measures the row again"
-)
+_LINK = "; the link leads to the command that measures the row again"
 
 
 @dataclass(frozen=True)
@@ -187,9 +184,7 @@ def failures(made: Sequence[Table]) -> list[Failure]:
     lines = [line for table in made for line in table.lines if line.row.reason]
     by_reason: dict[tuple[str, str, str], list[Line]] = {}
     for line in lines:
-        # A row that was measured to its end can have failed too, such as a drill.
-        status = line.verdict if line.row.status == "ok" else line.row.status
-        why = (status, line.row.phase, line.row.reason)
+        why = (line.row.outcome, line.row.phase, line.row.reason)
         by_reason.setdefault(why, []).append(line)
     found = [Failure(*why, members) for why, members in by_reason.items()]
     return sorted(found, key=lambda failure: failure.status != "failed")
@@ -218,7 +213,7 @@ def _table(anchor: str, experiment: str, placed: Sequence[_Placed]) -> Table:
     rows = [each.row for each in placed]
     columns = text_tables.columns_shown(rows)
     row_class = type(rows[0])
-    headings = [Heading(rows[0].first_heading, _METHOD)]
+    headings = [Heading(rows[0].first_heading, rows[0].first_meaning + _LINK)]
     for name, column in columns.items():
         headings.append(Heading(column.heading, column.meaning, is_number(row_class, name)))
     groups = _groups(anchor, placed, list(columns), several_runs=len(runs) > 1)

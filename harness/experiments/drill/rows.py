@@ -26,6 +26,7 @@ class DrillRow(Row):
     """One failure of one way back."""
 
     first_heading = "way back"
+    first_meaning = "how training comes back after a failure"
 
     covers: str = identity_column("what comes back")
     way: str = column("how training comes back after a failure", default="")

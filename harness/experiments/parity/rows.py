@@ -47,6 +47,7 @@ class ParityRow(Row):
     """The distance of one framework from the others on one workload."""
 
     first_heading: ClassVar[str] = "framework"
+    first_meaning: ClassVar[str] = "the framework that trains"
 
     compared_with: list[str] = column_of_list("the frameworks that it is compared with")
     leaves: int | None = column(

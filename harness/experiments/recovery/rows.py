@@ -79,6 +79,7 @@ class RecoveryRow(Row):
     """
 
     first_heading = "way back"
+    first_meaning = "how training comes back after a failure"
 
     covers: str = identity_column("what comes back")
     way: str = column("how training comes back after a kill", default="")
