@@ -244,35 +244,12 @@ def test_the_confidence_of_each_by_bonferroni(comparisons: int, each: float) -> 
     assert statistics.simultaneous(0.95, comparisons) == pytest.approx(each)
 
 
-def test_more_confidence_needs_a_wider_interval() -> None:
-    found = drawn(np.random.default_rng(8), processes=3, each=6, between=1)
-    assert (
-        width(statistics.median(found, 0.5))
-        < width(statistics.median(found))
-        < width(statistics.median(found, 0.999))
-    )
-
-
 def test_more_samples_narrow_the_interval() -> None:
     generator = np.random.default_rng(9)
     few, many = (
         statistics.median(drawn(generator, processes=1, each=each, between=0)) for each in (6, 200)
     )
     assert width(many) < 0.5 * width(few)
-
-
-@pytest.mark.parametrize(
-    ("other", "meet"),
-    [
-        (Estimate(5, 4, 6), False),
-        (Estimate(3, 2.5, 6), True),
-        (Estimate(3, 3, 6), True),
-        (Estimate(2, 1.9, 2.1), True),
-    ],
-)
-def test_intervals_that_touch_overlap(other: Estimate, meet: bool) -> None:
-    estimate = Estimate(2, 1, 3)
-    assert estimate.overlaps(other) is other.overlaps(estimate) is meet
 
 
 def test_half_the_width_is_relative_to_the_value() -> None:

@@ -15,21 +15,9 @@ from harness.analysis.columns import column, identity_column
 from harness.analysis.compared import Flag, Rank
 from harness.analysis.samples import SampleTable
 from harness.analysis.statistics import Estimate
-from harness.analysis.text import listed
 from harness.run.plan import PlannedCase
 from harness.wire.case import Case, OwnModel
 from harness.wire.records import SCHEMA, FailureRecord, FindingRecord, StageRecord
-
-__all__ = [
-    "Naming",
-    "Row",
-    "Wanted",
-    "group_title",
-    "identity",
-    "listed",
-    "printable",
-    "ranks_told",
-]
 
 COVERAGE = ("weights", "weights+optimizer", "full")  # the worst is first
 _WORST_FIRST = ("failed", "unsupported", "skipped")

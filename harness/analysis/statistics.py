@@ -53,10 +53,6 @@ class Estimate:
         """Return whether the whole interval is above a limit; False without an interval."""
         return not self.single and self.low > limit
 
-    def overlaps(self, other: Estimate) -> bool:
-        """Return whether the two intervals have a point in common."""
-        return self.low <= other.high and other.low <= self.high
-
 
 @dataclass(frozen=True)
 class Samples:
@@ -75,24 +71,22 @@ def single_value(value: float) -> Estimate:
     return Estimate(value, value, value, single=True)
 
 
-def median(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
+def median(samples: Samples) -> Estimate:
     """Return the median of positive samples with its interval."""
     resampled = _seeded_medians(samples, logarithmic=True)
-    return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
+    return _estimate(float(np.median(samples.values)), resampled, CONFIDENCE, is_single(samples))
 
 
-def location(samples: Samples, confidence: float = CONFIDENCE) -> Estimate:
+def location(samples: Samples) -> Estimate:
     """Return the median of samples that may lie around zero, with its interval.
 
     Resampled medians are spread on the samples' scale, because these have no logarithms.
     """
     resampled = _seeded_medians(samples, logarithmic=False)
-    return _estimate(float(np.median(samples.values)), resampled, confidence, is_single(samples))
+    return _estimate(float(np.median(samples.values)), resampled, CONFIDENCE, is_single(samples))
 
 
-def ratio(
-    numerator: Samples, denominator: Samples, comparisons: int = 1, confidence: float = CONFIDENCE
-) -> Estimate:
+def ratio(numerator: Samples, denominator: Samples, comparisons: int = 1) -> Estimate:
     """Return the ratio of two medians with its interval.
 
     The interval holds for all of `comparisons` such ratios together. There is none where either
@@ -102,7 +96,7 @@ def ratio(
     resampled = resampled_medians(numerator, generator) / resampled_medians(denominator, generator)
     value = float(np.median(numerator.values) / np.median(denominator.values))
     single = is_single(numerator) or is_single(denominator)
-    return _estimate(value, resampled, simultaneous(confidence, comparisons), single)
+    return _estimate(value, resampled, simultaneous(CONFIDENCE, comparisons), single)
 
 
 def is_single(samples: Samples) -> bool:
