@@ -15,10 +15,13 @@ from harness.experiments.faults import left as lefts
 from harness.experiments.faults.jobs import bring, keep, stood_at
 from harness.experiments.faults.left import Left
 from harness.experiments.faults.outcome import Outcome
-from harness.experiments.faults.recorded_save import AT, first_number, report
+from harness.experiments.faults.recorded_save import AT, first_number, report, report_file
+from harness.experiments.faults.recording_jobs import _add_calls
 from harness.experiments.faults.records import ErrorsRecord, PreemptedRecord
 from harness.experiments.faults.striking_jobs import fail_calls, preempt
+from harness.experiments.faults.trial import _reason
 from harness.wire.case import Case
+from harness.wire.folders import Folders
 from harness.wire.records import Record
 
 CASE = planned("buffered").case
@@ -243,3 +246,26 @@ def test_processes_that_save_other_states_keep_their_digests_apart(tmp_path: Pat
     lefts.store_expected(tmp_path, lefts.of_errors(5), {"weight": "second"})
     assert lefts.expected(tmp_path, lefts.of_errors(0)) == {"weight": "first"}
     assert lefts.expected_names(tmp_path) == ["errors-0", "errors-5"]
+
+
+def test_a_log_that_was_cut_off_fails_its_case_alone(tmp_path: Path) -> None:
+    failed: list[tuple[Case, str]] = []
+    session: Any = SimpleNamespace(
+        scratch=tmp_path, fail=lambda case, phase, reason: failed.append((case, reason))
+    )
+    (tmp_path / "calls.log").write_text("")
+    recorded = Folders(tmp_path).recording(CASE)
+    recorded.mkdir(parents=True)
+    report_file(recorded, "recorded").write_text("{}")
+    _add_calls(session, [CASE, OTHER], tmp_path / "calls.log")
+    ((case, reason),) = failed
+    assert case == CASE
+    assert "mark" in reason
+    assert not report_file(recorded, "recorded").exists()
+
+
+def test_a_reason_does_not_depend_on_the_scratch_directory() -> None:
+    folder = Path("/", *["long"] * 100)
+    assert _reason(f"OSError: {folder}/step-2/weights: no such file", folder) == (
+        "OSError: …/step-2/weights: no such file"
+    )

@@ -10,9 +10,11 @@ from drawing import item, stored
 from struck_records import KNOWN, struck, tried
 
 from harness.analysis.columns import columns_of
+from harness.analysis.row import Naming
 from harness.cli.show import show
 from harness.experiments.faults.records import ErrorsRecord, RecordedRecord
 from harness.experiments.faults.rows import FaultsRow
+from harness.experiments.faults.sentences import meaning
 from harness.run import store
 from harness.wire.records import Record
 
@@ -47,6 +49,22 @@ def test_a_next_save_after_which_nothing_is_left_has_failed(tmp_path: Path) -> N
     (row,) = stored(tmp_path, [(METHOD, found)]).rows
     assert isinstance(row, FaultsRow)
     assert (row.next_fails, row.next_broken) == (1, 1)
+
+
+@pytest.mark.parametrize(("really", "is_safe"), [("safe", True), ("refused", False)])
+def test_a_method_that_a_real_kill_broke_is_not_safe(
+    tmp_path: Path, really: str, is_safe: bool
+) -> None:
+    """It may have hit an instant that was not built from the log."""
+    strikes = ("kill", "power loss", "real kill")
+    verdicts = ("safe", "safe", really)
+    found = [struck(*each) for each in zip(strikes, (0, 0, None), verdicts, strict=True)]
+    run = stored(tmp_path, [(METHOD, [*failed_saves(grew_bytes=0)[:1], *tried(METHOD, found)])])
+    (row,) = run.rows
+    assert isinstance(row, FaultsRow)
+    assert row.kill == "safe"
+    said = meaning([row], Naming.among([row]))
+    assert said.startswith("With no method") is not is_safe
 
 
 def row_of(folder: Path, grew_bytes: int) -> FaultsRow:

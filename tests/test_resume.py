@@ -95,9 +95,12 @@ def test_every_resumed_run_has_a_process_of_its_own(measure: Measure) -> None:
     assert len({record.pid for record in found.records("worker")}) == 4
 
 
-def test_what_a_method_does_not_restore_is_named_at_the_load(measure: Measure) -> None:
-    (made,) = measure([of(faulty("no-rng"), experiment="resume")]).rows
+@pytest.mark.parametrize("covers", ["full", "weights+optimizer"])
+def test_what_a_method_does_not_restore_is_named_at_the_load(measure: Measure, covers: str) -> None:
+    """A method that declares it loses the bits all the same, and training is not to blame."""
+    (made,) = measure([of(faulty("no-rng", covers=covers), experiment="resume")]).rows
     assert isinstance(made, ResumeRow)
+    assert not made.differed_before
     assert (made.status, made.bitwise, made.diverged_at, made.first_roles) == (
         "ok",
         False,

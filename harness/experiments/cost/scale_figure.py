@@ -1,4 +1,4 @@
-"""The first study's third family: checkpoint times on more ranks, and how late the last one is."""
+"""Figures of checkpoint times on more ranks, and of how late the last rank is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first study's first family: the times of checkpoints, and their share of the ceiling."""
+"""Figures of the times of checkpoints, and their share of the ceiling."""
 
 from __future__ import annotations
 

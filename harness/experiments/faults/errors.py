@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from harness.durability import trees
 from harness.durability.trees import Tree
 from harness.experiments.faults import left as lefts
 from harness.experiments.faults import left_behind
+from harness.experiments.faults.alarm import killed_after
 from harness.experiments.faults.left import NEXT, Left
 from harness.experiments.faults.recorded_save import AT, BEGIN, RecordedSave, first_number
 from harness.experiments.faults.states import NEWER
@@ -34,7 +33,6 @@ _SAID_AT_MOST = 200  # characters of an error
 # A save that waits for a thread that an error has ended waits for ever.
 _SAVE_AT_MOST_S = 20.0
 _UNDISTURBED = 5  # openings with two saves, to learn what they leave
-_GAVE_UP = 75  # the exit status of a process whose save did not end
 
 
 def strikes_of(counts: Mapping[Struck, int]) -> Iterator[Strike]:
@@ -239,21 +237,18 @@ class Errors:
     def _save(self, subject: Subject, path: Path) -> _Saved:
         """Save, and return what that raised. End the process if it does not end."""
         bench = self._bench
-        watch = threading.Timer(_SAVE_AT_MOST_S, os._exit, [_GAVE_UP])
-        watch.daemon = True
-        watch.start()
         bench.output.enter("save")
         try:
-            _save_to_the_end(subject, bench, path)
+            with killed_after(_SAVE_AT_MOST_S):
+                _save_to_the_end(subject, bench, path)
             bench.thread_errors.raise_first()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             # A panic of a Rust extension is no Exception.
             bench.thread_errors.clear()
-            return _Saved(describe(error)[:_SAID_AT_MOST])
-        finally:
-            watch.cancel()
+            said = describe(error).replace(str(path.parent), "…")
+            return _Saved(said[:_SAID_AT_MOST])
         return _Saved()
 
 

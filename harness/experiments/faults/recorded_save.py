@@ -17,10 +17,13 @@ from harness.durability.trees import File, Folder, Link, Tree
 from harness.wire.records import StageRecord
 
 AT = "at.json"
-"""The file in a recording's folder that holds the state that is tried now."""
+"""The file in a recording's folder that holds the strike or state that is tried now.
+
+It remains where that ends the process.
+"""
 
 BEGIN = "begin"
-"""The file in a recording's folder that holds the number of the first state to try."""
+"""The file in a recording's folder with the number of the strike or state to begin with."""
 
 DISK_ORDER = "disk.json"
 """The file in a recording's folder that says on which disk the next save is made."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.durability import strace
-from harness.durability.window import case_lines
+from harness.durability.window import MissingMarkError, case_lines
 from harness.experiments.faults.jobs import missing, unfinished
 from harness.experiments.faults.recorded_save import report_file, write_calls
 from harness.experiments.faults.records import RecordedRecord
@@ -40,5 +40,12 @@ def _add_calls(session: ExperimentSession, cases: list[Case], log: Path) -> None
         lines = [line for line in file if own not in line]
     for case in cases:
         recorded = Folders(session.scratch).recording(case)
-        if report_file(recorded, "recorded").exists():
+        reported = report_file(recorded, "recorded")
+        if not reported.exists():
+            continue
+        try:
             write_calls(recorded, case_lines(lines, case.id))
+        except (MissingMarkError, OSError) as error:
+            # The log holds every byte that was written, so a full disk may have cut it off.
+            reported.unlink()
+            session.fail(case, "record", str(error))

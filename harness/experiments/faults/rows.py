@@ -167,13 +167,13 @@ class FaultsRow(Row):
         "how many more were to be killed, and came to their end before that"
     )
     as_predicted: int | None = column(
-        "how many of them left exactly the files that their calls predict. A table adds how many "
-        "there were, and how many were ordered where a save came to its end before its kill",
+        "how many real kills left exactly the files that their calls predict. A table adds how "
+        "many there were, and how many were ordered where a save came to its end before its kill",
         heading="predicted",
         text=cells.of_real_kills,
     )
     not_as_predicted: int | None = column(
-        "how many of them left other files than their calls predict",
+        "how many real kills left other files than their calls predict",
         compared=Fewest("real kills that leave other files than predicted"),
     )
     preempted_s: Estimate | None = column(

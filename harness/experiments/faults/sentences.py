@@ -74,7 +74,10 @@ def _crashed(rows: Sequence[FaultsRow]) -> list[FaultsRow]:
 def _is_safe(row: FaultsRow) -> bool:
     losses = [row.power_loss, row.power_loss_on_ext4]
     losses += [row.power_loss_on_xfs, row.power_loss_on_btrfs]
-    return row.kill == "safe" and all(worst in ("", "safe") for worst in losses)
+    # A real kill may hit an instant that was not built from the log.
+    real_kills = [state for state in row.struck if state["strike"] == "real kill"]
+    verdicts = [*losses, *(state["verdict"] for state in real_kills)]
+    return row.kill == "safe" and all(verdict in ("", "safe") for verdict in verdicts)
 
 
 def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:

@@ -77,14 +77,14 @@ class Trial:
                 bench.framework.synchronize(bench.state)
                 loaded = bench.digests()
             except NothingToRestore as nothing:
-                return Outcome("lost", "", str(nothing)[:_REASON_AT_MOST])
+                return Outcome("lost", "", _reason(str(nothing), folder))
             except (KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
                 # A panic of a Rust extension is no Exception.
                 bench.forget_digests()
                 bench.thread_errors.clear()
-                return Outcome("refused", "", describe(error)[:_REASON_AT_MOST])
+                return Outcome("refused", "", _reason(describe(error), folder))
         return self._judge(loaded, name, expected)
 
     def _judge(self, loaded: Digests, name: str, expected: Expected) -> Outcome:
@@ -141,3 +141,8 @@ class Trial:
 def hashes(files: Mapping[str, bytes]) -> dict[str, str]:
     """Return the hash of every file's bytes."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+
+
+def _reason(text: str, folder: Path) -> str:
+    """Return an error's text without the folder, which depends on the scratch directory."""
+    return text.replace(str(folder), "…")[:_REASON_AT_MOST]

@@ -11,7 +11,6 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -284,8 +283,7 @@ class _Tried:
         # Whatever ends the process from now on is not this state.
         (self._recorded / AT).unlink()
         shutil.rmtree(self._folder, ignore_errors=True)
-        # The reason is not to depend on where the run had its scratch directory.
-        return replace(outcome, reason=outcome.reason.replace(str(self._folder), "…"))
+        return outcome
 
 
 def _where_the_process_ends(left: Left | None) -> dict[str, Any]:

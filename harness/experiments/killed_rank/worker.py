@@ -82,8 +82,6 @@ class _Resumes:
         # A load that waits for another rank for ever must not hold up the others.
         with killed_after(limit_s):
             outcome = self._trial.resume(folder, self._expected[number])
-            # The reason is not to depend on where the run had its scratch directory.
-            outcome = replace(outcome, reason=outcome.reason.replace(str(folder), "…"))
             outcomes = bench.world.all_gathered(outcome)
         all_together = together(outcomes)
         if number == UNDISTURBED and all_together.got != NEWER:

@@ -1,4 +1,4 @@
-"""The first study's fourth family: whether a killed run continues bit by bit.
+"""Figures that show whether a killed run continues bit by bit.
 
 Verdicts are a matrix. Losses are drawn up to the step where the runs differ.
 """

@@ -1,4 +1,4 @@
-"""The first study's second family: the bytes of the files for each byte of the state."""
+"""Figures of the bytes of the files for each byte of the state."""
 
 from __future__ import annotations
 

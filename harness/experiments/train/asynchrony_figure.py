@@ -1,4 +1,4 @@
-"""The second study's pair: how long a checkpoint takes, and what it costs training.
+"""A pair of figures: how long a checkpoint takes, and what it costs training.
 
 The methods stand by kind (synchronous or asynchronous, one writer or sharded) and number of ranks.
 """
