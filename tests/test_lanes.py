@@ -48,8 +48,12 @@ def test_an_interrupt_of_the_waiting_thread_stops_all() -> None:
     assert waiting is not None
 
     def interrupts() -> None:
-        signal.pthread_kill(waiting, signal.SIGINT)
-        assert stop.wait(30)
+        # Python drops an interrupt that comes while it removes an object. People press twice.
+        for _ in range(3):
+            signal.pthread_kill(waiting, signal.SIGINT)
+            if stop.wait(10):
+                break
+        assert stop.is_set()
         stopped.set()
         raise Stopped
 
