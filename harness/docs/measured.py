@@ -303,7 +303,24 @@ def ways_back_in_short() -> str:
     lines = []
     for key, words in WAYS_IN_SHORT.items():
         lines.append([words, *(by_way[key].get(name, text.NOTHING) for name in names)])
-    return f"{table(['way back', *names], lines)}\n\n{sources(runs)}"
+    return f"{table(['way back', *names], lines)}\n\n{_survived()}\n\n{sources(runs)}"
+
+
+def _survived() -> str:
+    """Return how many kills of all stored runs came back, and how many drills were passed."""
+    killed = [*full_runs("recovery"), *full_runs("recovery-large")]
+    rows = [row for run in killed for row in rows_where(run, has_result)]
+    came_back = sum(row.came_back or 0 for row in rows)
+    kills = sum(row.kills or 0 for row in rows)
+    tried = [row for run in full_runs("drills") for row in rows_where(run, _was_tried)]
+    passed = sum(row.passed is True for row in tried)
+    not_back = [row for row in rows if row.not_back]
+    lost = [f"'{row.way_in_words}' in {row.framework}" for row in not_back]
+    but = f" The others are of {text.listed(lost)}; see [Limits](#limits)." if lost else ""
+    return (
+        f"In all stored runs, training came back after {came_back} of {kills} kills, and passed "
+        f"{passed} of {len(tried)} [drills](#harder-failures).{but}"
+    )
 
 
 def _is_in_short(row: RecoveryRow) -> bool:
