@@ -52,6 +52,14 @@ def test_the_files_of_a_checkpoint_are_not_those_of_its_store(
     assert both_checkpoints(before, after) == [older, newer]
 
 
+def test_what_a_method_leaves_beside_its_checkpoints_is_no_file_of_theirs() -> None:
+    """It was written again with the same bytes, so it does not look changed."""
+    before = tree(**{"step-1": "AAA", "left.tmp": "x"})
+    after = tree(**{"step-1": "AAA", "step-2": "BBB", "left.tmp": "x"})
+    found = both_checkpoints(before, after, names=("step-1", "step-2"))
+    assert found == [{"step-1": b"AAA"}, {"step-2": b"BBB"}]
+
+
 def struck(method: str) -> PlannedCase:
     """A store of the raw adapter, whose save is struck at all of its few instants."""
     item = planned(method, experiment="faults", samples=1, warmups=0)

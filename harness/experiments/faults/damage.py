@@ -61,14 +61,17 @@ def files_of(after: Tree, before: Tree) -> Mapping[str, bytes]:
     }
 
 
-def both_checkpoints(before: Tree, after: Tree) -> list[Mapping[str, bytes]]:
+def both_checkpoints(
+    before: Tree, after: Tree, names: Sequence[str] = ("",)
+) -> list[Mapping[str, bytes]]:
     """Return the files of the older and of the newer checkpoint, given the trees around a save.
 
     A file that the save changed is the store's own, such as the one with the name of the newest.
-    A store without other files overwrites its checkpoint, and that is the largest file.
+    A store without other files overwrites its checkpoint, and that is the largest file. The names
+    of all files begin with one of `names`. A method may leave others beside its checkpoints.
     """
-    old = files_of(before, {})
-    new = files_of(after, before)
+    old = _named(files_of(before, {}), names)
+    new = _named(files_of(after, before), names)
     changed = old.keys() & new.keys()
     older = {name: data for name, data in old.items() if name not in changed}
     newer = {name: data for name, data in new.items() if name not in changed}
@@ -76,6 +79,10 @@ def both_checkpoints(before: Tree, after: Tree) -> list[Mapping[str, bytes]]:
         return [files for files in (older, newer) if files]
     largest = max(changed, key=lambda name: len(new[name]))
     return [{largest: old[largest]}, {largest: new[largest]}]
+
+
+def _named(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, bytes]:
+    return {name: data for name, data in files.items() if name.startswith(tuple(names))}
 
 
 def _flipped_bits(after: Tree, parts: Sequence[Part]) -> Iterator[Damaged]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from adapters.base import Store
 from harness.durability import trees
 from harness.experiments.faults import EXPERIMENT
 from harness.experiments.faults.damage import both_checkpoints, files_of
@@ -47,7 +48,7 @@ from harness.experiments.faults.trial import Expected, Trial, hashes
 from harness.wire.case import Case, Task
 from harness.wire.marks import mark
 from harness.worker import storage, verify
-from harness.worker.bench import Bench, Entries
+from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.tracing import marked_save
 
 
@@ -225,7 +226,10 @@ class _Tried:
                 NEXT: stored.get(next_of(name), digests),
             }
         saved = [digests for known in self._expected_of.values() for digests in known.values()]
-        checkpoints = both_checkpoints(save.before, save.after)
+        # A store names its files itself.
+        is_store = issubclass(load_class(case.method_path), Store)
+        names = ("",) if is_store else (OLDER, NEWER)
+        checkpoints = both_checkpoints(save.before, save.after, names)
         file_hashes = [set(hashes(files).values()) for files in checkpoints]
         self._trial = Trial(bench, case, file_hashes, saved)
         self._folder = bench.folders.scratch / "struck"
