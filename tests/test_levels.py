@@ -196,7 +196,7 @@ def shrunk(found: NodeFailures, needed: int) -> float:
 
 
 def test_a_job_that_shrinks_trains_with_the_nodes_that_are_left() -> None:
-    """Of two nodes, one fails at 250 s and is never repaired."""
+    """One of two nodes fails at 250 s and is never repaired."""
     found = nodes_of((250.0, 1, 1e9), nodes=2, length_s=1000.0)
     assert shrunk(found, needed=2) == pytest.approx((2 * 90 + 7 * 90 / 2) / 1000)
 

@@ -15,11 +15,12 @@ def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
 
     The control that drops batches is no way that anybody would choose.
     """
-    said = _shortest(rows)
     if not any(row.kills for row in rows):
         said = ["No rank was killed."]
     elif not any(row.came_back for row in rows):
         said = ["Training did not come back after any kill."]
+    else:
+        said = _shortest(rows)
     for row in rows:
         if row.status == "failed":
             said.append(f"'{row.way_in_words}' failed: {row.reason}.")
