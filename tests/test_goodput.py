@@ -381,14 +381,14 @@ def test_a_clock_of_a_job_stands_still_between_two_turns() -> None:
         time.sleep(0.02)
     stands_ns = clock.stands_ns
     assert stands_ns >= S // 50
-    time.sleep(0.2)
+    time.sleep(1)
     with clock:
         now_ns = time.monotonic_ns()
         assert clock.of_machine_ns(clock.of_job_ns(now_ns)) == now_ns
         moved = clock.of_job(segment((2.0, "ready", {}), ended_s=3))
         assert moved.events[0].at_ns == clock.of_job_ns(2 * S)
         assert moved.ended_ns == clock.of_job_ns(3 * S)
-    assert clock.stands_ns - stands_ns < S // 10
+    assert clock.stands_ns - stands_ns < S // 2
 
 
 def killed_case(**settings: Any) -> Case:
@@ -519,14 +519,14 @@ def test_a_killed_job_comes_back_on_its_own_clock(
         patch.setattr(turns, "run_script", killed_at_once(child))
         judged.live()
     assert not judged.is_over
-    time.sleep(0.5)
+    time.sleep(1)
     judged.live()
     assert judged.is_over
     assert [folder for folder, _ in jobs.scripts] == ["judged"]
     first, second = judged.lives()
     assert first.killed_ns is not None
     assert S // 10 <= first.killed_ns <= first.ended_ns
-    assert second.launched_ns - first.ended_ns < S // 5, "the clock stood still meanwhile"
+    assert second.launched_ns - first.ended_ns < S // 2, "the clock stood still meanwhile"
     (struck,) = judged.struck
     assert struck.at_ns == first.killed_ns
 

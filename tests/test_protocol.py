@@ -207,10 +207,11 @@ def test_the_disk_was_watched_before_every_sample(run: Measured, scratch: Path) 
 
 
 def test_phases_are_told_apart(run: Measured) -> None:
-    record = samples(run, "save", "Durations")[-1]
-    assert 30e6 <= record.save_ns < 59e6
-    assert 60e6 <= record.staged_ns < 89e6
-    assert 90e6 <= record.finished_ns < 119e6
+    saves = samples(run, "save", "Durations")
+    # The shortest counts, because a busy machine makes any of them longer.
+    assert 30e6 <= min(record.save_ns for record in saves) < 59e6
+    assert 60e6 <= min(record.staged_ns for record in saves) < 89e6
+    assert 90e6 <= min(record.finished_ns for record in saves) < 119e6
     row = run.row("Durations")
     assert row.stall_s is not None
     assert row.durable_s is not None
@@ -219,10 +220,10 @@ def test_phases_are_told_apart(run: Measured) -> None:
     assert row.load_s is not None
     assert row.load_s.value >= 0.120
     assert row.open_s is not None
-    assert 0.020 <= row.open_s.value < 0.090
-    assert [record.process for record in samples(run, "opened", "Durations")] == [0, 1], (
-        "once in each process that saves"
-    )
+    assert row.open_s.value >= 0.020
+    opened = samples(run, "opened", "Durations")
+    assert min(record.open_ns for record in opened) < 90e6
+    assert [record.process for record in opened] == [0, 1], "once in each process that saves"
 
 
 def test_memory_backing_is_shown_for_every_sample(run: Measured) -> None:

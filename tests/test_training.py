@@ -128,14 +128,18 @@ def test_blocks_alternate_and_the_last_checkpoint_is_verified(measure: Measure) 
         (record.checkpoints, len(record.step_ns), len(record.plain_step_ns))
         for record in found.records("training")
     ] == [(2, 4, 8)] * 6
+    shares = []
     for record in found.records("training"):
-        waits = (
+        waits_ns = (
             sum(record.save_ns)
             + sum(record.staged_ns)
             + sum(record.finished_ns)
             + sum(record.step_ns)
         )
-        assert 0.9 * record.block_ns < waits <= record.block_ns, "the parts make up the block"
+        shares.append(waits_ns / record.block_ns)
+    assert max(shares) <= 1, "no part is longer than its block"
+    # The best block counts, because a busy machine may take any process away between two parts.
+    assert max(shares) > 0.9, "the parts make up the block"
     assert len(found.records("load")) == 2, "one load each, which proves what was written"
     assert not list(found.scratch.rglob("*"))
 
