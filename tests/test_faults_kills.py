@@ -131,6 +131,31 @@ def test_a_save_that_makes_fewer_changes_than_were_counted_has_as_many_kills(
 
 
 @pytest.mark.slow
+def test_a_save_that_crashes_by_itself_is_no_kill(measure: Measure) -> None:
+    require_strace()
+    require_gate()
+    case = struck_fault("crashes-where-killed", instants=1, kills=8)
+    row = fault_row(measure([case]), "crashes-where-killed")
+    # It crashes behind its first change, so only the kill before that one is a kill.
+    assert (row.real_kills, row.as_predicted, row.not_reached) == (1, 1, 7)
+    assert row.not_struck == (
+        "1 of 8 saves were killed: one that was to be killed before change 2 "
+        "ended with SIGABRT by itself"
+    )
+
+
+def test_a_save_that_raises_by_itself_is_no_matter_of_errors(measure: Measure) -> None:
+    require_strace()
+    require_gate()
+    row = measure([struck_fault("never-beside-others", instants=1)]).rows[0]
+    assert (row.status, row.reason) == (
+        "failed",
+        "BrokenSave: a save that no error struck raised "
+        "FileExistsError: there are checkpoints already",
+    )
+
+
+@pytest.mark.slow
 def test_the_saves_of_all_processes_make_the_same_calls(measure: Measure) -> None:
     """Chainer's HDF5 files have their parameters in the order of a set, so writes differ by it."""
     require_strace()

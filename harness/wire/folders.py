@@ -54,6 +54,14 @@ class Folders:
         return self.scratch / "gate.json"
 
     @property
+    def endings(self) -> Path:
+        """Return the file that tells how the forked processes of a job have ended.
+
+        It has the exit code of each task's process, in their order; minus its number for a signal.
+        """
+        return self.scratch / "endings.json"
+
+    @property
     def recordings(self) -> Path:
         """Return the folder of all recordings."""
         return self.scratch / "recordings"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 import workloads
 from adapters.base import DirectIo, Framework, Peers, Place
 from harness import experiments
+from harness.wire import strikes
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
@@ -83,6 +85,7 @@ def run_forked(job: Job, world: World, output: Output) -> None:
     load_class(case.framework_path)
     stage_function(case.experiment, job.role)
     random_ring()
+    endings: list[int] = []
     for entry in enumerate(job.tasks):
         # What waits in the buffer would be printed by each child, too.
         sys.stdout.flush()
@@ -93,7 +96,11 @@ def run_forked(job: Job, world: World, output: Output) -> None:
             signal.alarm(_FORKED_AT_MOST_S)
             run_tasks(job, world, output, [entry])
             end_now()
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        # A process that crashed has left its order with the gate, which would strike the next one.
+        strikes.call_off()
+        endings.append(os.waitstatus_to_exitcode(status))
+        Folders(Path(job.scratch)).endings.write_text(json.dumps(endings))
 
 
 def run_tasks(job: Job, world: World, output: Output, chosen: Entries | None = None) -> None:

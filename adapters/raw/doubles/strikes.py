@@ -343,15 +343,47 @@ class CallsByHash(Fault):
 
 
 class CallsByFolder(Fault):
-    """Make a call less in a folder whose name ends in a number, as those of kills do."""
+    """Make a call less in a save that is to be killed."""
 
     name = "calls-by-folder"
 
     def save(self, state: State, path: Path) -> Pending:
         path.mkdir()
-        if not path.parent.name.rpartition("-")[2].isdecimal():
+        if not _is_to_be_killed(path):
             (path / "note").touch()
         return super().save(state, path)
+
+
+class CrashesWhereKilled(Fault):
+    """Crash in a save that is to be killed, behind its first call."""
+
+    name = "crashes-where-killed"
+
+    def save(self, state: State, path: Path) -> Pending:
+        path.mkdir()
+        if _is_to_be_killed(path):
+            os.abort()
+        (path / "note").touch()
+        return super().save(state, path)
+
+
+class NeverBesideOthers(Fault):
+    """Refuse to begin beside checkpoints of an earlier process."""
+
+    name = "never-beside-others"
+    saves = 0
+
+    def save(self, state: State, path: Path) -> Pending:
+        if not self.saves and _checkpoints(path):
+            raise FileExistsError("there are checkpoints already")
+        self.saves += 1
+        return super().save(state, path)
+
+
+def _is_to_be_killed(path: Path) -> bool:
+    """Return whether the folder of a checkpoint is named after a case and the number of a kill."""
+    case, _, number = path.parent.name.rpartition("-")
+    return bool(case) and number.isdecimal()
 
 
 def _checkpoints(path: Path) -> list[Path]:

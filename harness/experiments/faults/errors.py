@@ -24,6 +24,11 @@ from harness.worker import storage, usage, verify
 from harness.worker.bench import Bench
 from harness.worker.failures import describe
 
+
+class BrokenSave(Exception):
+    """A save raises by itself, so nothing can be said of its errors."""
+
+
 Leaves = Mapping[str, memoryview]
 """The bytes of every leaf of a state, by the names of the leaves."""
 
@@ -126,8 +131,8 @@ class Errors:
         """Save twice, and note which names and how much memory that leaves."""
         folder = self._folder()
         with self._opened(folder) as subject:
-            self._save(subject, folder / NEWER)
-            self._save(subject, folder / NEXT)
+            self._save_well(subject, folder / NEWER)
+            self._save_well(subject, folder / NEXT)
         self._usual |= left_behind.patterns({**self._before, **trees.read_settled(folder)})
         storage.remove_tree(folder)
         self._usual_bytes.append(usage.resident_bytes())
@@ -139,7 +144,7 @@ class Errors:
             folder = self._folder()
             with self._opened(folder) as subject:
                 strikes.order(Strike(family, strikes.NEVER, "EIO"))
-                self._save(subject, folder / NEWER)
+                self._save_well(subject, folder / NEWER)
                 strikes.call_off()
             counts[family] = strikes.read_report(self._report).seen
             storage.remove_tree(folder)
@@ -228,11 +233,23 @@ class Errors:
     def _opened(self, folder: Path) -> Iterator[Subject]:
         """Open the method or store on a folder, and close it even if it is broken by then."""
         subject = open_subject(self._bench, self._case, folder)
-        yield subject
         try:
-            self._bench.close_method(subject)
-        except Exception as error:
-            print(f"closing after an error raised: {describe(error)}")
+            yield subject
+        finally:
+            try:
+                self._bench.close_method(subject)
+            except Exception as error:
+                print(f"closing after an error raised: {describe(error)}")
+
+    def _save_well(self, subject: Subject, path: Path) -> None:
+        """Save where nothing strikes. Raise BrokenSave where that raises, which no error explains.
+
+        Otherwise the first error would be blamed for it.
+        """
+        saved = self._save(subject, path)
+        if saved.raised:
+            strikes.call_off()
+            raise BrokenSave(f"a save that no error struck raised {saved.raised}")
 
     def _save(self, subject: Subject, path: Path) -> _Saved:
         """Save, and return what that raised. End the process if it does not end."""

@@ -340,7 +340,8 @@ def _missing_strikes(row: FaultsRow, records: RunRecords, case: str) -> Iterator
         yield f"no call was made to fail: {errors.not_done or 'no error hit a call of its saves'}"
     kills = records.last(KillsRecord, case)
     if kills is not None and kills.not_done and (not row.real_kills or row.not_reached):
-        yield f"{row.real_kills or 'no'} saves were killed: {kills.not_done}"
+        killed = f"{row.real_kills} of {kills.kills}" if row.real_kills else "no"
+        yield f"{killed} saves were killed: {kills.not_done}"
 
 
 def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,9 @@ from harness.experiments.faults.states import States
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders
+
+Orders = Mapping[str, Sequence[Kill]]
+"""Kills by the names of their cases."""
 
 _ROUNDS = 3
 """Kills that come too late are ordered again before other changes, at most twice."""
@@ -93,13 +98,18 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
     ordered = {case.id: _order(session, case) for case in cases}
     wanted = {case: len(kills) for case, kills in ordered.items()}
     turns = ordered
+    crashed: dict[str, str] = {}
     for _ in range(_ROUNDS):
         tasks = [case for case in cases for _ in turns[case.id]]
         if not tasks:
             break
+        Folders(session.scratch).endings.unlink(missing_ok=True)
         reason = session.run_job("kill", tasks, _gate(session))
+        ended = _ended(session, turns)
         cases = missing(session, "kills")
-        turns = {case.id: _instead(session, case, ordered[case.id], turns) for case in cases}
+        for case in cases:
+            crashed[case.id] = crashed.get(case.id) or _crashed(ended[case.id])
+        turns = {case.id: _instead(session, case, ordered, turns, ended) for case in cases}
         ordered = {case.id: [*ordered[case.id], *turns[case.id]] for case in cases}
     for case in missing(session, "kills"):
         record = KillsRecord(
@@ -108,7 +118,7 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
             process=session.slot,
             rank=0,
             kills=wanted[case.id],
-            not_done=reason or _not_counted(case, ordered[case.id]),
+            not_done=reason or crashed.get(case.id) or _not_counted(case, ordered[case.id]),
         )
         report(bring(session, case), record)
         unfinished(session, "kills", KillsRecord)
@@ -117,19 +127,52 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
 def _instead(
     session: ExperimentSession,
     case: Case,
-    ordered: Sequence[Kill],
-    turns: Mapping[str, Sequence[Kill]],
+    ordered: Orders,
+    turns: Orders,
+    ended: Mapping[str, Mapping[Kill, int]],
 ) -> list[Kill]:
     """Store what the kills of a turn have left, and order others for those that came too late.
 
     A save may make fewer changes than the one that was counted. `ordered` are all kills so far.
+    `ended` has the exit codes of the turn's processes.
     """
-    turn = turns[case.id]
-    reached = [kill for kill in turn if _compare(session, case, kill)]
-    late = [kill for kill in turn if kill not in reached and not kill.moment]
-    kills = kill_order.instead(ordered, [kill for kill in reached if kill.change], len(late))
+    crashed = [kill for kill, code in ended[case.id].items() if _has_crashed(kill, code)]
+    intact = [kill for kill in turns[case.id] if kill not in crashed]
+    reached = [kill for kill in intact if _compare(session, case, kill)]
+    late = [kill for kill in intact if kill not in reached and not kill.moment]
+    changes = [kill for kill in reached if kill.change]
+    kills = kill_order.instead(ordered[case.id], changes, len(late))
     kill_order.write_order(bring(session, case), kills)
     return kills
+
+
+def _ended(session: ExperimentSession, turns: Orders) -> dict[str, dict[Kill, int]]:
+    """Return the exit codes of the processes that were to be killed, by the names of the cases.
+
+    A job that broke has fewer processes than kills.
+    """
+    file = Folders(session.scratch).endings
+    codes = iter(json.loads(file.read_text()) if file.exists() else [])
+    return {name: dict(zip(turn, codes, strict=False)) for name, turn in turns.items()}
+
+
+def _crashed(ended: Mapping[Kill, int]) -> str:
+    """Return which process ended in another way than by its kill; empty where none did.
+
+    Such a process may leave anything, and its kill was not tried.
+    """
+    for kill, code in ended.items():
+        if _has_crashed(kill, code):
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            return f"one that was to be {kill.in_words} ended with {how} by itself"
+    return ""
+
+
+def _has_crashed(kill: Kill, code: int) -> bool:
+    """Return whether a process with this exit code ended in another way than by its kill."""
+    # The gate kills before a change, and the process's own alarm at a moment.
+    ends_it = signal.SIGALRM if kill.moment else signal.SIGKILL
+    return code not in (0, -ends_it)
 
 
 def _wanted(case: Case) -> int:
