@@ -19,6 +19,7 @@ FAULTS = (
     "falls-back",
     "ignores-errors",
     "dies-of-empty-file",
+    "dies-of-only-file",
     "removes-older",
     "overwrites-older",
     "mapped-save",
@@ -44,6 +45,7 @@ def run(measure: Measure) -> Measured:
         ("falls-back", "safe", "safe", "safe"),
         ("ignores-errors", "safe", "safe", "silent"),
         ("dies-of-empty-file", "safe", "safe", "refused"),
+        ("dies-of-only-file", "lost", "lost", "lost"),
         ("removes-older", "lost", "lost", "lost"),
         ("overwrites-older", "lost", "lost", "lost"),
         ("mapped-save", "", "", "silent"),
@@ -116,9 +118,21 @@ def test_a_loader_that_ends_its_process_costs_one_state(run: Measured) -> None:
     assert [(state["in_words"], state["verdict"]) for state in ended] == [
         ("step-2/rank-0.bin empty", "refused")
     ]
-    assert ended[0]["reason"] == "the loading process ended: killed by SIGSEGV"
+    assert ended[0]["reason"] == "the loading process ended (killed by SIGSEGV)"
     # It has the same states as the method that only refuses.
     assert numbers(row.struck) == numbers(fault_row(run, "checked").struck)
+
+
+def test_a_loader_that_ends_its_process_with_nothing_left_has_lost_all(run: Measured) -> None:
+    row = fault_row(run, "dies-of-only-file")
+    ended = [state for state in row.struck if "the loading process ended" in state["reason"]]
+    assert {state["verdict"] for state in ended} == {"lost"}
+    assert {state["reason"] for state in ended} == {
+        "the loading process ended; no checkpoint has all of its files (killed by SIGSEGV)"
+    }
+    assert "step-2/rank-0.bin empty" in {state["in_words"] for state in ended}
+    # The others are as without the end of a process.
+    assert numbers(row.struck) == numbers(fault_row(run, "removes-older").struck)
 
 
 def test_a_mapped_save_says_why_no_crash_was_built(run: Measured) -> None:

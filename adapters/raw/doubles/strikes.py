@@ -129,6 +129,12 @@ class RemovesOlder(Checked):
         return super().save(state, path)
 
 
+class DiesOfOnlyFile(RemovesOlder, DiesOfEmptyFile):
+    """Remove the older checkpoint first, and end the process where the newer one is empty."""
+
+    name = "dies-of-only-file"
+
+
 class OverwritesOlder(Checked):
     """Write into the files of the older checkpoint, and rename it."""
 

@@ -58,11 +58,17 @@ class Trial:
         `expected` holds the digests of each checkpoint that may come back.
         """
         outcome = self._resume(folder, expected)
-        if outcome.verdict == "refused" and not self._has_a_whole_one(folder):
-            return Outcome("lost", "", f"{outcome.reason}; no checkpoint has all of its files")
+        if outcome.verdict == "refused":
+            return self.refused(folder, outcome.reason)
         if outcome.verdict == "lost" and self._has_a_whole_one(folder):
             return Outcome("lost", "", f"{outcome.reason}, but one has all of its files")
         return outcome
+
+    def refused(self, folder: Path, reason: str) -> Outcome:
+        """Return the verdict on a folder from which nothing comes back for this reason."""
+        if self._has_a_whole_one(folder):
+            return Outcome("refused", "", reason)
+        return Outcome("lost", "", f"{reason}; no checkpoint has all of its files")
 
     def _resume(self, folder: Path, expected: Expected) -> Outcome:
         bench = self._bench

@@ -36,15 +36,6 @@ def _blame_state(session: ExperimentSession, case: Case, recorded: Path, reason:
     at = stood_at(recorded)
     if at is None:
         return False
-    session.add(
-        StruckRecord(
-            kind="struck",
-            case=case.id,
-            process=session.slot,
-            rank=0,
-            **at,
-            got="",
-            reason=f"the loading process ended: {reason}",
-        )
-    )
+    at["reason"] = f"{at['reason']} ({reason})"
+    session.add(StruckRecord(kind="struck", case=case.id, process=session.slot, rank=0, **at))
     return True

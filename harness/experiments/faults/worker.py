@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from harness.experiments.faults.kill_order import read_order
 from harness.experiments.faults.kills import count_changes, save_until_killed
 from harness.experiments.faults.left import (
     NEXT,
-    Left,
     expected,
     expected_names,
     judged,
@@ -247,41 +247,15 @@ class _Tried:
         if outcome is None:
             outcome = self._resume(state)
             self._first[digest] = (number, outcome)
-        left = state.left
-        if left is not None:
-            outcome = judged(left, outcome)
-        self._bench.output.write(
-            StruckRecord(
-                kind="struck",
-                **self._bench.identity(self._case),
-                number=state.number,
-                strike=state.strike,
-                instant=state.instant,
-                in_words=state.in_words,
-                verdict=outcome.verdict,
-                got=outcome.got,
-                reason=outcome.reason,
-                again=again,
-                said=left.said if left else "",
-                succeeded=left.has_succeeded if left else None,
-                damage_kind=state.damage_kind,
-                stray_files=tuple(left.stray_files) if left else (),
-                stray_processes=tuple(left.stray_processes) if left else (),
-            )
-        )
+        identity = self._bench.identity(self._case)
+        told = _told(state, outcome)
+        self._bench.output.write(StruckRecord(kind="struck", **identity, **told, again=again))
 
     def _resume(self, state: State) -> Outcome:
-        at = {
-            "number": state.number,
-            "strike": state.strike,
-            "instant": state.instant,
-            "in_words": state.in_words,
-            "damage_kind": state.damage_kind,
-            **_where_the_process_ends(state.left),
-        }
-        # A loader may take the process with it, and then this file says with which state.
-        (self._recorded / AT).write_text(json.dumps(at))
         trees.write(state.tree, self._folder)
+        # A loader may take the process with it, and then this file says with which state.
+        ended = self._trial.refused(self._folder, "the loading process ended")
+        (self._recorded / AT).write_text(json.dumps(_told(state, ended)))
         whose = state.left.expected if state.left else ""
         outcome = self._trial.resume(self._folder, self._expected_of[whose])
         # Whatever ends the process from now on is not this state.
@@ -290,16 +264,23 @@ class _Tried:
         return outcome
 
 
-def _where_the_process_ends(left: Left | None) -> dict[str, Any]:
-    """Return what is to be stored of a state whose load takes the process with it."""
-    ended = Outcome("refused", "", "")
-    if left is None:
-        return {"verdict": ended.verdict}
-    return {
-        "verdict": judged(left, ended).verdict,
-        "said": left.said,
-        "succeeded": left.has_succeeded,
+def _told(state: State, outcome: Outcome) -> dict[str, Any]:
+    """Return what a record tells of a state with this outcome."""
+    left = state.left
+    told: dict[str, Any] = {
+        "number": state.number,
+        "strike": state.strike,
+        "instant": state.instant,
+        "in_words": state.in_words,
+        "damage_kind": state.damage_kind,
     }
+    if left is not None:
+        outcome = judged(left, outcome)
+        told["said"] = left.said
+        told["succeeded"] = left.has_succeeded
+        told["stray_files"] = tuple(left.stray_files)
+        told["stray_processes"] = tuple(left.stray_processes)
+    return told | asdict(outcome)
 
 
 def _leaves(bench: Bench) -> Iterator[bytes]:
