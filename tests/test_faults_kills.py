@@ -221,7 +221,7 @@ def test_a_kill_that_left_other_files_marks_the_row(tmp_path: Path) -> None:
     row = row_of(tmp_path, killed(1), killed(2, "step-2/a is missing"), kills(2))
     assert cell(row, "as_predicted") == "1/2"
     (mark,) = row.marks
-    assert "before change 2 left other files than its calls predict: step-2/a is missing" in mark
+    assert "before change 2 did not leave what its calls predict: step-2/a is missing" in mark
     run = stored(tmp_path / "other", [(ITEM, [killed(2, "x"), kills(1), *tried(ITEM, WHOLE)])])
     assert claims([run.rows]).trust == [], "a marked row is in no headline"
 

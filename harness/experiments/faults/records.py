@@ -146,8 +146,8 @@ class KilledRecord(Record):
     """A save that was really killed, before its change number `change`.
 
     Where that is 0, it was killed at a random moment, which has a number too. `difference` is the
-    first thing in which the files differ from those that the log of its calls predicts. It is empty
-    where all are equal, and where nothing could be predicted. `again` counts the same kills before.
+    first thing in which the files differ from those that the log of its calls predicts, or why the
+    log predicts none. It is empty where all are equal, and where `is_predicted` is false. `again` counts the same kills before.
     """
 
     kind: Literal["killed"]
@@ -166,7 +166,7 @@ class KillsRecord(StageRecord):
     """The end of all real kills of one method.
 
     `kills` counts those that were ordered. Each that was reached has a record of its own.
-    `not_done` says why there was none; empty where there were some.
+    `not_done` says why there were none, or fewer; empty where nothing went wrong.
     """
 
     kind: Literal["kills"]

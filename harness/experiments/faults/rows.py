@@ -328,7 +328,7 @@ def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
     for record in predicted:
         if record.difference:
             row.marks.append(
-                f"a save that was killed before change {record.change} left other files than its "
+                f"a save that was killed before change {record.change} did not leave what its "
                 f"calls predict: {printable(record.difference)}"
             )
 

@@ -245,7 +245,7 @@ def _difference(file: Path, case_id: str, root: Path, before: Tree, real: Tree) 
     try:
         predicted = tree_when_killed(log.read(file), case_id, root, before, real)
     except (MissingMarkError, NotSeenError, OSError) as error:
-        return str(error)
+        return f"nothing can be predicted, because {error}"
     return trees.difference(predicted, real) or ""
 
 
