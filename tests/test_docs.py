@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
+import json
 import pkgutil
 import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
+from scale_of_reading import write_run
 
 import workloads
 from adapters.raw.doubles import NO_FAULT, faults
+from harness.analysis.runs import read_run
 from harness.docs import figures, pages
 from harness.docs.commands import all_commands, options_of
 from harness.docs.reference import narrowing, runs
@@ -312,3 +316,17 @@ def test_one_run_of_each_machine_suite_framework_and_part_of_a_suite_is_kept() -
         question = (machine, run.stored.header["suite"], frameworks, narrowing(run))
         answers.setdefault(question, []).append(run.name)
     assert [names for names in answers.values() if len(names) > 1] == []
+
+
+@pytest.mark.parametrize(
+    "words", [["--states", "40"], ["--states=40"], ["--option=threads=4"], ["--method", "npz"]]
+)
+def test_a_run_of_a_part_of_its_suite_is_narrowed(tmp_path: Path, words: list[str]) -> None:
+    run = write_run(tmp_path, samples=1)
+    header = json.loads((run / "plan.json").read_text())
+    header["command"] = ["ckptbench", "run", "bench", *words]
+    (run / "plan.json").write_text(json.dumps(header))
+    assert narrowing(read_run(run)) == ((words[0].partition("=")[0], ANY),)
+    header["command"] = ["ckptbench", "run", "bench", "--framework=raw", "--timeout", "60"]
+    (run / "plan.json").write_text(json.dumps(header))
+    assert narrowing(read_run(run)) == ()

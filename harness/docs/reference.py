@@ -14,7 +14,19 @@ from harness.wire.records import WorkerRecord
 S_A_MINUTE = 60.0
 _ABSENT = "not installed"  # how a worker reports such a package
 _ALL_METHODS = "bench"  # the suite that every framework has a run of
-_NARROWING = frozenset({"--device", "--method", "--workload", "--world", "--strategy"})
+# A run with another option, state or model is not the suite as it is either.
+_NARROWING = frozenset(
+    {
+        "--device",
+        "--method",
+        "--model",
+        "--option",
+        "--states",
+        "--strategy",
+        "--workload",
+        "--world",
+    }
+)
 
 
 @functools.cache
@@ -95,8 +107,12 @@ def is_narrowed(run: ReadRun) -> bool:
 def narrowing(run: ReadRun) -> tuple[tuple[str, str], ...]:
     """Return the options by which a run's command asked for a part of its suite."""
     command = run.stored.header["command"]
-    options = zip(command, command[1:], strict=False)
-    return tuple(sorted(option for option in options if option[0] in _NARROWING))
+    options = []
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in _NARROWING:
+            options.append((name, value if equals else following))
+    return tuple(sorted(options))
 
 
 def minutes(run: ReadRun) -> float:

@@ -147,7 +147,8 @@ class KilledRecord(Record):
 
     Where that is 0, it was killed at a random moment, which has a number too. `difference` is the
     first thing in which the files differ from those that the log of its calls predicts, or why the
-    log predicts none. It is empty where all are equal, and where `is_predicted` is false. `again` counts the same kills before.
+    log predicts none. It is empty where all are equal, and where `is_predicted` is false. `again`
+    counts the same kills before.
     """
 
     kind: Literal["killed"]
