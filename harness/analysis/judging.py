@@ -14,8 +14,8 @@ import numpy as np
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, Measured
+from harness.analysis.means import mean_with_interval
 from harness.analysis.statistics import Estimate
-from harness.analysis.worth import mean_with_interval
 from harness.intervals import elastic, expected, failures, replay
 from harness.intervals.costs import Costs
 from harness.intervals.expected import Shares

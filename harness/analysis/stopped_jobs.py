@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.analysis.worth import mean_with_interval
+from harness.analysis.means import mean_with_interval
 from harness.intervals import policies, stopped
 from harness.intervals.convergence import Coci, EndedByFailure, FittedCoci, LossCurve
 from harness.intervals.costs import Costs

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
+from harness.analysis.means import mean_with_interval
 from harness.analysis.runs import REFERENCE
-from harness.analysis.statistics import CONFIDENCE, Estimate, simultaneous
+from harness.analysis.statistics import Estimate
 from harness.intervals import failures, replay
 from harness.intervals.failures import NodeFailures
 
@@ -160,19 +160,6 @@ def effect_of_bursts(one: Measured, setting: Setting, draws: int, jobs: int = 1)
         scattered = _shares_of_paid(advised, _scattered(nodes, rng), setting)
         differences.append(real[0] - scattered[0])
     return mean_with_interval(np.array(differences), jobs)
-
-
-def mean_with_interval(values: NDArray[np.float64], comparisons: int = 1) -> Estimate:
-    """Return the mean over draws, with its 95 % interval by Student's t.
-
-    The interval holds for all of `comparisons` such means together (Bonferroni).
-    """
-    mean, error = float(values.mean()), float(stats.sem(values))
-    if error == 0.0:
-        return Estimate(mean, mean, mean)
-    confidence = simultaneous(CONFIDENCE, comparisons)
-    low, high = stats.t.interval(confidence, len(values) - 1, mean, error)
-    return Estimate(mean, float(low), float(high))
 
 
 def _advised(found: Sequence[Measured], setting: Setting, learnt: NodeFailures) -> list[Advice]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib as mpl
 from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from harness.analysis import figures, worth, worth_figure
 from harness.analysis.figures import Drawn
-from harness.analysis.figures.style import STYLE
 from harness.analysis.runs import ReadRun
 from harness.docs.pages import DOCS
 from harness.docs.reference import frameworks, full_runs_of_one_machine
 
 FOLDER = DOCS / "figures"
 _DPI = 120
-# A chart has few colours. Their mixtures at the edges of lines need the rest.
-_COLOURS = 64
 
 
 @dataclass(frozen=True)
@@ -63,7 +57,7 @@ def write(name: str) -> Path:
     figure = drawn(name)
     file = FOLDER / f"{name}.png"
     file.parent.mkdir(exist_ok=True)
-    file.write_bytes(_png(figure))
+    file.write_bytes(figure.small_png(_DPI, text_of(figure)))
     return file
 
 
@@ -94,16 +88,3 @@ def runs_of(name: str) -> Sequence[ReadRun]:
     """Return the runs that a figure of the pages shows, all of one machine."""
     figure = FIGURES[name]
     return full_runs_of_one_machine(figure.suite, figure.frameworks or frameworks(figure.suite))
-
-
-def _png(figure: Drawn) -> bytes:
-    """Return a picture with few colours, which takes a third of the bytes."""
-    texts = PngInfo()
-    for key, value in text_of(figure).items():
-        texts.add_itxt(key, value)
-    with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as small:
-        figure.figure.savefig(full, format="png", dpi=_DPI)
-        with Image.open(full) as image:
-            few = image.convert("RGB").quantize(_COLOURS, dither=Image.Dither.NONE)
-            few.save(small, "png", optimize=True, pnginfo=texts)
-        return small.getvalue()

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 # The end of a call that never returns in the log.
 FOREVER = sys.maxsize
 
+# The instant of what happened before the log begins.
+BEFORE_LOG = -1
+
 # strace marks the path of a deleted file, older versions inside the brackets.
 _DESCRIPTOR = re.compile(r"(\d+|AT_FDCWD)<(.*?)( \(deleted\))?>(\(deleted\))?")
 _WORKING_DIRECTORY = "AT_FDCWD"

@@ -7,21 +7,18 @@ so that a loader can try what a kill or a power loss leaves of them.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.durability.calls import Call, Descriptor, UnreadableError, unescaped
 from harness.durability.descriptors import Descriptors
-from harness.durability.paths import Paths
+from harness.durability.paths import OPEN_DESCRIPTOR, Paths
 from harness.durability.payload import named_offset, offset_beside, written
 from harness.durability.volume import FileNode, FolderNode, LinkNode, Node, Volume
 
 EXTRA_CALLS = ("lseek",)
 """Calls that only a replay of bytes needs, because they move the position of a descriptor."""
-
-_OPEN_DESCRIPTOR = re.compile(r"/proc/[^/]+/fd/(\d+)")
 
 
 @dataclass(frozen=True)
@@ -304,7 +301,7 @@ class ContentReplay:
         if "AT_EMPTY_PATH" in call.argument(-1):
             return self._descriptors.file(call.descriptor(0))
         source = self._paths.first_of(call)
-        descriptor = _OPEN_DESCRIPTOR.fullmatch(source)
+        descriptor = OPEN_DESCRIPTOR.fullmatch(source)
         if descriptor is None:
             return self.volume.find(source)
         return self._descriptors.nameless(call.pid, int(descriptor[1]))

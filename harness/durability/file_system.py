@@ -13,10 +13,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.durability.calls import FOREVER, Descriptor
-
-# The instant of what happened before the log begins.
-BEFORE_LOG = -1
+from harness.durability.calls import BEFORE_LOG, FOREVER, Descriptor
 
 Change = Literal["created", "written", "truncated", "resized", "mapped for writing"]
 Origin = Literal["creation", "rename", "link"]

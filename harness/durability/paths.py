@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from harness.durability.calls import Call, Descriptor, UnreadableError, is_descriptor, unescaped
+
+# The path of an open file of a process, by which a file without a name is linked.
+OPEN_DESCRIPTOR = re.compile(r"/proc/[^/]+/fd/(\d+)")
 
 
 class Paths:

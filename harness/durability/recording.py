@@ -13,8 +13,7 @@ from pathlib import Path
 
 from harness.durability import log
 from harness.durability.blind_spots import blind_spot
-from harness.durability.calls import Call, UnreadableError
-from harness.durability.file_system import BEFORE_LOG
+from harness.durability.calls import BEFORE_LOG, Call, UnreadableError
 from harness.durability.replay import Event, Replay
 from harness.durability.summary import summarise, unknown
 from harness.durability.verdict import Verdict, judge

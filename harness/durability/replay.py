@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Literal
 from harness.durability.calls import FOREVER, Call, Descriptor
 from harness.durability.file_system import Change, FileSystem, Inode, Mapping, Unflushed
 from harness.durability.open_files import OpenFiles, OpenMode
-from harness.durability.paths import Paths
+from harness.durability.paths import OPEN_DESCRIPTOR, Paths
 
 # The position of the argument that is the descriptor written to.
 _WRITTEN_ARGUMENT = {
@@ -26,7 +25,6 @@ _WRITTEN_ARGUMENT = {
     "copy_file_range": 2,
 }
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_OPEN_DESCRIPTOR = re.compile(r"/proc/[^/]+/fd/(\d+)")
 
 EventKind = Literal["write", "fsync", "sync", "msync", "rename"]
 
@@ -284,7 +282,7 @@ class Replay:
         if "AT_EMPTY_PATH" in call.argument(-1):
             return self._file_system.inode_of(call.descriptor(0))
         source = self._paths.first_of(call)
-        descriptor = _OPEN_DESCRIPTOR.fullmatch(source)
+        descriptor = OPEN_DESCRIPTOR.fullmatch(source)
         if descriptor is not None:
             # A file without a name is linked by the path of its descriptor.
             return self._open_files.nameless(call.pid, int(descriptor[1]))

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.durability import trees
-from harness.durability.calls import UnreadableError
+from harness.durability.calls import BEFORE_LOG, UnreadableError
 from harness.durability.trees import Tree
-
-BEFORE_LOG = -1
 
 
 @dataclass(eq=False)

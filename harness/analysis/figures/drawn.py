@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from harness.analysis.figures.style import PNG_DPI, STYLE
 
 _NOTEBOOK_DPI = 75
 # Of nine. More takes as long as all the drawing.
 _PNG_LEVEL = 1
-# A chart has few colours, and their mixtures with its ground. The file is a third of one with all.
-_NOTEBOOK_COLOURS = 64
+# A chart has few colours, and their mixtures at the edges of lines.
+_FEW_COLOURS = 64
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,10 +42,23 @@ class Drawn:
 
     def _repr_png_(self) -> bytes:
         """Return the picture that a notebook shows."""
+        return self.small_png(_NOTEBOOK_DPI, {})
+
+    def small_png(self, dpi: int, words: Mapping[str, str]) -> bytes:
+        """Return a picture with few colours, which takes a third of the bytes.
+
+        `words` are texts that its file holds, by their keys.
+        """
+        texts = PngInfo()
+        for key, value in words.items():
+            texts.add_itxt(key, value)
         _lay_out(self.figure)
-        with mpl.rc_context(STYLE), io.BytesIO() as full:
-            self.figure.savefig(full, format="png", dpi=_NOTEBOOK_DPI)
-            return _with_few_colours(full)
+        with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as small:
+            self.figure.savefig(full, format="png", dpi=dpi)
+            with Image.open(full) as image:
+                few = image.convert("RGB").quantize(_FEW_COLOURS, dither=Image.Dither.NONE)
+                few.save(small, "png", optimize=True, pnginfo=texts)
+            return small.getvalue()
 
 
 @dataclass(frozen=True)
@@ -89,10 +104,3 @@ def _lay_out(figure: Figure) -> None:
         with mpl.rc_context(STYLE):
             engine.execute(figure)
             figure.set_layout_engine(None)
-
-
-def _with_few_colours(png: io.BytesIO) -> bytes:
-    with Image.open(png) as image, io.BytesIO() as small:
-        few = image.convert("RGB").quantize(_NOTEBOOK_COLOURS, dither=Image.Dither.NONE)
-        few.save(small, "png", optimize=True)
-        return small.getvalue()

@@ -13,7 +13,7 @@ from harness.experiments.faults.outcome import Outcome
 from harness.experiments.faults.recorded_save import pack, unpack
 from harness.experiments.faults.records import Strike
 
-UNHANDLED = "unhandled"
+OF_UNHANDLED = "unhandled"
 """The name of the state that is saved when a SIGTERM ends the process without a handler."""
 
 _FOLDER = "left"

@@ -132,7 +132,7 @@ class Preemption:
         subject = open_subject(bench, self._case, folder)
         bench.train()
         bench.add_fresh_bits()
-        self._store_expected(lefts.UNHANDLED)
+        self._store_expected(lefts.OF_UNHANDLED)
         bench.output.enter("save")
         pending = subject.save(bench.state, folder / NEWER)
         if type(pending) is not Pending:

@@ -81,14 +81,14 @@ def _is_safe(row: FaultsRow) -> bool:
 
 
 def _worst_states(row: FaultsRow, *, is_short: bool) -> Iterator[str]:
-    """Yield why there are no crashes, then the worst crash, then the worst damage."""
+    """Yield why there are no crashes, then the worst state but damages, then the worst damage."""
     if row.not_seen and row.kill:
         yield f"power losses were not seen, and its kills are real ones: {row.not_seen}"
     elif row.not_seen:
         yield f"kills and power losses were not seen: {row.not_seen}"
-    crashes = [state for state in row.struck if state["strike"] != "damage"]
+    others = [state for state in row.struck if state["strike"] != "damage"]
     damages = [state for state in row.struck if state["strike"] == "damage"]
-    unsafe = [state for state in crashes if state["verdict"] != "safe"]
+    unsafe = [state for state in others if state["verdict"] != "safe"]
     unnoticed = [state for state in damages if state["verdict"] == "silent"]
     for states in (unsafe, unnoticed):
         if states:

@@ -290,7 +290,7 @@ def _add_unhandled(session: ExperimentSession, case: Case, reason: str) -> None:
     """Store what a process left that a SIGTERM has ended, where there was one."""
     folder = Folders(session.scratch).saves / case.id
     if folder.exists():
-        expected = lefts.of_preemption(lefts.UNHANDLED)
+        expected = lefts.of_preemption(lefts.OF_UNHANDLED)
         left = Left("preemption", UNHANDLED, expected, f"the process ended: {reason}")
         lefts.store(bring(session, case), left, trees.read(folder))
         shutil.rmtree(folder)
