@@ -42,6 +42,7 @@ class Drawn:
 
     def _repr_png_(self) -> bytes:
         """Return the picture that a notebook shows."""
+        _lay_out(self.figure)
         return self.small_png(_NOTEBOOK_DPI, {})
 
     def small_png(self, dpi: int, words: Mapping[str, str]) -> bytes:
@@ -52,7 +53,6 @@ class Drawn:
         texts = PngInfo()
         for key, value in words.items():
             texts.add_itxt(key, value)
-        _lay_out(self.figure)
         with mpl.rc_context(STYLE), io.BytesIO() as full, io.BytesIO() as small:
             self.figure.savefig(full, format="png", dpi=dpi)
             with Image.open(full) as image:
