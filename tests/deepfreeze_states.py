@@ -135,7 +135,7 @@ def left_behind() -> list[str]:
     """Return the names of the engine's threads that do not end."""
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("deepfreeze")]
     for thread in threads:
-        thread.join(1)
+        thread.join(30)
     return [thread.name for thread in threads if thread.is_alive()]
 
 

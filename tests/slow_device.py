@@ -5,10 +5,12 @@ Its memory is that of the host. A thread of its own does its copies, late and in
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,7 +46,6 @@ class SlowDevice(Device):
         self.fails_at = fails_at
         self.pinned: set[tuple[int, int]] = set()
         self.copies = 0
-        self.most_under_way = 0
         self._delay_s = delay_s
         self._copying = ThreadPoolExecutor(1)
         self._computing = ThreadPoolExecutor(1)
@@ -69,6 +70,16 @@ class SlowDevice(Device):
             what()
 
         self._computed = self._computing.submit(compute)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the device begin no copy within the block, or for half a minute at most."""
+        may_begin = threading.Event()
+        self._copying.submit(may_begin.wait, 30)
+        try:
+            yield
+        finally:
+            may_begin.set()
 
     def synchronize(self) -> None:
         """Return when everything is computed and copied."""
@@ -121,8 +132,6 @@ class SlowDevice(Device):
         does_fail = self.fails_at is not None and self.copies >= self.fails_at
         self.copies += 1
         self._started.append(self._copying.submit(self._late, _fail if does_fail else copy))
-        under_way = sum(not started.done() for started in self._started)
-        self.most_under_way = max(self.most_under_way, under_way)
 
     def _is_pinned(self, on_host: Bytes) -> bool:
         first = on_host.ctypes.data

@@ -310,9 +310,9 @@ def test_a_rank_that_nobody_can_see_is_dead_when_it_gives_no_sign_of_life(
 def test_a_rank_that_takes_long_gives_signs_of_life(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "SILENT_S", 0.3)
+    monkeypatch.setattr(watch, "SILENT_S", 2.0)
     monkeypatch.setattr(meeting, "BEAT_S", 0.02)
-    assert save_beside_a_late_rank(folder / "checkpoint", delay_s=1.0) == [None, None]
+    assert save_beside_a_late_rank(folder / "checkpoint", delay_s=3.0) == [None, None]
 
 
 @pytest.mark.usefixtures("impatient")

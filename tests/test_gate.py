@@ -618,7 +618,10 @@ def test_a_signal_to_the_gate_ends_the_program(tmp_path: Path) -> None:
 @needs_gate
 def test_the_gate_stays_for_a_daemon_and_a_signal_ends_it(tmp_path: Path) -> None:
     program = """
+    parent = os.getpid()
     if os.fork() == 0:
+        while os.getppid() == parent:
+            time.sleep(0.01)
         time.sleep(0.5)
         os.mkdir(at("late"))
         print(1, flush=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import ROOT
 from test_session import processes_in
 
 from harness.driver import descendants, process
 from harness.driver.process import Ending, Stopped
 from harness.wire.phases import DONE
+from harness.worker.output import Output
 
 PR_GET_CHILD_SUBREAPER = 37
 Run = Callable[..., Ending]
@@ -128,9 +128,10 @@ import sys, time
 time.sleep(float(sys.argv[1]))
 """
 LOOKS_FOR_ITS_DAEMON = f"""
-import psutil, sys, time
+import os, psutil, sys, time
 daemon = {STARTS_A_DAEMON.partition("; ")[2]}
-time.sleep(4)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
 sys.exit(42 if daemon.poll() is None else 43)
 """
 
@@ -145,11 +146,14 @@ def test_jobs_of_several_threads_end_their_own_daemons_alone(tmp_path: Path) -> 
         return process.run(command, variables, folder / "log", follower, 1, 30)
 
     with ThreadPoolExecutor(2) as threads:
-        long = threads.submit(job, "long", "import subprocess\n" + LOOKS_FOR_ITS_DAEMON)
+        may_end = tmp_path / "may-end"
+        looks = "import subprocess\n" + LOOKS_FOR_ITS_DAEMON
+        long = threads.submit(job, "long", looks, str(may_end))
         short = threads.submit(job, "short", STARTS_A_DAEMON_AND_WAITS, "1")
         short.result()
         assert processes_in(tmp_path / "short") == []
         assert processes_in(tmp_path / "long") != []
+        may_end.touch()
     assert "42" in long.result().reason
     assert processes_in(tmp_path) == []
 
@@ -180,7 +184,7 @@ def test_a_daemon_that_no_job_knows_is_ended_with_the_last_job(run: Run) -> None
 def test_what_a_killed_driver_has_left_at_work_is_ended(tmp_path: Path) -> None:
     def daemon_in(folder: str) -> subprocess.Popen[bytes]:
         variables = os.environ | {"TMPDIR": str(tmp_path / folder / "tmp")}
-        return subprocess.Popen(["sleep", "61.5"], env=variables, start_new_session=True)
+        return subprocess.Popen(["sleep", "61.25"], env=variables, start_new_session=True)
 
     left, other = daemon_in("run"), daemon_in("run-2")
     try:
@@ -224,20 +228,6 @@ def test_orphans_are_adopted_only_while_a_job_runs(run: Run, tmp_path: Path) -> 
     assert not adopts_orphans()
 
 
-STANDS = """
-import sys, time
-from pathlib import Path
-from harness.worker.output import Output
-
-for rank, phases in enumerate(sys.argv[2:]):
-    output = Output(Path(sys.argv[1]), rank, 0)
-    output.task(0)
-    for phase in phases.split(","):
-        output.enter(phase)
-time.sleep(60)
-"""
-
-
 @pytest.mark.parametrize(
     ("ranks", "rank", "positions"),
     [
@@ -252,9 +242,14 @@ time.sleep(60)
 def test_ranks_that_hang_at_the_same_place_are_all_named(
     tmp_path: Path, ranks: list[str], rank: int, positions: str
 ) -> None:
+    for number, phases in enumerate(ranks):
+        output = Output(tmp_path, number, 0)
+        output.task(0)
+        for phase in phases.split(","):
+            output.enter(phase)
     follower = process.Follower(tmp_path, len(ranks), lambda rank, line: None)
-    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", STANDS, str(tmp_path), *ranks]
+    variables = os.environ | {"TMPDIR": str(tmp_path / "tmp")}
+    command = ["sleep", "60"]
     ending = process.run(command, variables, tmp_path / "log", follower, len(ranks), timeout_s=2)
     assert ending.reason == f"no progress for 2 s, so the process was killed{positions}"
     assert (ending.at.rank, ending.at.phase) == (rank, "save")

@@ -97,5 +97,5 @@ def is_running(pid: int) -> bool:
     """Return whether a process runs. One whom nobody reaps stays a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from pathlib import Path
+
+import pytest
 
 from harness.durability import trees
 from harness.durability.trees import File
@@ -20,18 +21,19 @@ def test_a_pipe_and_a_socket_hold_nothing(tmp_path: Path) -> None:
         assert trees.read(tmp_path) == {"file": File(b"1")}
 
 
-def test_a_directory_is_read_when_nobody_changes_it_any_more(tmp_path: Path) -> None:
-    def work() -> None:
-        for number in range(30):
-            file = tmp_path / f"unfinished-{number}"
-            file.write_bytes(b"1")
-            time.sleep(0.005)
-            file.unlink()
-        (tmp_path / "done").write_bytes(b"2")
+def test_a_directory_is_read_when_nobody_changes_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = 0
 
-    worker = threading.Thread(target=work)
-    worker.start()
-    # Each reading sees another file, or misses one that is gone by then.
-    found = trees.read_settled(tmp_path)
-    worker.join()
-    assert found == {"done": File(b"2")}
+    def change_while_waiting(seconds: float) -> None:
+        nonlocal changes
+        (tmp_path / f"unfinished-{changes}").unlink(missing_ok=True)
+        changes += 1
+        name = f"unfinished-{changes}" if changes < 30 else "done"
+        (tmp_path / name).write_bytes(b"1")
+
+    monkeypatch.setattr(time, "sleep", change_while_waiting)
+    # Each reading sees another file.
+    assert trees.read_settled(tmp_path) == {"done": File(b"1")}
+    assert changes > 30

@@ -61,7 +61,7 @@ class WaitsInUpdate(Fault):
     """Wait for the writing thread in the next update of the optimizer."""
 
     name = "waits-in-update"
-    delay_s = 0.03  # makes the writing slow
+    delay_s = 0.1  # makes the writing slow
 
     def save(self, state: State, path: Path) -> Pending:
         snapshot = bytes(state.to_host())
