@@ -226,8 +226,8 @@ def test_a_kill_that_is_not_predicted_is_a_regression_and_a_mark(
     assert status == 1
     assert row["faults"] == [
         "real kills that leave other files than predicted were 0 and are 1",
-        "is marked now: a save that was killed before change 1 did not leave what its calls "
-        "predict: step-2 is missing",
+        "is marked now: a save that was killed before change 1 is not as its calls predict: "
+        "step-2 is missing",
     ]
 
 

@@ -140,8 +140,10 @@ def test_a_save_that_crashes_by_itself_is_no_kill(measure: Measure) -> None:
     assert (row.real_kills, row.as_predicted, row.not_reached) == (1, 1, 7)
     assert row.not_struck == (
         "1 of 8 saves were killed: one that was to be killed before change 2 "
-        "ended with SIGABRT by itself"
+        "ended by itself with SIGABRT"
     )
+    lines = details([row], Naming.among([row]), is_short=True)
+    assert sum("saves were killed" in line for line in lines) == 1
 
 
 def test_a_save_that_raises_by_itself_is_no_matter_of_errors(measure: Measure) -> None:
@@ -214,14 +216,14 @@ def test_kills_that_came_too_late_are_told(tmp_path: Path) -> None:
     row = row_of(tmp_path, *(killed(change) for change in range(1, 8)), kills(8))
     assert cell(row, "as_predicted") == "7/7 of 8"
     (line,) = lines_of(row)
-    assert "7 of 8 real kills were reached" in line
+    assert "7 of 8 saves were killed, because the others ended before their kill" in line
 
 
 def test_a_kill_that_left_other_files_marks_the_row(tmp_path: Path) -> None:
     row = row_of(tmp_path, killed(1), killed(2, "step-2/a is missing"), kills(2))
     assert cell(row, "as_predicted") == "1/2"
     (mark,) = row.marks
-    assert "before change 2 did not leave what its calls predict: step-2/a is missing" in mark
+    assert "before change 2 is not as its calls predict: step-2/a is missing" in mark
     run = stored(tmp_path / "other", [(ITEM, [killed(2, "x"), kills(1), *tried(ITEM, WHOLE)])])
     assert claims([run.rows]).trust == [], "a marked row is in no headline"
 

@@ -72,7 +72,9 @@ def test_a_loader_that_ends_its_process_costs_one_directory(measure: Measure) ->
     item = faulty("dies-of-torn-checkpoint", experiment="killed_rank", world=2)
     row = killed_row(measure, killed(item))
     assert (row.killed_rank, row.kills) == ("refused", FEW)
-    assert any("ended its process" in kill["reason"] for kill in row.struck)
+    ended = [kill for kill in row.struck if "ended its process" in kill["reason"]]
+    assert ended
+    assert {kill["verdict"] for kill in ended} == {"refused"}, "the older checkpoint is whole"
 
 
 def test_a_save_that_does_not_come_back_undisturbed_fails_its_row(measure: Measure) -> None:

@@ -37,3 +37,21 @@ def test_a_directory_is_read_when_nobody_changes_it_any_more(
     # Each reading sees another file.
     assert trees.read_settled(tmp_path) == {"done": File(b"1")}
     assert changes > 30
+
+
+def test_a_file_that_goes_while_it_is_read_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    read, readings = trees.read, 0
+
+    def gone_at_first(directory: Path) -> trees.Tree:
+        nonlocal readings
+        readings += 1
+        if readings == 1:
+            raise FileNotFoundError("unfinished-1")
+        return read(directory)
+
+    monkeypatch.setattr(trees, "read", gone_at_first)
+    assert trees.read_settled(tmp_path) == {"file": File(b"1")}
+    assert readings == 3

@@ -55,10 +55,7 @@ class Folders:
 
     @property
     def endings(self) -> Path:
-        """Return the file that tells how the forked processes of a job have ended.
-
-        It has the exit code of each task's process, in their order; minus its number for a signal.
-        """
+        """Return the file that tells how the forked processes of a job have ended."""
         return self.scratch / "endings.json"
 
     @property

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import os
 import platform
+import select
 import signal
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from typing import Any
 import workloads
 from adapters.base import DirectIo, Framework, Peers, Place
 from harness import experiments
-from harness.wire import strikes
+from harness.wire import endings, strikes
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
@@ -36,8 +37,6 @@ from harness.worker.output import Output
 from harness.worker.tracing import run_traces
 from harness.worker.world import SPAWNED, SeparateWorld, World, end_now, join
 from workloads import Workload
-
-_FORKED_AT_MOST_S = 60  # of one task
 
 StageFunction = Callable[[Bench, Entries], None]
 
@@ -85,22 +84,39 @@ def run_forked(job: Job, world: World, output: Output) -> None:
     load_class(case.framework_path)
     stage_function(case.experiment, job.role)
     random_ring()
-    endings: list[int] = []
+    folders = Folders(Path(job.scratch))
+    codes: list[int] = []
     for entry in enumerate(job.tasks):
         # What waits in the buffer would be printed by each child, too.
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
             os.setsid()
-            # A runtime that does not survive the fork must not hold up the others.
-            signal.alarm(_FORKED_AT_MOST_S)
             run_tasks(job, world, output, [entry])
             end_now()
-        _, status = os.waitpid(child, 0)
+        codes.append(_ended(child))
+        endings.write(folders, codes)
         # A process that crashed has left its order with the gate, which would strike the next one.
         strikes.call_off()
-        endings.append(os.waitstatus_to_exitcode(status))
-        Folders(Path(job.scratch)).endings.write_text(json.dumps(endings))
+
+
+def _ended(child: int) -> int:
+    """Wait for a forked process, and return its exit code; minus its number for a signal.
+
+    A runtime that does not survive the fork must not hold up the others, so it is ended in time.
+    """
+    descriptor = os.pidfd_open(child)
+    has_ended, _, _ = select.select([descriptor], [], [], endings.AT_MOST_S)
+    os.close(descriptor)
+    if not has_ended:
+        os.kill(child, endings.OVERDUE)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code:
+        # What a crash leaves at work would disturb the next one.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+    return code
 
 
 def run_tasks(job: Job, world: World, output: Output, chosen: Entries | None = None) -> None:

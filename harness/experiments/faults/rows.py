@@ -163,17 +163,15 @@ class FaultsRow(Row):
         unit="bytes",
     )
     real_kills: int | None = column("how many saves were really killed")
-    not_reached: int | None = column(
-        "how many more were to be killed, and came to their end before that"
-    )
+    not_reached: int | None = column("how many more were to be killed, and ended before that")
     as_predicted: int | None = column(
         "how many real kills left exactly the files that their calls predict. A table adds how "
-        "many there were, and how many were ordered where a save came to its end before its kill",
+        "many there were, and how many were ordered where a save ended before its kill",
         heading="predicted",
         text=cells.of_real_kills,
     )
     not_as_predicted: int | None = column(
-        "how many real kills left other files than their calls predict",
+        "how many real kills left other files than their calls predict, or had no prediction",
         compared=Fewest("real kills that leave other files than predicted"),
     )
     preempted_s: Estimate | None = column(
@@ -328,20 +326,24 @@ def _add_kills(row: FaultsRow, records: RunRecords, case: str) -> None:
     for record in predicted:
         if record.difference:
             row.marks.append(
-                f"a save that was killed before change {record.change} did not leave what its "
-                f"calls predict: {printable(record.difference)}"
+                f"a save that was killed before change {record.change} is not as its calls "
+                f"predict: {printable(record.difference)}"
             )
 
 
 def _missing_strikes(row: FaultsRow, records: RunRecords, case: str) -> Iterator[str]:
-    """Yield which real strikes there were not, and why."""
+    """Yield which real strikes there were not, or how many kills came too late, and why."""
     errors = records.last(ErrorsRecord, case)
     if errors is not None and not row.error_verdicts:
         yield f"no call was made to fail: {errors.not_done or 'no error hit a call of its saves'}"
     kills = records.last(KillsRecord, case)
-    if kills is not None and kills.not_done and (not row.real_kills or row.not_reached):
-        killed = f"{row.real_kills} of {kills.kills}" if row.real_kills else "no"
+    if kills is None or (row.real_kills and not row.not_reached):
+        return
+    killed = f"{row.real_kills} of {kills.kills}" if row.real_kills else "no"
+    if kills.not_done:
         yield f"{killed} saves were killed: {kills.not_done}"
+    elif row.not_reached:
+        yield f"{killed} saves were killed, because the others ended before their kill"
 
 
 def _add_disks(row: FaultsRow, record: DisksRecord | None) -> None:

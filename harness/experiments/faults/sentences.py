@@ -41,16 +41,18 @@ def meaning(rows: Sequence[FaultsRow], naming: Naming) -> str:
 def details(rows: Sequence[FaultsRow], naming: Naming, *, is_short: bool) -> list[str]:
     """Return the worst states of each method that is not safe. Methods with the same share a line.
 
-    A short line is a method's worst crash, or its worst damage where every crash is safe, with the
-    first line of the loader's reason. Long lines are both of them, with the whole reason. A loader
-    that refuses a damaged file is right, so damage counts only where it was silent. Where a strike
-    is missing or was left out, a line of its own says so.
+    A short line is a method's worst state, or its worst damage where every other strike is safe,
+    with the first line of the loader's reason. Long lines are both of them, with the whole reason.
+    A loader that refuses a damaged file is right, so damage counts only where it was silent. Where
+    a strike is missing or was left out, a line of its own says so.
     """
     names_of: dict[str, list[str]] = {}
     for row in rows:
         lines = list(_worst_states(row, is_short=is_short))
         lines = lines[:1] if is_short else lines
-        lines += [*_late(row), *_not_struck(row), *_left_out(row), *_not_on_disks(row)]
+        lines += [*_late(row), *_left_out(row), *_not_on_disks(row)]
+        if row.not_struck:
+            lines.append(row.not_struck)
         for line in lines:
             names_of.setdefault(line, []).append(naming.full_name(row))
     return [f"{listed(names)}: {line}" for line, names in names_of.items()]
@@ -103,18 +105,6 @@ def _late(row: FaultsRow) -> Iterator[str]:
     times = {"while training": row.preempted_s, "in a save": row.preempted_in_save_s}
     moments = [moment for moment, took in times.items() if took is None]
     yield f"no checkpoint was durable within {row.grace_s} s of a SIGTERM {listed(moments)}"
-
-
-def _not_struck(row: FaultsRow) -> Iterator[str]:
-    """Yield which real strikes there were not, and how many kills came too late."""
-    if row.not_struck:
-        yield row.not_struck
-    if row.not_reached:
-        reached = row.real_kills or 0
-        yield (
-            f"{reached} of {reached + row.not_reached} real kills were reached, "
-            "because the other saves came to their end before"
-        )
 
 
 def _left_out(row: FaultsRow) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from harness.experiments.faults.records import (
     PreemptedRecord,
 )
 from harness.experiments.faults.states import States
+from harness.wire import endings
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders
@@ -93,22 +93,21 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
     if not cases:
         return
     session.announce("real kills")
-    reason = no_gate or _count_changes(session, cases)
+    crashed: dict[str, str] = {}
+    reason = no_gate or _count_changes(session, cases, crashed)
     cases = missing(session, "kills")
     ordered = {case.id: _order(session, case) for case in cases}
     wanted = {case: len(kills) for case, kills in ordered.items()}
     turns = ordered
-    crashed: dict[str, str] = {}
     for _ in range(_ROUNDS):
         tasks = [case for case in cases for _ in turns[case.id]]
         if not tasks:
             break
-        Folders(session.scratch).endings.unlink(missing_ok=True)
-        reason = session.run_job("kill", tasks, _gate(session))
+        reason = _run_forked(session, tasks)
         ended = _ended(session, turns)
         cases = missing(session, "kills")
         for case in cases:
-            crashed[case.id] = crashed.get(case.id) or _crashed(ended[case.id])
+            _take_crashes(session, case, ended[case.id], crashed)
         turns = {case.id: _instead(session, case, ordered, turns, ended) for case in cases}
         ordered = {case.id: [*ordered[case.id], *turns[case.id]] for case in cases}
     for case in missing(session, "kills"):
@@ -124,6 +123,35 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
         unfinished(session, "kills", KillsRecord)
 
 
+def _run_forked(session: ExperimentSession, tasks: Sequence[Case]) -> str:
+    """Do each task in a process of its own. Return why that broke, or nothing."""
+    endings.forget(Folders(session.scratch))
+    return session.run_job("kill", tasks, _gate(session))
+
+
+def _ended(session: ExperimentSession, turns: Orders) -> dict[str, dict[Kill, int]]:
+    """Return the exit codes of the processes that were to be killed, by the names of the cases."""
+    codes = iter(endings.read(Folders(session.scratch)))
+    return {name: dict(zip(turn, codes, strict=False)) for name, turn in turns.items()}
+
+
+def _take_crashes(
+    session: ExperimentSession, case: Case, ended: Mapping[Kill, int], crashed: dict[str, str]
+) -> None:
+    """Note the first process of a case that ended in another way than by its kill.
+
+    Such a process may leave anything, which is no kill's.
+    """
+    for kill, code in ended.items():
+        folder = _folder(session, case, kill)
+        # A process whose save came to its end before the kill has taken its folder away.
+        if folder.exists() and code != -_signal_of(kill):
+            words = f"one that was to be {kill.in_words} {endings.in_words(code)}"
+            crashed.setdefault(case.id, words)
+            (bring(session, case) / kill_order.log_name(kill)).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+
+
 def _instead(
     session: ExperimentSession,
     case: Case,
@@ -134,45 +162,28 @@ def _instead(
     """Store what the kills of a turn have left, and order others for those that came too late.
 
     A save may make fewer changes than the one that was counted. `ordered` are all kills so far.
-    `ended` has the exit codes of the turn's processes.
+    `ended` has the exit codes of the turn's processes. What crashed is not ordered again.
     """
-    crashed = [kill for kill, code in ended[case.id].items() if _has_crashed(kill, code)]
-    intact = [kill for kill in turns[case.id] if kill not in crashed]
-    reached = [kill for kill in intact if _compare(session, case, kill)]
-    late = [kill for kill in intact if kill not in reached and not kill.moment]
+    codes = ended[case.id]
+    killed = [kill for kill, code in codes.items() if code == -_signal_of(kill)]
+    reached = [kill for kill in killed if _compare(session, case, kill)]
+    crashed = [kill for kill, code in codes.items() if code and kill not in killed]
     changes = [kill for kill in reached if kill.change]
+    others = [kill for kill in turns[case.id] if kill not in reached and kill not in crashed]
+    late = [kill for kill in others if not kill.moment]
     kills = kill_order.instead(ordered[case.id], changes, len(late))
     kill_order.write_order(bring(session, case), kills)
     return kills
 
 
-def _ended(session: ExperimentSession, turns: Orders) -> dict[str, dict[Kill, int]]:
-    """Return the exit codes of the processes that were to be killed, by the names of the cases.
-
-    A job that broke has fewer processes than kills.
-    """
-    file = Folders(session.scratch).endings
-    codes = iter(json.loads(file.read_text()) if file.exists() else [])
-    return {name: dict(zip(turn, codes, strict=False)) for name, turn in turns.items()}
+def _signal_of(kill: Kill) -> signal.Signals:
+    """Return the signal that ends a process with a kill: the gate's, or that of its own alarm."""
+    return signal.SIGALRM if kill.moment else signal.SIGKILL
 
 
-def _crashed(ended: Mapping[Kill, int]) -> str:
-    """Return which process ended in another way than by its kill; empty where none did.
-
-    Such a process may leave anything, and its kill was not tried.
-    """
-    for kill, code in ended.items():
-        if _has_crashed(kill, code):
-            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-            return f"one that was to be {kill.in_words} ended with {how} by itself"
-    return ""
-
-
-def _has_crashed(kill: Kill, code: int) -> bool:
-    """Return whether a process with this exit code ended in another way than by its kill."""
-    # The gate kills before a change, and the process's own alarm at a moment.
-    ends_it = signal.SIGALRM if kill.moment else signal.SIGKILL
-    return code not in (0, -ends_it)
+def _folder(session: ExperimentSession, case: Case, kill: Kill) -> Path:
+    """Return the folder in which a save is killed."""
+    return Folders(session.scratch).saves / kill_order.folder_name(case, kill)
 
 
 def _wanted(case: Case) -> int:
@@ -185,13 +196,21 @@ def _not_counted(case: Case, kills: Sequence[Kill]) -> str:
     return "no change of its save was counted" if _wanted(case) and not kills else ""
 
 
-def _count_changes(session: ExperimentSession, cases: Sequence[Case]) -> str:
+def _count_changes(
+    session: ExperimentSession, cases: Sequence[Case], crashed: dict[str, str]
+) -> str:
     """Have the gate count the changes of one save of each case. Return why that broke, or nothing.
 
-    The recording does not tell them, because the gate also counts calls that fail.
+    The recording does not tell them, because the gate also counts calls that fail. A case whose
+    process crashed is noted.
     """
     counted = [case for case in cases if _wanted(case)]
-    return session.run_job("kill", counted, _gate(session)) if counted else ""
+    reason = _run_forked(session, counted) if counted else ""
+    for case, code in zip(counted, endings.read(Folders(session.scratch)), strict=False):
+        if code:
+            crashed[case.id] = f"the save whose changes were to be counted {endings.in_words(code)}"
+            shutil.rmtree(Folders(session.scratch).saves / case.id, ignore_errors=True)
+    return reason
 
 
 def _order(session: ExperimentSession, case: Case) -> list[Kill]:
@@ -212,7 +231,7 @@ def _compare(session: ExperimentSession, case: Case, kill: Kill) -> bool:
     Return False where no save was killed.
     """
     recorded = bring(session, case)
-    folder = Folders(session.scratch).saves / kill_order.folder_name(case, kill)
+    folder = _folder(session, case, kill)
     if not folder.exists():
         return False
     real = trees.read(folder)

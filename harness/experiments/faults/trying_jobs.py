@@ -36,6 +36,6 @@ def _blame_state(session: ExperimentSession, case: Case, recorded: Path, reason:
     at = stood_at(recorded)
     if at is None:
         return False
-    at["reason"] = f"{at['reason']} ({reason})"
+    at["reason"] = f"{at['reason']} (its load ended the process: {reason})"
     session.add(StruckRecord(kind="struck", case=case.id, process=session.slot, rank=0, **at))
     return True

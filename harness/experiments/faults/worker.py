@@ -245,17 +245,17 @@ class _Tried:
             self._first.setdefault(digest, (state.number, None))
             return
         if outcome is None:
-            outcome = self._resume(state)
+            outcome = self._resume(state, again)
             self._first[digest] = (number, outcome)
         identity = self._bench.identity(self._case)
-        told = _told(state, outcome)
-        self._bench.output.write(StruckRecord(kind="struck", **identity, **told, again=again))
+        told = _told(state, again, outcome)
+        self._bench.output.write(StruckRecord(kind="struck", **identity, **told))
 
-    def _resume(self, state: State) -> Outcome:
+    def _resume(self, state: State, again: int | None) -> Outcome:
         trees.write(state.tree, self._folder)
         # A loader may take the process with it, and then this file says with which state.
-        ended = self._trial.refused(self._folder, "the loading process ended")
-        (self._recorded / AT).write_text(json.dumps(_told(state, ended)))
+        ended = self._trial.refused(self._folder, "nothing comes back")
+        (self._recorded / AT).write_text(json.dumps(_told(state, again, ended)))
         whose = state.left.expected if state.left else ""
         outcome = self._trial.resume(self._folder, self._expected_of[whose])
         # Whatever ends the process from now on is not this state.
@@ -264,11 +264,12 @@ class _Tried:
         return outcome
 
 
-def _told(state: State, outcome: Outcome) -> dict[str, Any]:
+def _told(state: State, again: int | None, outcome: Outcome) -> dict[str, Any]:
     """Return what a record tells of a state with this outcome."""
     left = state.left
     told: dict[str, Any] = {
         "number": state.number,
+        "again": again,
         "strike": state.strike,
         "instant": state.instant,
         "in_words": state.in_words,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from typing import Any
 
 from harness.durability import gate
 from harness.experiments.faults.jobs import stood_at
@@ -156,21 +158,22 @@ class _CaseOfRanks:
                 self._session.fail(self._case, "load", f"{words}, or ended its process ({reason})")
                 return
             if at is not None:
-                self._blame(at["number"], reason)
+                self._blame(at, reason)
             elif first_number(self._notes.folder) == before:
                 self._session.fail(self._case, "load", reason or "the worker left the case out")
 
-    def _blame(self, number: int, reason: str) -> None:
+    def _blame(self, at: Mapping[str, Any], reason: str) -> None:
+        """Store that the load of a directory never ended, or ended its process."""
         self._session.add(
             RankLeftRecord(
                 kind="rank-left",
                 case=self._case.id,
                 process=self._session.slot,
                 rank=0,
-                number=number,
-                verdict="refused",
+                number=at["number"],
+                verdict=at["verdict"],
                 got="",
-                reason=f"the load never ended, or ended its process ({reason})",
+                reason=f"{at['reason']} ({reason})",
             )
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness.experiments.faults.alarm import killed_after
@@ -73,9 +73,11 @@ class _Resumes:
         """Resume from one directory. Return whether all ranks came to an end of the same kind."""
         bench = self._bench
         at = self._notes.folder / AT
-        if bench.world.rank == 0:
-            at.write_text(json.dumps({"number": number}))
         folder = self._notes.checkpoints(number)
+        if bench.world.rank == 0:
+            # A load may take its process with it, and then this file says what that is.
+            ended = self._trial.refused(folder, "the load never ended, or ended its process")
+            at.write_text(json.dumps({"number": number, **asdict(ended)}))
         # The load of another rank may remove files of a killed one.
         limit_s = _load_limit_s(folder)
         bench.world.barrier()
