@@ -1,4 +1,4 @@
-"""How the forked processes of a job have ended. The worker writes it, and the driver reads it."""
+"""The exit codes of a job's forked processes, which the worker writes and the driver reads."""
 
 from __future__ import annotations
 

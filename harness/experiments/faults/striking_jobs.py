@@ -132,7 +132,11 @@ def _run_forked(session: ExperimentSession, tasks: Sequence[Case]) -> str:
 def _ended(session: ExperimentSession, turns: Orders) -> dict[str, dict[Kill, int]]:
     """Return the exit codes of the processes that were to be killed, by the names of the cases."""
     codes = iter(endings.read(Folders(session.scratch)))
-    return {name: dict(zip(turn, codes, strict=False)) for name, turn in turns.items()}
+    ended: dict[str, dict[Kill, int]] = {}
+    for name, turn in turns.items():
+        # A job that broke has fewer codes than kills.
+        ended[name] = dict(zip(turn, codes, strict=False))
+    return ended
 
 
 def _take_crashes(
