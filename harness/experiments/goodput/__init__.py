@@ -54,7 +54,7 @@ EXPERIMENT = Experiment(
     ),
     suite_keys={
         "mtbf": SuiteKey(
-            "the mean time between two kills, in restarts",
+            "the mean time between two kills, as a multiple of the time of one restart",
             at_least=2,
             in_words=lambda restarts: f"a kill every {restarts} restarts",
         ),

@@ -49,7 +49,9 @@ class GoodputRow(Row):
     """
 
     covers: str = identity_column("what comes back")
-    mtbf: int | None = column("the mean time between two kills, in restarts", heading="MTBF")
+    mtbf: int | None = column(
+        "the mean time between two kills, as a multiple of the time of one restart", heading="MTBF"
+    )
     interval: str = column(
         "the interval between two checkpoints against the advised one",
         heading="interval",
