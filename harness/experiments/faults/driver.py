@@ -7,8 +7,9 @@ from functools import partial
 
 from harness.durability import gate, strace
 from harness.experiments.faults.disk_jobs import cut_power
+from harness.experiments.faults.killing_jobs import kill
 from harness.experiments.faults.recording_jobs import record
-from harness.experiments.faults.striking_jobs import fail_calls, kill, preempt
+from harness.experiments.faults.striking_jobs import fail_calls, preempt
 from harness.experiments.faults.trying_jobs import try_states
 from harness.wire.driving import ExperimentSession
 from harness.wire.folders import Folders

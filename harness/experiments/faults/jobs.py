@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from harness.durability import gate
 from harness.experiments.faults.recorded_save import AT, BEGIN, report_file
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
@@ -89,3 +90,9 @@ def stood_at(recorded: Path) -> dict[str, Any] | None:
     (recorded / BEGIN).write_text(str(at["number"] + 1))
     file.unlink()
     return at
+
+
+def gate_command(session: ExperimentSession) -> list[str]:
+    """Return the command that starts a process in which the gate can strike saves."""
+    folders = Folders(session.scratch)
+    return gate.command(folders.saves, folders.gate_report)
