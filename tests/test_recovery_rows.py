@@ -15,7 +15,7 @@ from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
 from harness.cli.show import _print_reasons, _print_rows
-from harness.docs import measured as measured_tables
+from harness.docs import recovered as recovered_tables
 from harness.docs.row_tables import text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
@@ -309,12 +309,30 @@ def broken_drill() -> DrillRow:
 def test_the_pages_say_that_a_drill_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drill that was not tried has a dash instead."""
     run = SimpleNamespace(name="some-run", rows=[broken_drill()])
-    monkeypatch.setattr(measured_tables, "full_runs", lambda suite: [run])
-    heading, _, line, *rest = measured_tables.drills().splitlines()
+    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    heading, _, line, *rest = recovered_tables.drills().splitlines()
     cells = dict(zip(heading.split(" | "), line.split(" | "), strict=True))
     assert cells["rank 0 is killed"] == "failed"
     assert cells["a rank hangs"] == "–"
     assert "> raw: 'shrink' where rank 0 is killed: rank 0: RuntimeError: no" in rest
+
+
+def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    on_four, restart = case("shrink"), case("restart")
+    on_two = replace(case("shrink"), world=2)
+    failure = FailureRecord("failure", restart.id, 0, 0, "failed", "train", "RuntimeError: no")
+    ways = derived((on_four, measured(on_four)), (on_two, measured(on_two)), (restart, [failure]))
+    survived = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
+    run = SimpleNamespace(name="some-run", rows=[*ways, survived])
+    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    page = recovered_tables.every_way_back()
+    assert "<summary>raw, recovery: resnet50 small on cpu, 4 ranks" in page
+    assert "<summary>raw, recovery: resnet50 small on cpu, 2 ranks" in page
+    assert page.count("| shrink | 1 of 1 |") == 2
+    assert "| raw | 4 | shrink | passed" in page
+    assert "> raw: restart from buffered failed: rank 0: RuntimeError: no" in page
 
 
 def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from harness.analysis.statistics import Estimate
 from harness.docs.markdown import table
-from harness.docs.reference import runs
+from harness.docs.reference import NOT_STORED, runs
 from harness.docs.row_tables import cell, rows_where, sources
 from harness.experiments.goodput.rows import GoodputRow, is_within
 
@@ -34,7 +34,7 @@ def goodput_cells() -> str:
     """
     of_suite = [run for run in runs() if run.stored.header["suite"] == _SUITE]
     if not of_suite:
-        return "No reference run of this suite is stored yet."
+        return NOT_STORED
     newest: dict[tuple[object, ...], GoodputRow] = {}
     for run in sorted(of_suite, key=lambda run: run.name):
         for row in rows_where(run, _is_judged):

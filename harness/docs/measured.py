@@ -9,6 +9,7 @@ from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import folded, table
 from harness.docs.reference import (
+    NOT_STORED,
     frameworks,
     full_run,
     full_runs,
@@ -21,7 +22,6 @@ from harness.docs.row_tables import (
     Choice,
     by_framework,
     cell,
-    framework_of,
     has_result,
     markdown_table,
     reasons,
@@ -32,11 +32,8 @@ from harness.docs.row_tables import (
 )
 from harness.driver import catalog
 from harness.experiments.cost.rows import CostRow
-from harness.experiments.drill import DRILLS
-from harness.experiments.drill.rows import DrillRow
 from harness.experiments.faults.records import ON_DISK
 from harness.experiments.faults.rows import FaultsRow
-from harness.experiments.recovery.rows import RecoveryRow
 
 # An editor chooses what a page shows of a run: the columns that a first reader asks for, and in a
 # short table one method of each kind. No trait of a method says which these are.
@@ -63,23 +60,6 @@ SIZED_METHODS = {
     "tensorflow": ("tf-checkpoint", "keras", "weights-h5", "saved-model"),
     "chainer": ("npz", "npz-raw", "hdf5", "hdf5-raw"),
 }
-WAYS_BACK_COLUMNS = (
-    *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
-    *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
-)
-STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
-RESTORES_COLUMNS = (
-    *("way back", "came back", "restart", "restore", "recompute", "back", "against restart"),
-)
-WAYS_IN_SHORT = {
-    ("restart", False): "restart from the default method",
-    ("rollback-memory", False): "roll back in memory",
-    ("peer-spawn", False): "a spawned process takes over",
-    ("peer-spare", True): "a spare takes over, mirrored",
-    ("shrink", False): "shrink",
-}
-"""Ways back that every framework has, by way and mirror."""
-
 DEEPFREEZE = ("deepfreeze", "deepfreeze-sync")
 EVERY = 4  # steps between two checkpoints, in the tables of training
 
@@ -239,7 +219,7 @@ def struck_ranks() -> str:
     """Return what is left when one of two ranks is killed in a save, of every method and store."""
     runs = full_runs("faults-ranks")
     if not runs:
-        return "No reference run of this suite is stored yet."
+        return NOT_STORED
     columns = (
         *("method", "kills", "changes", "what is left", "the other rank", "raised after"),
         "hung for at least",
@@ -252,7 +232,7 @@ def struck_disks() -> str:
     """Return what power losses leave by the promises of POSIX, and on each real file system."""
     runs = full_runs("faults-disks")
     if not runs:
-        return "No reference run of this suite is stored yet."
+        return NOT_STORED
     columns = ("method", "power loss", *(f"on {name}" for name in ON_DISK))
     chosen = {run.rows[0].framework: rows_where(run, has_result) for run in runs}
     rows = [row for rows in chosen.values() for row in rows]
@@ -279,107 +259,6 @@ def _range(kind: str, counts: Sequence[Mapping[str, int]]) -> str:
     """Return the least and the most that any row has of a file system."""
     numbers = [count[kind] for count in counts if kind in count]
     return f"{min(numbers)} to {max(numbers)}" if numbers else text.NOTHING
-
-
-def ways_back() -> str:
-    """Return what each way back from a killed rank costs, by framework."""
-    runs = full_runs("recovery")
-    measured = {framework_of(run): rows_where(run, has_result) for run in runs}
-    survived = {framework_of(run): rows_where(run, _is_usual) for run in runs}
-    parts = by_framework(measured, WAYS_BACK_COLUMNS)
-    steady = by_framework(survived, STEADY_COLUMNS)
-    shown = folded("What a step costs without a failure", steady)
-    return f"{parts}\n\n{shown}\n\n{sources(runs)}"
-
-
-def ways_back_in_short() -> str:
-    """Return the time from a kill until training is back, a column for each framework."""
-    names = frameworks("recovery")
-    runs = [full_run("recovery", name) for name in names]
-    by_way: dict[tuple[str, bool], dict[str, str]] = {key: {} for key in WAYS_IN_SHORT}
-    for run in runs:
-        for row in rows_where(run, _is_in_short):
-            by_way[row.way, row.mirror][framework_of(run)] = _back_in_short(row)
-    lines = []
-    for key, words in WAYS_IN_SHORT.items():
-        lines.append([words, *(by_way[key].get(name, text.NOTHING) for name in names)])
-    return f"{table(['way back', *names], lines)}\n\n{_survived()}\n\n{sources(runs)}"
-
-
-def _survived() -> str:
-    """Return how many kills of all stored runs came back, and how many drills were passed."""
-    killed = [*full_runs("recovery"), *full_runs("recovery-large")]
-    rows = [row for run in killed for row in rows_where(run, has_result)]
-    came_back = sum(row.came_back or 0 for row in rows)
-    kills = sum(row.kills or 0 for row in rows)
-    tried = [row for run in full_runs("drills") for row in rows_where(run, _was_tried)]
-    passed = sum(row.passed is True for row in tried)
-    not_back = [row for row in rows if row.not_back]
-    lost = [f"'{row.way_in_words}' in {row.framework}" for row in not_back]
-    but = f" The others are of {text.listed(lost)}; see [Limits](#limits)." if lost else ""
-    return (
-        f"In all stored runs, training came back after {came_back} of {kills} kills, and passed "
-        f"{passed} of {len(tried)} [drills](#harder-failures).{but}"
-    )
-
-
-def _is_in_short(row: RecoveryRow) -> bool:
-    """Return whether a row is that of the default method, with no other setting than a mirror."""
-    usual = row.default and not (row.cold or row.heartbeats)
-    return has_result(row) and usual and (row.way, row.mirror) in WAYS_IN_SHORT
-
-
-def _back_in_short(row: RecoveryRow) -> str:
-    """Return when training was back, against a restart, and how often where it was not always."""
-    if not row.back:
-        return "never"
-    back = f"{text.duration(row.back)} ({cell(row, 'against restart')})"
-    if row.came_back == row.kills:
-        return back
-    return f"{back}, {cell(row, 'came back')}"
-
-
-def restores() -> str:
-    """Return what it takes to restore a large state after a kill, by framework."""
-    runs = full_runs("recovery-large")
-    if not runs:
-        return "No reference run of this suite is stored yet."
-    measured = {framework_of(run): rows_where(run, has_result) for run in runs}
-    parts = by_framework(measured, RESTORES_COLUMNS)
-    failed = []
-    for run in runs:
-        for row in rows_where(run, lambda row: row.status == "failed"):
-            failed.append(f"> {row.framework}: {row.way_in_words} failed: {row.reason}")
-    return "\n\n".join([parts, *failed, sources(runs)])
-
-
-def drills() -> str:
-    """Return whether each way back survived each harder failure, by framework."""
-    runs = full_runs("drills")
-    lines = []
-    broken = []
-    for run in runs:
-        cells: dict[str, dict[str, str]] = {}
-        for row in rows_where(run, _was_tried):
-            verdicts = cells.setdefault(row.title(several_frameworks=False), {})
-            verdicts[row.failure] = _verdict_and_time(row)
-            if row.reason:
-                broken.append(f"> {row.framework}: {row.subject}: {row.reason}")
-        for way, verdicts in cells.items():
-            results = [verdicts.get(failure, "–") for failure in DRILLS]
-            lines.append([framework_of(run), way, *results])
-    headings = ["framework", "way back", *DRILLS.values()]
-    return "\n\n".join([table(headings, lines), *broken, sources(runs)])
-
-
-def _was_tried(row: Row) -> bool:
-    """Return whether a row was measured, or failed."""
-    return row.status in ("ok", "failed")
-
-
-def _verdict_and_time(row: DrillRow) -> str:
-    """Return whether training survived, and when it was back."""
-    return f"{row.verdict} {text.duration(row.back)}" if row.back else row.verdict
 
 
 def not_bitwise() -> str:
@@ -443,11 +322,6 @@ def deepfreeze_against_ceilings() -> str:
         runs.append(run)
     headings = ("framework", "durable", "n", "load", "stall", "n", "open")
     return f"{table(headings, lines)}\n\n{sources(runs)}"
-
-
-def _is_usual(row: RecoveryRow) -> bool:
-    """Return whether a row is a way over survivors, or the plain restart, which needs no ULFM."""
-    return has_result(row) and (row.way != "restart" or row.default)
 
 
 def _is_large_resnet(row: Row) -> bool:

@@ -11,6 +11,7 @@ from harness.docs.markdown import table
 from harness.driver import catalog
 from harness.wire.records import WorkerRecord
 
+NOT_STORED = "No reference run of this suite is stored yet."
 S_A_MINUTE = 60.0
 _ABSENT = "not installed"  # how a worker reports such a package
 _ALL_METHODS = "bench"  # the suite that every framework has a run of

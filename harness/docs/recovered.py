@@ -1,0 +1,189 @@
+"""Tables of what a killed rank costs, and of harder failures, from the rows of reference runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.analysis import tables, text
+from harness.analysis.row import Row
+from harness.analysis.runs import ReadRun
+from harness.docs.markdown import folded, table
+from harness.docs.reference import NOT_STORED, frameworks, full_run, full_runs
+from harness.docs.row_tables import (
+    by_framework,
+    cell,
+    framework_of,
+    has_result,
+    markdown_table,
+    rows_where,
+    sources,
+    text_table,
+)
+from harness.experiments.drill import DRILLS
+from harness.experiments.drill.rows import DrillRow
+from harness.experiments.recovery.rows import RecoveryRow
+
+# The suites whose runs the pages show.
+_USUAL, _LARGE, _DRILLS, _EVERY = "recovery", "recovery-large", "drills", "recovery-full"
+WAYS_BACK_COLUMNS = (
+    *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
+    *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
+)
+STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
+EVERY_WAY_COLUMNS = (*WAYS_BACK_COLUMNS, "survivors go on", *STEADY_COLUMNS[1:])
+RESTORES_COLUMNS = (
+    *("way back", "came back", "restart", "restore", "recompute", "back", "against restart"),
+)
+WAYS_IN_SHORT = {
+    ("restart", False): "restart from the default method",
+    ("rollback-memory", False): "roll back in memory",
+    ("peer-spawn", False): "a spawned process takes over",
+    ("peer-spare", True): "a spare takes over, mirrored",
+    ("shrink", False): "shrink",
+}
+"""Ways back that every framework has, by way and mirror."""
+
+
+def ways_back() -> str:
+    """Return what each way back from a killed rank costs, by framework."""
+    runs = full_runs(_USUAL)
+    measured = {framework_of(run): _recovered(run) for run in runs}
+    survived = {framework_of(run): rows_where(run, _is_usual) for run in runs}
+    parts = by_framework(measured, WAYS_BACK_COLUMNS)
+    steady = by_framework(survived, STEADY_COLUMNS)
+    shown = folded("What a step costs without a failure", steady)
+    return f"{parts}\n\n{shown}\n\n{sources(runs)}"
+
+
+def ways_back_in_short() -> str:
+    """Return the time from a kill until training is back, a column for each framework."""
+    names = frameworks(_USUAL)
+    runs = [full_run(_USUAL, name) for name in names]
+    by_way: dict[tuple[str, bool], dict[str, str]] = {key: {} for key in WAYS_IN_SHORT}
+    for run in runs:
+        for row in rows_where(run, _is_in_short):
+            by_way[row.way, row.mirror][framework_of(run)] = _back_in_short(row)
+    lines = []
+    for key, words in WAYS_IN_SHORT.items():
+        lines.append([words, *(by_way[key].get(name, text.NOTHING) for name in names)])
+    return f"{table(['way back', *names], lines)}\n\n{_survived()}\n\n{sources(runs)}"
+
+
+def _survived() -> str:
+    """Return how many kills of all stored runs came back, and how many drills were passed."""
+    runs = [run for suite in (_USUAL, _LARGE, _DRILLS, _EVERY) for run in full_runs(suite)]
+    rows = [row for run in runs for row in _recovered(run)]
+    came_back = sum(row.came_back or 0 for row in rows)
+    kills = sum(row.kills or 0 for row in rows)
+    tried = [row for run in runs for row in _tried_drills(run)]
+    passed = sum(row.passed is True for row in tried)
+    not_back = [row for row in rows if row.not_back]
+    lost = [f"'{row.way_in_words}' in {row.framework}" for row in not_back]
+    but = f" The others are of {text.listed(lost)}; see [Limits](#limits)." if lost else ""
+    return (
+        f"In all stored runs, training came back after {came_back} of {kills} kills, and passed "
+        f"{passed} of {len(tried)} [drills](#harder-failures).{but}"
+    )
+
+
+def _is_in_short(row: RecoveryRow) -> bool:
+    """Return whether a row is that of the default method, with no other setting than a mirror."""
+    usual = row.default and not (row.cold or row.heartbeats)
+    return has_result(row) and usual and (row.way, row.mirror) in WAYS_IN_SHORT
+
+
+def _back_in_short(row: RecoveryRow) -> str:
+    """Return when training was back, against a restart, and how often where it was not always."""
+    if not row.back:
+        return "never"
+    back = f"{text.duration(row.back)} ({cell(row, 'against restart')})"
+    if row.came_back == row.kills:
+        return back
+    return f"{back}, {cell(row, 'came back')}"
+
+
+def restores() -> str:
+    """Return what it takes to restore a large state after a kill, by framework."""
+    runs = full_runs(_LARGE)
+    if not runs:
+        return NOT_STORED
+    measured = {framework_of(run): _recovered(run) for run in runs}
+    parts = by_framework(measured, RESTORES_COLUMNS)
+    return "\n\n".join([parts, *_failed(runs), sources(runs)])
+
+
+def every_way_back() -> str:
+    """Return all that the suite recovery-full measures, a table for each state and world."""
+    runs = full_runs(_EVERY)
+    if not runs:
+        return NOT_STORED
+    parts = []
+    for run in runs:
+        for heading, rows in tables.by_workload(_recovered(run)).items():
+            shown = text_table(rows).columns
+            columns = [name for name in EVERY_WAY_COLUMNS if name in shown]
+            parts.append(folded(f"{framework_of(run)}, {heading}", markdown_table(rows, columns)))
+    harder = folded("Harder failures", "\n\n".join(_drills(runs)))
+    return "\n\n".join([*parts, harder, *_failed(runs), sources(runs)])
+
+
+def drills() -> str:
+    """Return whether each way back survived each harder failure, by framework."""
+    runs = full_runs(_DRILLS)
+    return "\n\n".join([*_drills(runs), sources(runs)])
+
+
+def _drills(runs: Sequence[ReadRun]) -> list[str]:
+    """Return a table of the verdicts on every failure, and why training did not survive one."""
+    lines = []
+    broken = []
+    for run in runs:
+        cells: dict[tuple[int, str], dict[str, str]] = {}
+        for row in _tried_drills(run):
+            verdicts = cells.setdefault((row.world, row.title(several_frameworks=False)), {})
+            verdicts[row.failure] = _verdict_and_time(row)
+            if row.reason:
+                broken.append(f"> {row.framework}: {row.subject}: {row.reason}")
+        for (world, way), verdicts in cells.items():
+            results = [verdicts.get(failure, text.NOTHING) for failure in DRILLS]
+            lines.append([framework_of(run), str(world), way, *results])
+    headings = ["framework", "ranks", "way back", *DRILLS.values()]
+    return [table(headings, lines), *broken]
+
+
+def _recovered(run: ReadRun) -> list[RecoveryRow]:
+    """Return the ways back of a run that were measured."""
+    return rows_where(run, lambda row: isinstance(row, RecoveryRow) and has_result(row))
+
+
+def _tried_drills(run: ReadRun) -> list[DrillRow]:
+    """Return the drills of a run that were done, or failed."""
+    return rows_where(run, lambda row: isinstance(row, DrillRow) and _was_tried(row))
+
+
+def _failed(runs: Sequence[ReadRun]) -> list[str]:
+    """Return why ways back could not be measured, as quotations."""
+    lines = []
+    for run in runs:
+        for row in rows_where(run, _is_failed_way):
+            lines.append(f"> {row.framework}: {row.way_in_words} failed: {row.reason}")
+    return lines
+
+
+def _is_failed_way(row: Row) -> bool:
+    return isinstance(row, RecoveryRow) and row.status == "failed"
+
+
+def _was_tried(row: Row) -> bool:
+    """Return whether a row was measured, or failed."""
+    return row.status in ("ok", "failed")
+
+
+def _verdict_and_time(row: DrillRow) -> str:
+    """Return whether training survived, and when it was back."""
+    return f"{row.verdict} {text.duration(row.back)}" if row.back else row.verdict
+
+
+def _is_usual(row: RecoveryRow) -> bool:
+    """Return whether a row is a way over survivors, or the plain restart, which needs no ULFM."""
+    return has_result(row) and (row.way != "restart" or row.default)
