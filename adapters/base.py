@@ -276,8 +276,8 @@ class Pending:
 class Method(ABC, Generic[StateT]):
     """One mechanism that saves and loads states.
 
-    `save`, its `Pending` and `load` are timed. `open` is timed by itself, and counts in neither.
-    `entries` and `close` are not timed.
+    `save`, its `Pending` and `load` are timed. `open` is timed by itself, and counts in none of
+    them. `entries` and `close` are not timed.
     """
 
     def __init__(self, place: Place, framework: Framework[StateT], options: dict[str, Any]) -> None:

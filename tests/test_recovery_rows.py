@@ -314,7 +314,7 @@ def test_the_pages_say_that_a_drill_broke(monkeypatch: pytest.MonkeyPatch) -> No
     cells = dict(zip(heading.split(" | "), line.split(" | "), strict=True))
     assert cells["rank 0 is killed"] == "failed"
     assert cells["a rank hangs"] == "–"
-    assert "> raw: 'shrink' where rank 0 is killed: rank 0: RuntimeError: no" in rest
+    assert "> raw, 4 ranks: 'shrink' where rank 0 is killed: rank 0: RuntimeError: no" in rest
 
 
 def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
@@ -332,7 +332,9 @@ def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
     assert "<summary>raw, recovery: resnet50 small on cpu, 2 ranks" in page
     assert page.count("| shrink | 1 of 1 |") == 2
     assert "| raw | 4 | shrink | passed" in page
-    assert "> raw: restart from buffered failed: rank 0: RuntimeError: no" in page
+    assert (
+        "> raw, resnet50 on 4 ranks: restart from buffered failed: rank 0: RuntimeError: no" in page
+    )
 
 
 def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:

@@ -25,6 +25,7 @@ from harness.experiments.recovery.rows import RecoveryRow
 
 # The suites whose runs the pages show.
 _USUAL, _LARGE, _DRILLS, _EVERY = "recovery", "recovery-large", "drills", "recovery-full"
+# An editor chooses the columns that a first reader asks for.
 WAYS_BACK_COLUMNS = (
     *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
     *("against restart", "steps lost", "ranks after", "own state", "same bits as"),
@@ -48,7 +49,7 @@ def ways_back() -> str:
     """Return what each way back from a killed rank costs, by framework."""
     runs = full_runs(_USUAL)
     measured = {framework_of(run): _recovered(run) for run in runs}
-    survived = {framework_of(run): rows_where(run, _is_usual) for run in runs}
+    survived = {framework_of(run): rows_where(run, _has_steady_cost) for run in runs}
     parts = by_framework(measured, WAYS_BACK_COLUMNS)
     steady = by_framework(survived, STEADY_COLUMNS)
     shown = folded("What a step costs without a failure", steady)
@@ -113,7 +114,7 @@ def restores() -> str:
 
 
 def every_way_back() -> str:
-    """Return all that the suite recovery-full measures, a table for each state and world."""
+    """Return the ways back of the suite recovery-full by state and world, and its drills."""
     runs = full_runs(_EVERY)
     if not runs:
         return NOT_STORED
@@ -143,7 +144,8 @@ def _drills(runs: Sequence[ReadRun]) -> list[str]:
             verdicts = cells.setdefault((row.world, row.title(several_frameworks=False)), {})
             verdicts[row.failure] = _verdict_and_time(row)
             if row.reason:
-                broken.append(f"> {row.framework}: {row.subject}: {row.reason}")
+                where = f"{row.framework}, {row.world} ranks"
+                broken.append(f"> {where}: {row.subject}: {row.reason}")
         for (world, way), verdicts in cells.items():
             results = [verdicts.get(failure, text.NOTHING) for failure in DRILLS]
             lines.append([framework_of(run), str(world), way, *results])
@@ -166,7 +168,8 @@ def _failed(runs: Sequence[ReadRun]) -> list[str]:
     lines = []
     for run in runs:
         for row in rows_where(run, _is_failed_way):
-            lines.append(f"> {row.framework}: {row.way_in_words} failed: {row.reason}")
+            where = f"{row.framework}, {row.workload} on {row.world} ranks"
+            lines.append(f"> {where}: {row.way_in_words} failed: {row.reason}")
     return lines
 
 
@@ -184,6 +187,6 @@ def _verdict_and_time(row: DrillRow) -> str:
     return f"{row.verdict} {text.duration(row.back)}" if row.back else row.verdict
 
 
-def _is_usual(row: RecoveryRow) -> bool:
+def _has_steady_cost(row: RecoveryRow) -> bool:
     """Return whether a row is a way over survivors, or the plain restart, which needs no ULFM."""
     return has_result(row) and (row.way != "restart" or row.default)
