@@ -7,7 +7,7 @@ from functools import partial
 
 from harness.durability import gate, strace
 from harness.experiments.faults.disk_jobs import cut_power
-from harness.experiments.faults.killing_jobs import kill
+from harness.experiments.faults.killing_jobs import kill_saves
 from harness.experiments.faults.recording_jobs import record
 from harness.experiments.faults.striking_jobs import fail_calls, preempt
 from harness.experiments.faults.trying_jobs import try_states
@@ -36,4 +36,4 @@ def after_stages(session: ExperimentSession) -> None:
 
 def _strike(session: ExperimentSession, no_gate: str) -> None:
     fail_calls(session, no_gate)
-    kill(session, no_gate)
+    kill_saves(session, no_gate)

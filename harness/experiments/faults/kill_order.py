@@ -90,14 +90,15 @@ def instead(ordered: Sequence[Kill], reached: Sequence[Kill], count: int) -> lis
     """Return so many kills before changes that others have reached.
 
     They take the place of kills before changes that a save did not make. `ordered` are all kills so
-    far.
+    far. What a log cannot show of the others, it cannot show of these either.
     """
     chance = random.Random(len(ordered))
+    is_predicted = all(kill.is_predicted for kill in reached)
     kills: list[Kill] = []
     for kill in _again(sorted({kill.change for kill in reached}), count, chance):
         before = [*ordered, *kills]
         times = sum(other.change == kill.change for other in before)
-        kills.append(replace(kill, again=times))
+        kills.append(replace(kill, again=times, is_predicted=is_predicted))
     return kills
 
 

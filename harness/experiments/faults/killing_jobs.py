@@ -29,7 +29,7 @@ _TURNS = 3
 """Kills that come too late are ordered again before other changes, at most twice."""
 
 
-def kill(session: ExperimentSession, no_gate: str) -> None:
+def kill_saves(session: ExperimentSession, no_gate: str) -> None:
     """Kill saves of every case. `no_gate` says why that is impossible here."""
     for case in missing(session, "kills"):
         bring(session, case)
@@ -37,39 +37,46 @@ def kill(session: ExperimentSession, no_gate: str) -> None:
     if not cases:
         return
     session.announce("real kills")
-    killed = [KilledSaves(session, case) for case in cases]
-    reason = no_gate or _count_changes(session, killed)
-    for saves in killed:
-        saves.order()
+    every = [CaseKills(session, case) for case in cases]
+    reason = no_gate or _count_changes(session, every)
+    every = _not_failed(session, every)
+    for kills in every:
+        kills.order()
     for _ in range(_TURNS):
-        if any(saves.turn for saves in killed):
-            reason = _kill_in_turn(session, killed)
-    for saves in killed:
-        saves.finish(reason)
+        if any(kills.turn for kills in every):
+            reason = _take_turn(session, every)
+            every = _not_failed(session, every)
+    for kills in every:
+        kills.finish(reason)
 
 
-def _count_changes(session: ExperimentSession, killed: Sequence[KilledSaves]) -> str:
+def _not_failed(session: ExperimentSession, every: Sequence[CaseKills]) -> list[CaseKills]:
+    """Return the kills of the cases that have not failed in a job."""
+    return [kills for kills in every if kills.case in session.cases]
+
+
+def _count_changes(session: ExperimentSession, every: Sequence[CaseKills]) -> str:
     """Have the gate count the changes of one save of each case. Return why that broke, or nothing.
 
     The recording does not tell them, because the gate also counts calls that fail.
     """
-    counted = [saves for saves in killed if saves.wanted]
+    counted = [kills for kills in every if kills.wanted]
     if not counted:
         return ""
-    reason, codes = _run_forked(session, [saves.case for saves in counted])
+    reason, codes = _run_forked(session, [kills.case for kills in counted])
     # A job that broke has fewer codes than tasks.
-    for saves, code in zip(counted, codes, strict=False):
-        saves.end_count(code)
+    for kills, code in zip(counted, codes, strict=False):
+        kills.end_count(code)
     return reason
 
 
-def _kill_in_turn(session: ExperimentSession, killed: Sequence[KilledSaves]) -> str:
+def _take_turn(session: ExperimentSession, every: Sequence[CaseKills]) -> str:
     """Give each kill of this turn a process. Return why that broke, or nothing."""
-    tasks = list(itertools.chain.from_iterable([saves.case] * len(saves.turn) for saves in killed))
+    tasks = list(itertools.chain.from_iterable([kills.case] * len(kills.turn) for kills in every))
     reason, all_codes = _run_forked(session, tasks)
     codes = iter(all_codes)
-    for saves in killed:
-        saves.end_turn(list(itertools.islice(codes, len(saves.turn))))
+    for kills in every:
+        kills.end_turn(list(itertools.islice(codes, len(kills.turn))))
     return reason
 
 
@@ -84,10 +91,10 @@ def _run_forked(session: ExperimentSession, tasks: Sequence[Case]) -> tuple[str,
     return reason, endings.read(folders)
 
 
-class KilledSaves:
-    """The saves of one case that are to be killed, each in a process of its own.
+class CaseKills:
+    """The kills of one case. Each is of a save in a process of its own.
 
-    `wanted` is how many are to be killed at most. `turn` has the kills that the next job does.
+    `wanted` is how many there are to be at most. `turn` has those that the next job does.
     """
 
     def __init__(self, session: ExperimentSession, case: Case) -> None:
@@ -97,15 +104,17 @@ class KilledSaves:
         self._session = session
         self._recorded = bring(session, case)
         self._saves = Folders(session.scratch).saves
-        self._chosen = 0
+        self._chosen_count = 0
         self._ordered: list[Kill] = []  # of all turns
         self._crash = ""
 
     def end_count(self, code: int) -> None:
-        """Note that the process crashed that was to count the changes of an undisturbed save."""
-        if code:
+        """Note how the process ended that was to count the changes of an undisturbed save."""
+        folder = self._saves / self.case.id
+        # A process that comes to its end takes its folder away.
+        if code or folder.exists():
             self._crash = f"the save whose changes were to be counted {endings.in_words(code)}"
-            shutil.rmtree(self._saves / self.case.id, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def order(self) -> None:
         """Choose the kills of the first turn, where the changes of a save were counted."""
@@ -114,7 +123,7 @@ class KilledSaves:
             return
         is_seen = not States(self._recorded, self.case.id, instants=1).not_seen
         kills = kill_order.chosen(counted, self.wanted, self.case.id, is_seen=is_seen)
-        self._chosen = len(kills)
+        self._chosen_count = len(kills)
         self._begin_turn(kills)
 
     def end_turn(self, codes: Sequence[int]) -> None:
@@ -130,7 +139,7 @@ class KilledSaves:
                 if is_left:
                     self._compare(kill)
                     reached.append(kill)
-            # A process whose save came to its end before the kill has taken its folder away.
+            # Else its save came to its end before the kill, and the process took its folder away.
             elif code or is_left:
                 self._take_crash(kill, code)
                 crashed.append(kill)
@@ -148,7 +157,7 @@ class KilledSaves:
             case=self.case.id,
             process=self._session.slot,
             rank=0,
-            kills=self._chosen,
+            kills=self._chosen_count,
             not_done=reason or self._crash or (not_counted if is_not_counted else ""),
         )
         report(self._recorded, record)
@@ -174,7 +183,8 @@ class KilledSaves:
         """
         self._crash = self._crash or f"one that was to be {kill.in_words} {endings.in_words(code)}"
         self._log(kill).unlink(missing_ok=True)
-        shutil.rmtree(self._folder(kill), ignore_errors=True)
+        if self._folder(kill).exists():
+            shutil.rmtree(self._folder(kill))
 
     def _compare(self, kill: Kill) -> None:
         """Store what a killed save has left, and in what it differs from what its calls predict."""
