@@ -337,6 +337,30 @@ def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
     )
 
 
+def test_the_pages_count_the_kills_and_the_drills_of_all_stored_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A run of every way holds both kinds of rows."""
+    shrink = case("shrink")
+    survived = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
+    run = SimpleNamespace(name="some-run", rows=[*derived((shrink, measured(shrink))), survived])
+    others = SimpleNamespace(name="drills", rows=[survived, broken_drill()])
+    stored = {"recovery-full": [run], "drills": [others]}
+    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: stored.get(suite, []))
+    said = recovered_tables._survived()
+    assert "training came back after 1 of 1 kills, and passed 2 of 3 [drills]" in said
+
+
+def test_a_drill_on_two_ranks_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_four = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
+    run = SimpleNamespace(name="some-run", rows=[replace(on_four, world=2), on_four])
+    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    lines = recovered_tables.drills().splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:4]] == ["2", "4"]
+    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [])
+    assert recovered_tables.every_way_back() == "No reference run of this suite is stored yet."
+
+
 def test_a_drill_in_which_a_rank_raised_counts_as_not_survived() -> None:
     failed = broken_drill()
     passed = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
