@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
 from harness.analysis.statistics import Estimate
-from harness.docs.markdown import table
+from harness.docs.markdown import folded, table
 from harness.docs.reference import NOT_STORED, runs
 from harness.docs.row_tables import cell, rows_where, sources
 from harness.experiments.goodput.rows import GoodputRow, is_within
@@ -24,25 +25,45 @@ _HEADINGS = (
     "without slowdown",
     "holds",
 )
+_PARTS = (
+    *("MTBF", "interval", "lost time"),
+    *("checkpoints", "recompute", "detect", "restart", "restore"),
+)
 
 
 def goodput_cells() -> str:
     """Return every cell with its prediction, and how many predictions hold.
 
     The nine cells of a framework take hours, so a run may hold some of them. Of a cell that was
-    measured more than once, the newest run counts in which enough kills came to judge it.
+    measured more than once, the newest run counts in which enough kills came to judge it. Another
+    table has what came of it before.
     """
     of_suite = [run for run in runs() if run.stored.header["suite"] == _SUITE]
     if not of_suite:
         return NOT_STORED
-    newest: dict[tuple[object, ...], GoodputRow] = {}
+    found: dict[tuple[object, ...], list[GoodputRow]] = {}
     for run in sorted(of_suite, key=lambda run: run.name):
         for row in rows_where(run, _is_judged):
-            newest[_cell(row)] = row
-    rows = list(newest.values())
-    lines = [[row.framework, row.workload, row.method, *_cells(row)] for row in rows]
-    shown = table(("framework", "workload", "method", *_HEADINGS), lines)
-    return f"{_summary(rows)}\n\n{shown}\n\n{sources(of_suite)}"
+            found.setdefault(_cell(row), []).append(row)
+    newest = [rows[-1] for rows in found.values()]
+    earlier = list(itertools.chain.from_iterable(rows[:-1] for rows in found.values()))
+    parts = [
+        _summary(newest),
+        _table(newest, _HEADINGS),
+        folded("Where the lost time went", _table(newest, _PARTS)),
+    ]
+    if earlier:
+        measured_before = f"{len(earlier)} of the cells were measured before"
+        parts.append(folded(measured_before, _table(earlier, _HEADINGS)))
+    return "\n\n".join([*parts, sources(of_suite)])
+
+
+def _table(rows: Sequence[GoodputRow], headings: Sequence[str]) -> str:
+    lines = []
+    for row in rows:
+        cells = [cell(row, heading) for heading in headings]
+        lines.append([row.framework, row.workload, row.method, *cells])
+    return table(("framework", "workload", "method", *headings), lines)
 
 
 def _is_judged(row: GoodputRow) -> bool:
@@ -53,10 +74,6 @@ def _is_judged(row: GoodputRow) -> bool:
 def _cell(row: GoodputRow) -> tuple[object, ...]:
     """Return what names a cell of the suite."""
     return (row.framework, row.workload, row.method, row.mtbf, row.interval)
-
-
-def _cells(row: GoodputRow) -> list[str]:
-    return [cell(row, heading) for heading in _HEADINGS]
 
 
 def _summary(rows: Sequence[GoodputRow]) -> str:
