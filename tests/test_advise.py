@@ -115,6 +115,7 @@ def test_the_output_says_what_was_asked_and_where_its_figures_are_from() -> None
     }
     assert line["extrapolated"] is True
     assert (line["source_training_s"], line["source_restart_s"]) == ("measured", "assumed")
+    assert line["measured_ranks"] == 2
     (line, *_) = by_method("--state-bytes", "1TB").values()
     assert (line["trace"], line["extrapolated"]) == (None, False)
     assert (line["source_lag_s"], line["source_detect_s"]) == ("extrapolated", "assumed")
@@ -336,6 +337,20 @@ def test_a_larger_state_is_extrapolated() -> None:
     )
     assert large["cost_training_s"] > small["cost_training_s"]
     assert any("extrapolated" in note for note in large["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "Measured on 2 ranks, and supposed to be the same on 1,024: what a checkpoint costs"),
+        (("--ranks", "2"), "Measured: what a checkpoint costs"),
+        (("--state-bytes", "1TB"), "Extrapolated from what was measured: what a checkpoint costs"),
+    ],
+)
+def test_the_output_says_on_how_many_ranks_the_costs_were_measured(
+    options: tuple[str, ...], words: str
+) -> None:
+    assert words in " ".join(advised(*options).output.split())
 
 
 def test_costs_grow_with_the_bytes_of_a_rank() -> None:
@@ -594,6 +609,8 @@ def test_a_figure_beside_json_leaves_the_json_alone(tmp_path: Path) -> None:
         (("--state-bytes", "1e300"), "--state-bytes is more than 1000 PB; give fewer bytes"),
         (("--state-bytes", "900PB"), "a smaller --state-bytes or faster storage"),
         (("--state-bytes", "1TB", "--node-bandwidth", "1e-9"), "must be numbers from 0.001"),
+        (("--state-bytes", "1TB", "--node-bandwidth", "0"), "must be numbers from 0.001"),
+        (("--state-bytes", "1TB", "--storage-bandwidth", "-1"), "must be numbers from 0.001"),
         (("--trace", "gpu-400", "--job-mtbf", "8h"), "--job-mtbf and --trace exclude each other"),
         (("--trace", "gpu-400", "--node-mtbf", "9d"), "--node-mtbf and --trace exclude each other"),
         (("--out", "/dev/null/figures"), "--out /dev/null/figures: Not a directory"),

@@ -156,6 +156,7 @@ class Advice:
             "flat_to_s": self.flat_to_s,
             **{f"cost_{name}": value for name, value in asdict(self.measured.costs).items()},
             **{f"source_{name}": origin for name, origin in self.measured.sources.items()},
+            "measured_ranks": self.measured.world,
             "notes": list(self.measured.notes),
         }
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from harness.analysis import judging
 from harness.analysis.advice import Advice, Assumed
 from harness.analysis.judging import Judged, Source, Spares
-from harness.analysis.text import listed
+from harness.analysis.text import listed, ranks_in_words
 from harness.cli.app import out
 from harness.cli.printing import print_table
 from harness.intervals import expected, failures
@@ -99,7 +99,7 @@ def explain(
         "a point lower."
     )
     extrapolated = any(each.measured.is_extrapolated for each in advised)
-    origin = "Extrapolated from what was measured" if extrapolated else "Measured"
+    origin = "Extrapolated from what was measured" if extrapolated else _measured(advised, job)
     # With a trace, the brackets in the table are percentiles over draws.
     by_costs = " In brackets is what follows from the intervals of the costs."
     brackets = "" if job.trace else by_costs
@@ -127,6 +127,14 @@ def explain(
         names = [each.measured.name for each in advised if note in each.measured.notes]
         whose = "all methods" if len(names) == len(advised) else ", ".join(names)
         say(f"{whose}: {note}.")
+
+
+def _measured(advised: Sequence[Advice], job: Job) -> str:
+    """Return on how many ranks the costs were measured, where the job has another number."""
+    worlds = sorted({each.measured.world for each in advised})
+    if worlds == [job.ranks]:
+        return "Measured"
+    return f"Measured on {ranks_in_words(worlds)}, and supposed to be the same on {job.ranks:,}"
 
 
 def _largest_loss(best: Advice, shares: Shares, job: Job) -> str:

@@ -97,10 +97,10 @@ StateBytesOption = Annotated[
     str, typer.Option(help="A larger state than the measured one, such as 1e12, 1TB or 105GiB.")
 ]
 NodeBandwidthOption = Annotated[
-    float, typer.Option(help="GB/s with which a node writes, for --state-bytes.", min=0)
+    float | None, typer.Option(help="GB/s with which a node writes, for --state-bytes.")
 ]
 StorageBandwidthOption = Annotated[
-    float, typer.Option(help="GB/s of the whole storage, for --state-bytes.", min=0)
+    float | None, typer.Option(help="GB/s of the whole storage, for --state-bytes.")
 ]
 
 FigureFolderOption = Annotated[
@@ -125,8 +125,8 @@ def advise_command(
     detect: DetectOption = "10s",
     budget: CostBudgetOption = "",
     state_bytes: StateBytesOption = "",
-    node_bandwidth: NodeBandwidthOption = 0,
-    storage_bandwidth: StorageBandwidthOption = 0,
+    node_bandwidth: NodeBandwidthOption = None,
+    storage_bandwidth: StorageBandwidthOption = None,
     folder: FigureFolderOption = None,
     format_: PrintedOption = Format.TABLE,
     results: ResultsOption = RESULTS,
@@ -155,7 +155,7 @@ def advise_command(
     found = _costs_of(run, assumed)
     if state_bytes:
         count = amounts.size_bytes("--state-bytes", state_bytes)
-        bandwidths = (node_bandwidth * _GIGA, storage_bandwidth * _GIGA)
+        bandwidths = ((node_bandwidth or 0.0) * _GIGA, (storage_bandwidth or 0.0) * _GIGA)
         found = _scaled(found, LargerState(count, ranks, nodes, *bandwidths))
     found = _that_come_back(found, assumed, trace, bool(state_bytes))
     advised, judged = _best_first(_advised(found, assumed, policy, learnt), unseen)
@@ -278,9 +278,9 @@ def _require_spares(spares: int, repair: str, trace: str, rates: failures.Random
         )
 
 
-def _require_bandwidths(state_bytes: str, node: float, storage: float) -> None:
+def _require_bandwidths(state_bytes: str, node: float | None, storage: float | None) -> None:
     """Refuse bandwidths without a state, and those that no storage has."""
-    given = [bandwidth for bandwidth in (node, storage) if bandwidth]
+    given = [bandwidth for bandwidth in (node, storage) if bandwidth is not None]
     if not all(math.isfinite(bandwidth) and bandwidth >= _LEAST_BANDWIDTH for bandwidth in given):
         raise UsageError(
             "--node-bandwidth and --storage-bandwidth are GB/s, and must be numbers from "
