@@ -10,6 +10,7 @@ import pytest
 
 from harness.analysis import worth, worth_figure
 from harness.analysis.advice import Measured
+from harness.analysis.means import widened
 from harness.analysis.statistics import Estimate
 from harness.analysis.worth import (
     ReplayedJob,
@@ -43,6 +44,30 @@ def test_the_same_costs_are_a_tie_and_lower_ones_a_gain() -> None:
     assert same.share == first.share
     assert not fast.is_tie
     assert fast.gain.low > 0
+
+
+def spread(name: str, training_s: float, reach_s: float) -> Measured:
+    """Return a method of which the cost of a checkpoint was measured within so many seconds."""
+    middle, low, high = (
+        replace(COSTS, training_s=training_s + off_s) for off_s in (0.0, -reach_s, reach_s)
+    )
+    return Measured(name, middle, low, high, 0.1, 200_000_000, ())
+
+
+@pytest.mark.parametrize(("reach_s", "is_tie"), [(0.01, False), (0.05, True)])
+def test_what_the_costs_may_be_off_makes_a_tie_of_a_small_difference(
+    reach_s: float, is_tie: bool
+) -> None:
+    """The draws alone tell a checkpoint of 0.1 s from one of 0.06 s."""
+    found = [spread("one", 0.1, reach_s), spread("faster", 0.06, reach_s)]
+    _, faster = worths(found, Setting("lanl-20", 1024, has_spares=True), draws=20)
+    assert faster.gain.value > 0
+    assert faster.is_tie == is_tie
+
+
+def test_independent_errors_add_up_as_squares() -> None:
+    found = widened(Estimate(1.0, 0.7, 1.3), [(0.4, 0.0), (0.0, 0.4)])
+    assert (found.value, found.low, found.high) == pytest.approx((1.0, 0.5, 1.5))
 
 
 def test_spares_help_where_repairs_take_long_and_their_nodes_count() -> None:

@@ -1,8 +1,8 @@
 """The worth of each method under real failures, from the costs of stored runs.
 
 Jobs are drawn from the second half of a trace, and the first half gives the failure rate and so the
-interval. All methods go through the same draws. So their differences are paired, and a difference
-whose interval holds 0 is a tie.
+interval. All methods go through the same draws. So their differences are paired. Their intervals
+also hold the spread of the measured costs, and a difference whose interval holds 0 is a tie.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from harness.analysis import advice
 from harness.analysis.advice import Advice, Assumed, LargerState, Measured
-from harness.analysis.means import mean_with_interval
+from harness.analysis.means import mean_with_interval, widened
 from harness.analysis.runs import REFERENCE
-from harness.analysis.statistics import Estimate
+from harness.analysis.statistics import CONFIDENCE, Estimate, simultaneous
 from harness.intervals import failures, replay
 from harness.intervals.failures import NodeFailures
 
@@ -66,7 +67,8 @@ class Worth:
     """The effective share of a method in a setting, for each node that is paid for.
 
     That includes spares, and leaves nodes under repair out. `gain` is the difference to the first
-    method, with the 95 % interval of its mean over the draws. It holds for all jobs together.
+    method, with its 95 % interval. That holds the spread over the draws, and what the costs of both
+    methods may be off. It holds for all jobs and methods together.
     """
 
     method: str
@@ -129,19 +131,46 @@ def replayed(found: Sequence[Measured], setting: Setting, draws: int, jobs: int 
 
 def worths(found: Sequence[Measured], setting: Setting, draws: int, jobs: int = 1) -> list[Worth]:
     """Return what each method is worth in a setting, against the first of them."""
-    differences = jobs * max(1, len(found) - 1)
+    others = max(1, len(found) - 1)
     learnt, judging = failures.halves(failures.trace(setting.trace))
     advised = _advised(found, setting, learnt)
     rng = np.random.default_rng(_SEED)
     needed = setting.nodes + setting.spares
     drawn = [failures.chosen(judging, needed, rng) for _ in range(draws)]
-    by_draw = np.array([_shares_of_paid(advised, nodes, setting) for nodes in drawn])
-    made = []
-    for index, each in enumerate(advised):
-        share = float(by_draw[:, index].mean())
-        gain = mean_with_interval(by_draw[:, index] - by_draw[:, 0], differences)
-        made.append(Worth(each.measured.name, share, gain))
+    by_draw = np.array([_at_all_costs(advised, nodes, setting) for nodes in drawn])
+    # With the costs as measured, with the dearest, and with the cheapest.
+    shares, lows, highs = by_draw.mean(axis=0)
+    wider = _quantile(simultaneous(CONFIDENCE, others)) / _quantile(CONFIDENCE)
+    below, above = wider * (shares - lows), wider * (highs - shares)
+    made = [Worth(advised[0].measured.name, float(shares[0]), Estimate(0.0, 0.0, 0.0))]
+    for index, each in enumerate(advised[1:], start=1):
+        paired = by_draw[:, 0, index] - by_draw[:, 0, 0]
+        over_draws = mean_with_interval(paired, jobs * others)
+        of_costs = [(below[index], above[index]), (above[0], below[0])]
+        gain = widened(over_draws, of_costs)
+        made.append(Worth(each.measured.name, float(shares[index]), gain))
     return made
+
+
+def _at_all_costs(
+    advised: Sequence[Advice], nodes: NodeFailures, setting: Setting
+) -> NDArray[np.float64]:
+    """Return the share of each method (columns) with its costs, its dearest and its cheapest.
+
+    The interval between two checkpoints stays that of the measured costs.
+    """
+    measured = [each.measured for each in advised]
+    dearest = [replace(one, costs=one.dearest) for one in measured]
+    cheapest = [replace(one, costs=one.cheapest) for one in measured]
+    of_each: list[Advice] = []
+    for costs in (measured, dearest, cheapest):
+        of_each += [replace(each, measured=one) for each, one in zip(advised, costs, strict=True)]
+    return _shares_of_paid(of_each, nodes, setting).reshape(3, len(advised))
+
+
+def _quantile(confidence: float) -> float:
+    """Return how many standard deviations from the middle such an interval of a normal ends."""
+    return float(stats.norm.ppf(0.5 + 0.5 * confidence))
 
 
 def effect_of_bursts(one: Measured, setting: Setting, draws: int, jobs: int = 1) -> Estimate:

@@ -17,8 +17,9 @@ _TITLE = "What is each method worth when machines fail?"
 _GUIDE = (
     "Higher is better. A column is a trace of real failures, and a line is a method: by how many "
     "points the share of the time that trains is larger than with {first}. Bars are 95 % intervals "
-    "of the paired difference over the draws, and a hollow mark is a tie. Below a number of GPUs "
-    "stands the share with {first}; an asterisk marks more nodes than the trace has."
+    "of the paired difference, over the draws and the measured costs, and a hollow mark is a tie. "
+    "Below a number of GPUs stands the share with {first}; an asterisk marks more nodes than the "
+    "trace has."
 )
 _WIDTH_INCHES = 9.5
 _HEIGHT_INCHES = 4.6
