@@ -396,6 +396,26 @@ def test_a_restart_without_the_newest_checkpoint_has_not_come_back(
     assert back.reason == ("" if is_back else expected)
 
 
+@pytest.mark.parametrize(("way", "is_back"), [("rollback-file", False), ("rollback-memory", True)])
+def test_checkpoints_in_memory_end_with_the_job_whose_launcher_is_killed(
+    way: str, is_back: bool
+) -> None:
+    """Without a file, the next start begins anew."""
+    kill = Kill(6, "launcher", 0)
+    struck = (100, 0, "kill", {"step": 6, "instant": "launcher", "slot": 0})
+    noted = events((80, 0, "complete", {"step": 4}), struck, (120, 0, "complete", {"step": 8}))
+    first = Segment(script(way), noted, 400 * MS, "")
+    begun = [
+        replace(event, values={"step": 0}) if event.name == "restored" else event
+        for event in restart_events(0, 1, 2)
+    ]
+    second = Segment(script("restart"), begun, 2000 * MS, "")
+    back = timeline.restarted(first, 100 * MS, kill, second, before=3)
+    assert (back.back_ns is not None) == is_back
+    expected = "a rank went back to step 0, and the checkpoint of 8 is complete"
+    assert back.reason == ("" if is_back else expected)
+
+
 def test_a_way_with_newcomers_that_loses_a_rank_has_not_come_back() -> None:
     segment = Segment(script("peer-spare"), SHRUNK, 500 * MS, "")
     back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
