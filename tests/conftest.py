@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +34,25 @@ LONG = ("test_new_experiment.py", "test_output_streams.py", "test_session.py", "
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the long files."""
     items.sort(key=lambda item: item.path.name not in LONG)
+
+
+BEGUN_S = pytest.StashKey[float]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Note when the tests begin."""
+    config.stash[BEGUN_S] = time.time()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the copies that test doubles have hidden in shared memory, after the last worker."""
+    if hasattr(config, "workerinput"):
+        return
+    for copy in Path("/dev/shm").glob("double-*.bin"):
+        # Other tests may run at the same time, and remove theirs.
+        with contextlib.suppress(FileNotFoundError):
+            if copy.stat().st_mtime >= config.stash[BEGUN_S]:
+                copy.unlink()
 
 
 @pytest.fixture(scope="session")
