@@ -309,7 +309,9 @@ def test_a_figure_says_what_it_would_say_if_it_were_drawn_now(name: str) -> None
 
 def test_one_run_of_each_machine_suite_framework_and_part_of_a_suite_is_kept() -> None:
     answers: dict[tuple[object, ...], list[str]] = {}
-    for run in runs():
+    # Of the predictions that kills have judged, the page shows the earlier results too.
+    once = [run for run in runs() if run.stored.header["suite"] != "goodput"]
+    for run in once:
         frameworks = tuple(sorted({row.framework for row in run.rows}))
         machine = run.stored.folder.parent.name
         question = (machine, run.stored.header["suite"], frameworks, narrowing(run))
