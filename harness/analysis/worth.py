@@ -138,26 +138,27 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int, jobs: int = 
     needed = setting.nodes + setting.spares
     drawn = [failures.chosen(judging, needed, rng) for _ in range(draws)]
     by_draw = np.array([_at_all_costs(advised, nodes, setting) for nodes in drawn])
-    # With the costs as measured, with the dearest, and with the cheapest.
+    as_measured = by_draw[:, 0]
     shares, lows, highs = by_draw.mean(axis=0)
+    # The intervals of the costs hold one by one, and shall hold for all differences together.
     wider = _quantile(simultaneous(CONFIDENCE, others)) / _quantile(CONFIDENCE)
     below, above = wider * (shares - lows), wider * (highs - shares)
     made = [Worth(advised[0].measured.name, float(shares[0]), Estimate(0.0, 0.0, 0.0))]
-    for index, each in enumerate(advised[1:], start=1):
-        paired = by_draw[:, 0, index] - by_draw[:, 0, 0]
-        over_draws = mean_with_interval(paired, jobs * others)
+    for index in range(1, len(advised)):
+        over_draws = mean_with_interval(as_measured[:, index] - as_measured[:, 0], jobs * others)
+        # The first method is subtracted, so what it may gain is lost in the difference.
         of_costs = [(below[index], above[index]), (above[0], below[0])]
-        gain = widened(over_draws, of_costs)
-        made.append(Worth(each.measured.name, float(shares[index]), gain))
+        name, share = advised[index].measured.name, float(shares[index])
+        made.append(Worth(name, share, widened(over_draws, of_costs)))
     return made
 
 
 def _at_all_costs(
     advised: Sequence[Advice], nodes: NodeFailures, setting: Setting
 ) -> NDArray[np.float64]:
-    """Return the share of each method (columns) with its costs, its dearest and its cheapest.
+    """Return the share of each method (columns) with its costs, its dearest and its cheapest ones.
 
-    The interval between two checkpoints stays that of the measured costs.
+    Each of these three is a row. The interval between two checkpoints stays that of the measured costs.
     """
     measured = [each.measured for each in advised]
     dearest = [replace(one, costs=one.dearest) for one in measured]

@@ -24,7 +24,8 @@ from harness.experiments.drill.rows import DrillRow
 from harness.experiments.recovery.rows import RecoveryRow
 
 # The suites whose runs the pages show.
-_USUAL, _LARGE, _DRILLS, _EVERY = "recovery", "recovery-large", "drills", "recovery-full"
+_USUAL_SUITE, _LARGE_SUITE = "recovery", "recovery-large"
+_DRILL_SUITE, _FULL_SUITE = "drills", "recovery-full"
 # An editor chooses the columns that a first reader asks for.
 WAYS_BACK_COLUMNS = (
     *("way back", "came back", "detect", "reconfigure", "restart", "restore", "recompute", "back"),
@@ -47,7 +48,7 @@ WAYS_IN_SHORT = {
 
 def ways_back() -> str:
     """Return what each way back from a killed rank costs, by framework."""
-    runs = full_runs(_USUAL)
+    runs = full_runs(_USUAL_SUITE)
     measured = {framework_of(run): _recovered(run) for run in runs}
     survived = {framework_of(run): rows_where(run, _has_steady_cost) for run in runs}
     parts = by_framework(measured, WAYS_BACK_COLUMNS)
@@ -58,8 +59,8 @@ def ways_back() -> str:
 
 def ways_back_in_short() -> str:
     """Return the time from a kill until training is back, a column for each framework."""
-    names = frameworks(_USUAL)
-    runs = [full_run(_USUAL, name) for name in names]
+    names = frameworks(_USUAL_SUITE)
+    runs = [full_run(_USUAL_SUITE, name) for name in names]
     by_way: dict[tuple[str, bool], dict[str, str]] = {key: {} for key in WAYS_IN_SHORT}
     for run in runs:
         for row in rows_where(run, _is_in_short):
@@ -72,7 +73,8 @@ def ways_back_in_short() -> str:
 
 def _survived() -> str:
     """Return how many kills of all stored runs came back, and how many drills were passed."""
-    runs = [run for suite in (_USUAL, _LARGE, _DRILLS, _EVERY) for run in full_runs(suite)]
+    suites = (_USUAL_SUITE, _LARGE_SUITE, _DRILL_SUITE, _FULL_SUITE)
+    runs = [run for suite in suites for run in full_runs(suite)]
     rows = [row for run in runs for row in _recovered(run)]
     came_back = sum(row.came_back or 0 for row in rows)
     kills = sum(row.kills or 0 for row in rows)
@@ -105,7 +107,7 @@ def _back_in_short(row: RecoveryRow) -> str:
 
 def restores() -> str:
     """Return what it takes to restore a large state after a kill, by framework."""
-    runs = full_runs(_LARGE)
+    runs = full_runs(_LARGE_SUITE)
     if not runs:
         return NOT_STORED
     measured = {framework_of(run): _recovered(run) for run in runs}
@@ -115,7 +117,7 @@ def restores() -> str:
 
 def every_way_back() -> str:
     """Return the ways back of the suite recovery-full by state and world, and its drills."""
-    runs = full_runs(_EVERY)
+    runs = full_runs(_FULL_SUITE)
     if not runs:
         return NOT_STORED
     parts = []
@@ -130,7 +132,7 @@ def every_way_back() -> str:
 
 def drills() -> str:
     """Return whether each way back survived each harder failure, by framework."""
-    runs = full_runs(_DRILLS)
+    runs = full_runs(_DRILL_SUITE)
     return "\n\n".join([*_drills(runs), sources(runs)])
 
 
