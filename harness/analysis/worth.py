@@ -156,9 +156,9 @@ def worths(found: Sequence[Measured], setting: Setting, draws: int, jobs: int = 
 def _at_all_costs(
     advised: Sequence[Advice], nodes: NodeFailures, setting: Setting
 ) -> NDArray[np.float64]:
-    """Return the share of each method (columns) with its costs, its dearest and its cheapest ones.
+    """Return the share of each method (columns) with its costs, its dearest, its cheapest (rows).
 
-    Each of these three is a row. The interval between two checkpoints stays that of the measured costs.
+    The interval between two checkpoints stays that of the measured costs.
     """
     measured = [each.measured for each in advised]
     dearest = [replace(one, costs=one.dearest) for one in measured]
