@@ -37,7 +37,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn
@@ -100,6 +100,9 @@ class SurvivingWorld:
 
     spawn_limit_s = 90.0
     """The seconds in which spawned processes must be ready. Else the others go on without them."""
+
+    told_limit_s = 10.0
+    """The seconds that members which are done wait for each spare to look and answer."""
 
     def __init__(
         self,
@@ -197,7 +200,8 @@ class SurvivingWorld:
         """Let members exchange something, and agree at the end that all of them have it.
 
         Raises RankLost on every survivor if any member failed in the block or before it. An error
-        that is not MPI's passes through, after the others have been told.
+        that is not MPI's passes through. The others then wait at the end of their own block until
+        the process with the error ends, so it must end soon, by `os._exit`.
         """
         try:
             yield
@@ -246,20 +250,45 @@ class SurvivingWorld:
         """Wait as a spare until this process has a slot, and return the repair that gave it one.
 
         Returns None when the members are done. Failures are noticed inside MPI calls only, so the
-        spare looks again after each pause of `pause_s` seconds. `on_failure` is called before each
-        repair.
+        spare looks again after each pause of `pause_s` seconds. Members that are done wait at most
+        `told_limit_s` seconds for each spare to look. `on_failure` is called before each repair.
+        Raises NoMembersLeft if all members are dead, if this spare looks too late, or if one member
+        dies just before the others leave.
         """
         while True:
+            if self._answer_if_done():
+                return None
             try:
-                if self._everyone.Iprobe(source=MPI.ANY_SOURCE, tag=_DONE_TAG):
-                    return None
+                self._everyone.Iprobe(source=MPI.ANY_SOURCE, tag=_DONE_TAG)
             except MPI.Exception:
+                # The look has also fetched messages that had not arrived before.
+                if self._answer_if_done():
+                    return None
                 if not self._has_lost_spares_alone():
                     on_failure()
                     repair = self.repair(_SPARE)
                     if not self.is_spare:
                         return repair
             time.sleep(pause_s)
+
+    def _answer_if_done(self) -> bool:
+        """Return whether a member has said that the work is done, and answer all members then.
+
+        A look for a message of any rank fails once one rank is dead. So this looks for each
+        member's.
+        """
+        for rank in self._ranks_of_members:
+            with suppress(MPI.Exception):
+                if self._everyone.Iprobe(source=rank, tag=_DONE_TAG):
+                    self._send_done(self._ranks_of_members)
+                    return True
+        return False
+
+    def _send_done(self, ranks: Iterable[int]) -> None:
+        """Send the message that the work is done, also where some of the ranks are dead."""
+        for rank in ranks:
+            with suppress(MPI.Exception):
+                self._everyone.Isend(b"", dest=rank, tag=_DONE_TAG).Wait()
 
     def _has_lost_spares_alone(self) -> bool:
         """Return whether all that have failed so far are spares, and go on waiting without them.
@@ -283,25 +312,21 @@ class SurvivingWorld:
     def leave(self) -> None:
         """Tell the spares that the work is done, and end this process without MPI_Finalize.
 
-        MPI_Finalize can hang after a failure. A member that dies here holds up nobody.
+        MPI_Finalize can hang after a failure. A member that dies here holds up nobody, because
+        every member tells all spares. A spare that looked only after the members have ended would
+        take them for dead, so they wait for its answer.
         """
+        spares = set(range(self._everyone.Get_size())) - self._ranks_of_members
+        self._send_done(spares)
+        deadline_s = time.monotonic() + self.told_limit_s
+        for rank in spares:
+            with suppress(MPI.Exception, TimeoutError):
+                _await_message(self._everyone, rank, _DONE_TAG, deadline_s - time.monotonic())
         try:
-            self._tell_spares()
             self.team.Barrier()
         except MPI.Exception:
-            self._revoke()
+            _revoke(self.team)
         os._exit(0)
-
-    def _tell_spares(self) -> None:
-        """Send every spare the message that ends its waiting; the first member does it."""
-        if self.rank_of(self.slot) != 0:
-            return
-        for rank in range(self._everyone.Get_size()):
-            if rank in self._ranks_of_members:
-                continue
-            # A spare may be dead, and the others must be told all the same.
-            with suppress(MPI.Exception):
-                self._everyone.Isend(b"", dest=rank, tag=_DONE_TAG).Wait()
 
     def _rejoin(
         self, survivors: Any, step: int, before_agreement: Callable[[], None] | None

@@ -1,8 +1,9 @@
 """One rank of a job that survives: it adds up numbers in steps, and dies where it is told to.
 
-Arguments: the number of members, the number of steps, `spares` or `spawn` for what takes the slots
-of the dead, and deaths such as `1:8`, by which rank 1 dies before its eighth call of MPI. A spawned
-process has the rank -1 there. Each rank prints its slot and its sum at the end.
+Arguments: the number of members, the number of steps, what takes the slots of the dead, and deaths
+such as `1:8`, by which rank 1 dies before its eighth call of MPI. A spawned process has the rank -1
+there. The slots are taken by `spares`, by `late-spares` that look only once a second, or by
+processes that a repair starts (`spawn`). Each rank prints its slot and its sum at the end.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def items_of(slot: int, slots: tuple[int, ...]) -> range:
     return range(ITEMS * index // len(slots), ITEMS * (index + 1) // len(slots))
 
 
-def main(members: int, steps: int, spawns: bool, deaths: dict[int, int]) -> None:
+def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> None:
+    spawns = newcomers == "spawn"
     spawn = [sys.executable, "-m", "tests.surviving_rank", *sys.argv[1:]] if spawns else []
     is_spawned = MPI.Comm.Get_parent() != MPI.COMM_NULL
     rank = -1 if is_spawned else MPI.COMM_WORLD.Get_rank()
@@ -79,7 +81,7 @@ def main(members: int, steps: int, spawns: bool, deaths: dict[int, int]) -> None
         # A usual exit calls MPI_Finalize, which can hang after a failure.
         os._exit(1)
     if world.is_spare:
-        repair = world.wait(pause_s=0.01)
+        repair = world.wait(pause_s=1.0 if newcomers == "late-spares" else 0.01)
         if repair is None:
             print("a spare is not needed any more", flush=True)
             os._exit(0)
@@ -116,4 +118,4 @@ def taken_over(world: SurvivingWorld, repair: Any, total: int) -> tuple[int, int
 if __name__ == "__main__":
     told = [pair.split(":") for pair in sys.argv[4:]]
     dying = {int(rank): int(call) for rank, call in told}
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "spawn", dying)
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], dying)

@@ -225,6 +225,33 @@ def test_a_spare_may_die_alone() -> None:
     assert output.count("a spare is not needed any more") == 1, "one of two spares is dead"
 
 
+def told_spares(*deaths: str, steps: int = STEPS) -> int:
+    """Run two members to their end, and return how many spares that look late were told of it."""
+    job = started(3, 2, *deaths, steps=steps, newcomers="late-spares")
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    finally:
+        job.kill()
+    return output.count("a spare is not needed any more")
+
+
+@needs_mpirun
+def test_a_spare_that_looks_late_learns_that_the_work_is_done() -> None:
+    """The members wait for it. It would take members that have ended for dead."""
+    steps = 2000  # so that its first look comes before they are done
+    assert told_spares(steps=steps) == 1
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_may_die_at_any_call_in_which_it_leaves(victim: int) -> None:
+    """The other one has told the spare, which finds that and the death in one look."""
+    calls_of = {slot: calls for slot, _, _, calls in run_ranks(3, 2)}
+    for call in range(calls_of[victim] + 1, calls_of[victim] + 6):
+        assert told_spares(f"{victim}:{call}") == 1, call
+
+
 @needs_mpirun
 @pytest.mark.slow
 def test_a_process_that_is_spawned_takes_the_slot_of_a_dead_one() -> None:

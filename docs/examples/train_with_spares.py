@@ -33,14 +33,15 @@ if world.is_spare:
     if repair is None:
         os._exit(0)  # the others are done
 while step < STEPS or repair is not None:
+    if repair is None:
+        gradients = gradients_of(step, world.slot)
     try:
         with world.protected():
-            if repair is not None:
+            if repair is None:
+                world.team.Allreduce(MPI.IN_PLACE, gradients)
+            else:
                 # After a repair, the state of one rank goes to all, and so to the spare.
                 world.team.Bcast(weights, root=world.rank_of(repair.source))
-            else:
-                gradients = gradients_of(step, world.slot)
-                world.team.Allreduce(MPI.IN_PLACE, gradients)
     except RankLost:
         repair = world.repair(step)
         continue
