@@ -416,13 +416,20 @@ def test_checkpoints_in_memory_end_with_the_job_whose_launcher_is_killed(
     assert back.reason == ("" if is_back else expected)
 
 
-def test_a_way_with_newcomers_that_loses_a_rank_has_not_come_back() -> None:
-    segment = Segment(script("peer-spare"), SHRUNK, 500 * MS, "")
+@pytest.mark.parametrize(
+    ("of_newcomer", "why"), [([], ""), ([(132, 9, "raised", {"error": "OSError: no"})], "OSError")]
+)
+def test_a_way_with_newcomers_that_loses_a_rank_has_not_come_back(
+    of_newcomer: list[Any], why: str
+) -> None:
+    """The driver reads no records of a process that was spawned, so its error is an event."""
+    segment = Segment(script("peer-spawn"), [*SHRUNK, *events(*of_newcomer)], 500 * MS, "")
     back = timeline.survived(segment, 100 * MS, KILL, 500 * MS, before=3)
     assert back.back_ns is None
-    assert back.reason == (
+    assert back.reason.startswith(
         "nobody took the slot of the dead rank, and the others went on without it"
     )
+    assert why in back.reason
 
 
 @pytest.mark.parametrize(("other", "is_back"), [("s7", True), ("wrong", False)])
@@ -456,26 +463,64 @@ def test_a_restart_says_how_long_the_method_took_to_open() -> None:
 
 
 AGAIN = (140, 2, "kill", {"step": 6, "instant": "before", "slot": 2})
+AT_END: list[tuple[int, int, str, dict[str, object]]] = [
+    (400, slot, "state", {"step": 10, "slot": slot, "digest": f"x{slot}", "shared": "s10"})
+    for slot in (0, 2)
+]
 
 
 @pytest.mark.parametrize(
-    ("failure", "struck", "reason"),
+    ("failure", "struck", "ended", "reason"),
     [
-        ("in-a-row", [STRUCK, AGAIN], ""),
-        ("in-a-row", [STRUCK], "the failure of slot 2 did not come (no error)"),
-        ("at-once", [STRUCK, AGAIN], "the two did not die at once, but one after the other"),
-        ("at-once", [STRUCK, (101, *AGAIN[1:])], ""),
+        ("in-a-row", [STRUCK, AGAIN], [], ""),
+        ("in-a-row", [], [], "the failure of slot 1 did not come (no error)"),
+        ("in-a-row", [STRUCK], AT_END, "the failure of slot 2 did not come (no error)"),
+        ("at-once", [STRUCK, AGAIN], [], "the two did not die at once, but one after the other"),
+        ("at-once", [STRUCK, (101, *AGAIN[1:])], [], ""),
     ],
 )
 def test_a_failure_that_was_another_one_than_the_drill_is_about_is_told(
-    failure: str, struck: list[Any], reason: str
+    failure: str, struck: list[Any], ended: list[Any], reason: str
 ) -> None:
     kills = [KILL, Kill(6, "before", 2)]
     repaired = (131, 0, "repaired", {"slots": [0, 2], "lost": [1], "taken": [], "step": 6})
     case = replace(planned(world=4).case, settings={"way": "shrink", "failure": failure})
-    noted = sorted(events(*struck, repaired), key=lambda event: event.at_ns)
+    noted = sorted(events(*struck, repaired, *ended), key=lambda event: event.at_ns)
     segment = Segment(script(kills=kills), noted, 500 * MS, "no error")
     assert drill._why_not_as_meant(case, segment) == reason
+
+
+def test_survivors_that_never_met_the_second_failure_have_failed_the_drill() -> None:
+    """They hung after the first one. Another try, which might pass, would hide that."""
+    kills = [KILL, Kill(6, "before", 2)]
+    case = replace(planned(world=4).case, settings={"way": "shrink", "failure": "in-a-row"})
+    segment = Segment(script(kills=kills), events(STRUCK), 500 * MS, "timed out")
+    assert drill._why_not_as_meant(case, segment) == ""
+    assert drill._why_not_ended(segment) == "timed out"
+
+
+@pytest.mark.parametrize("other", ["s10", "wrong"])
+def test_a_drill_whose_survivors_differ_from_each_other_is_not_passed(other: str) -> None:
+    """The control must have nobody's bits, so a hash of the whole state cannot tell."""
+    first, second = AT_END
+    differing = (*second[:3], second[3] | {"shared": other})
+    repaired = (131, 0, "repaired", {"slots": [0, 2], "lost": [1], "taken": [], "step": 6})
+    noted = events(STRUCK, repaired, first, differing)
+    segment = Segment(script("shrink-drop", [KILL]), noted, 500 * MS, "")
+    reason = drill._why_not_ended(segment)
+    assert ("differ after the last step" in reason) == bool(reason) == (other == "wrong")
+
+
+def test_a_drill_that_loses_a_rank_by_itself_is_not_passed() -> None:
+    """The control would pass, because it must have nobody's bits."""
+    repaired = (131, 0, "repaired", {"slots": [0], "lost": [1, 2], "taken": [], "step": 6})
+    noted = events(STRUCK, repaired, AT_END[0])
+    alone = Segment(script("shrink-drop", [KILL]), noted, 500 * MS, "")
+    assert drill._why_not_ended(alone) == "slots 0 train at the end, and 0, 2 should"
+    # It was to be struck later. That the strike did not come is no reason to try again.
+    case = replace(planned(world=4).case, settings={"way": "shrink-drop", "failure": "in-a-row"})
+    of_two = replace(alone, script=script("shrink-drop", [KILL, Kill(7, "before", 2)]))
+    assert drill._why_not_as_meant(case, of_two) == ""
 
 
 @pytest.mark.parametrize(("loaded", "reason"), [(4, ""), (8, "is torn"), (0, "is complete")])
@@ -539,6 +584,21 @@ def test_a_job_whose_launcher_starts_it_again_has_a_segment_for_each_start() -> 
     back = timeline.restarted(before, 100 * MS, KILL, after, before=2)
     assert (back.detect_ns, back.restart_ns, back.back_ns) == (400 * MS, 501 * MS, 1301 * MS)
     assert back.told == "Connection closed by peer"
+
+
+def test_of_two_starts_after_one_kill_the_last_one_counts() -> None:
+    """The launcher starts the ranks again where a start breaks by itself."""
+    before = events((0, 0, "started", {}), (1, 1, "started", {}), STRUCK)
+    broken = events((500, 0, "started", {}), (501, 1, "started", {}), (600, 0, "restored", {}))
+    last = [*events((700, 0, "started", {}), (700, 1, "started", {})), *restart_events(0, 1)]
+    again = [replace(event, process=f"{event.rank}-broken") for event in broken]
+    whole = [replace(event, process=f"{event.rank}-last") for event in last]
+    job = Segment(replace(script("torchrun"), members=2), [*before, *again, *whole], 2000 * MS, "")
+    first, second = timeline.starts(job)
+    assert first.ended_ns == 500 * MS
+    assert second.events == whole
+    back = timeline.restarted(first, 100 * MS, KILL, second, before=2)
+    assert back.back_ns == 1301 * MS
 
 
 def test_a_job_that_is_not_started_again_has_one_segment() -> None:
@@ -701,11 +761,22 @@ def test_bits_are_unknown_where_an_undisturbed_run_broke(
 
 
 @pytest.mark.parametrize(
-    ("struck", "jobs_run"), [([True], 1), ([False, True], 2), ([False, False], 2)]
+    ("struck", "heartbeats", "jobs_run"),
+    [
+        ([True], False, 1),
+        ([False, True], False, 2),
+        ([False] * 2, False, 2),
+        ([False] * 4, True, 4),
+    ],
 )
-def test_a_job_that_breaks_too_early_is_started_once_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, struck: list[bool], jobs_run: int
+def test_a_job_that_breaks_too_early_is_started_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    struck: list[bool],
+    heartbeats: bool,
+    jobs_run: int,
 ) -> None:
+    """With heartbeats, Open MPI breaks more often."""
     case = replace(planned(world=3).case, settings={"way": "shrink", "failure": "stopped"})
     session: Any = SimpleNamespace(cases=[case], announce=lambda words: None, scratch=tmp_path)
     jobs = [
@@ -714,7 +785,8 @@ def test_a_job_that_breaks_too_early_is_started_once_more(
     ]
     left = list(jobs)
     monkeypatch.setattr(driver, "run_script", lambda *_: left.pop(0))
-    assert driver.run_until_struck(session, case, script()) is jobs[-1]
+    of_job = replace(script(), heartbeats=heartbeats)
+    assert driver.run_until_struck(session, case, of_job) is jobs[-1]
     assert len(jobs) - len(left) == jobs_run
 
 

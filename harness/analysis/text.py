@@ -17,12 +17,27 @@ def duration(estimate: Estimate | None) -> str:
     """Return a duration to three digits, in seconds or milliseconds."""
     if estimate is None:
         return NOTHING
-    in_seconds = abs(estimate.value) >= 0.9995
-    value = estimate.value if in_seconds else 1e3 * estimate.value
-    unit = "s" if in_seconds else "ms"
-    if abs(value) < 99.95:
-        return f"{value:#.3g} {unit}"
-    return f"{value:.0f} {unit}"  # from 100 on, "g" would turn to powers of ten
+    scale, unit = _unit_of(estimate.value)
+    return f"{_three_digits(scale * estimate.value)} {unit}"
+
+
+def duration_with_interval(estimate: Estimate | None) -> str:
+    """Return a duration and its interval, to three digits, all in seconds or milliseconds."""
+    if estimate is None or estimate.single:
+        return duration(estimate)
+    scale, _ = _unit_of(estimate.value)
+    low, high = _three_digits(scale * estimate.low), _three_digits(scale * estimate.high)
+    return f"{duration(estimate)} [{low}–{high}]"
+
+
+def _unit_of(seconds: float) -> tuple[float, str]:
+    """Return the unit in which a table shows a duration, and how many of it a second has."""
+    return (1.0, "s") if abs(seconds) >= 0.9995 else (1e3, "ms")
+
+
+def _three_digits(value: float) -> str:
+    # From 100 on, "g" would turn to powers of ten.
+    return f"{value:#.3g}" if abs(value) < 99.95 else f"{value:.0f}"
 
 
 def spread_duration(estimate: Estimate | None) -> str:

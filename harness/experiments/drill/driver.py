@@ -71,10 +71,16 @@ def _drill(session: ExperimentSession, case: Case, references: References) -> No
 def _why_not_as_meant(case: Case, segment: Segment) -> str:
     """Return why a failure was another one than the drill is about; empty where it was that one.
 
-    Else a drill of two deaths would be passed by survivors of a single one.
+    Else a drill of two deaths would be passed by survivors of a single one. Survivors that do not
+    come back from the first strike never meet the second. That is the drill, and it has failed. So
+    it has where a rank that was to be struck later has been lost by then.
     """
     struck = [kill for _, kill in segment.deaths]
     missing = [kill for kill in segment.script.kills if kill not in struck]
+    if missing and struck:
+        living = timeline.holders(segment)
+        if not _has_ended(segment) or any(kill.slot not in living for kill in missing):
+            return ""
     if missing:
         return (
             f"the failure of slot {missing[0].slot} did not come ({segment.reason or 'no error'})"
@@ -151,13 +157,8 @@ def _record(
     references: References,
 ) -> DrillRecord:
     """Return what came of the failure of one job."""
-    holders = timeline.holders(segment)
-    states = timeline.digests(segment.events).get(script.steps, {})
-    finished = {slot: states[slot] for slot in holders if slot in states}
     not_as_meant = _why_not_as_meant(case, segment)
-    reason = not_as_meant or _why_not_restored(case, segment)
-    if not holders or len(finished) < len(holders):
-        reason = reason or segment.reason or "not every rank came to the last step"
+    reason = not_as_meant or _why_not_restored(case, segment) or _why_not_ended(segment)
     everyone = references.of(case, plans.undisturbed(script.members, script.way))
     leaving = plans.with_leaves_taken(script)
     fewer = None if script.fills_slots else references.of(case, leaving)
@@ -168,8 +169,8 @@ def _record(
         rank=0,
         back_ns=timeline.back_after_first_ns(segment),
         ended=not reason,
-        ranks_after=len(holders),
-        same_as=timeline.same_as(finished, script.steps, everyone, fewer),
+        ranks_after=len(timeline.holders(segment)),
+        same_as=timeline.same_as(_at_end(segment), script.steps, everyone, fewer),
         expected=expected_bits(case.settings["failure"], script.way),
         reason=reason,
         as_meant=not not_as_meant,
@@ -194,3 +195,37 @@ def _why_not_restored(case: Case, segment: Segment) -> str:
         if reason := timeline.older_than_complete(before, after):
             return reason
     return ""
+
+
+def _why_not_ended(segment: Segment) -> str:
+    """Return why a job has not ended with one state on all ranks; empty where it has."""
+    if not _has_ended(segment):
+        return segment.reason or "not every rank came to the last step"
+    holders, meant = timeline.holders(segment), _meant_holders(segment.script)
+    if holders != meant:
+        return f"slots {_listed(holders)} train at the end, and {_listed(meant)} should"
+    # The control may end with any bits, but what all ranks share must be the same on all of them.
+    shared = set(_at_end(segment, "shared").values())
+    return "" if len(shared) == 1 else "the values that all ranks share differ after the last step"
+
+
+def _meant_holders(script: Script) -> tuple[int, ...]:
+    """Return the slots that somebody must hold once all strikes have come."""
+    lost = {kill.slot for kill in script.kills if kill.instant != "apart"}
+    left = set() if script.fills_slots else lost
+    return tuple(slot for slot in range(script.members) if slot not in left)
+
+
+def _listed(slots: Sequence[int]) -> str:
+    return ", ".join(str(slot) for slot in slots)
+
+
+def _has_ended(segment: Segment) -> bool:
+    """Return whether every holder of a slot at the end came to the last step."""
+    return len(_at_end(segment)) == len(timeline.holders(segment)) > 0
+
+
+def _at_end(segment: Segment, value: str = "digest") -> dict[int, str]:
+    """Return the hash of each slot's state after the last step, of those held at the end."""
+    states = timeline.digests(segment.events, value).get(segment.script.steps, {})
+    return {slot: states[slot] for slot in timeline.holders(segment) if slot in states}

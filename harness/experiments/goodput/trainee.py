@@ -6,9 +6,11 @@ This module imports mpi4py, so the worker imports it only when its ranks are the
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from mpi4py import MPI
 
+from harness.experiments.recovery.events import EventLog
 from harness.experiments.recovery.member import Member, PlainWorld
 from harness.experiments.recovery.ranks import go_on_from_files, parts_of
 from harness.experiments.recovery.script import read_script, script_path
@@ -39,7 +41,8 @@ def run(bench: Bench, entries: Entries) -> None:
     index, task = entries[0]
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
-    parts = parts_of(bench, task.case, script)
+    log = EventLog(Path(script.events), bench.world.rank)
+    parts = parts_of(bench, task.case, script, log)
     trainee = Trainee(PlainWorld(MPI.COMM_WORLD), parts)
     go_on_from_files(bench, trainee)
     while not trainee.is_done():

@@ -82,7 +82,7 @@ WAYS = {
     "shrink-drop": Way("shrink, drop the lost batches", "ULFM", drops=True),
     "torchrun": Way(
         "torchrun starts all again",
-        "torchrun, a store for each attempt, and a checkpoint",
+        "torchrun, new names for the keys in its store after each restart, and a checkpoint",
         restarts=True,
         state_from="files",
         own=True,

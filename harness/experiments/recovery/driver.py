@@ -44,6 +44,8 @@ ALL_GONE_S = 10.0
 _STAGE = "recover"
 _CHECKPOINTS = "checkpoints"  # the name of their folder
 _ATTEMPTS = 2
+# With heartbeats, a job of seven processes on two processors broke in MPI_Init twice in a row.
+_ATTEMPTS_WITH_HEARTBEATS = 4
 # Over nodes, the ranks take turns, so that spares do not fill up the last node. Open MPI's han sums
 # up node by node. With it, a spare on another node would change the bits. The other two are those
 # that Open MPI itself leaves out where ranks may die.
@@ -268,7 +270,7 @@ def run_until_struck(
     why_again: Callable[[Segment], str] = broke_too_early,
 ) -> Segment:
     """Run a job without checkpoints of an earlier one, and again if `why_again` has a reason."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS_WITH_HEARTBEATS if script.finds_hangs else _ATTEMPTS):
         remove_checkpoints(session, case)
         segment = run_script(session, case, script)
         reason = why_again(segment)

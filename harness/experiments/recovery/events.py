@@ -68,14 +68,22 @@ def read_events(folder: Path) -> list[Event]:
     return sorted(events, key=lambda event: event.at_ns)
 
 
+def started_ticks(process: int) -> int:
+    """Return when a process was started, in ticks since the boot; see proc_pid_stat(5).
+
+    It tells a process from a later one with the same number. Raises FileNotFoundError, or
+    ProcessLookupError, where there is no such process.
+    """
+    after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(after_name[19])
+
+
 def _started_ns() -> int:
-    """Return when this process was started, to a hundredth of a second; see proc_pid_stat(5).
+    """Return when this process was started, to a hundredth of a second.
 
     The kernel counts that on the clock of the boot. Unlike the monotonic clock of the other events,
     it goes on while the machine sleeps.
     """
-    after_name = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    ticks_since_boot = int(after_name[19])
-    started_ns = ticks_since_boot * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    started_ns = started_ticks(os.getpid()) * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns
     return time.monotonic_ns() - age_ns

@@ -20,7 +20,7 @@ from mpi4py import MPI
 from adapters.base import Method
 from harness.experiments.recovery import clocks, quorum
 from harness.experiments.recovery.checkpoints import Checkpoints
-from harness.experiments.recovery.events import EventLog, files_of, read_events
+from harness.experiments.recovery.events import EventLog, files_of, read_events, started_ticks
 from harness.experiments.recovery.member import (
     LeavableWorld,
     Member,
@@ -33,9 +33,9 @@ from harness.experiments.recovery.survivor import Survivor
 from harness.experiments.recovery.timeline import strikes
 from harness.experiments.recovery.training import Training
 from harness.surviving import RankLost, SurvivingWorld
-from harness.wire.case import Case
+from harness.wire.case import Case, Task
 from harness.worker.bench import Bench, Entries, load_class
-from harness.worker.failures import record_failure
+from harness.worker.failures import describe, record_failure
 from harness.worker.world import FIRST_PARENT, SPAWNED, World
 from workloads import Workload
 
@@ -46,33 +46,43 @@ def run(bench: Bench, entries: Entries) -> None:
     bench.output.task(index)
     script = read_script(script_path(bench.folders.scratch, task.case))
     events = Path(script.events)
-    if not script.survives or script.how.goes_on:
+    if script.program != "surviving":
         # A launcher that starts the ranks again gives them the same script.
         struck = [kill for _, kill in strikes(read_events(events))]
         script = script.without(struck)
     is_new = bool(files_of(events, bench.world.rank))
-    parts = parts_of(bench, task.case, script)
-    if not (script.survives or script.how.goes_on):
-        run_plain(bench, parts)
-        return
+    log = EventLog(events, bench.world.rank)
+    trains_on = False
     try:
-        if script.how.goes_on:
-            quorum.train(bench, parts, is_new)
-            bench.world.leave()
-        else:
-            run_surviving(bench, parts)
+        parts = parts_of(bench, task.case, script, log)
+        trains_on = script.program != "plain"
+        match script.program:
+            case "plain":
+                run_plain(bench, parts)
+            case "surviving":
+                run_surviving(bench, parts)
+            case "quorum":
+                quorum.train(bench, parts, is_new)
+                bench.world.leave()
     except BaseException as error:
-        # The others would take it for a failure that they can survive.
-        record_failure(bench.output, World(), [task], error)
-        # A rank whose launcher has died has another parent, which is not to be ended.
-        if os.getppid() == FIRST_PARENT:
-            os.kill(FIRST_PARENT, signal.SIGTERM)
-        end(bench)
+        # The driver reads the events of a process that was spawned, but not its records.
+        log.write("raised", error=describe(error))
+        if not trains_on:
+            raise
+        end_all(bench, task, error)
 
 
-def parts_of(bench: Bench, case: Case, script: Script) -> Parts:
+def end_all(bench: Bench, task: Task, error: BaseException) -> NoReturn:
+    """Record an error, and end the job, whose other ranks would survive this one."""
+    record_failure(bench.output, World(), [task], error)
+    # A rank whose launcher has died has another parent, which is not to be ended.
+    if os.getppid() == FIRST_PARENT:
+        os.kill(FIRST_PARENT, signal.SIGTERM)
+    end(bench)
+
+
+def parts_of(bench: Bench, case: Case, script: Script, log: EventLog) -> Parts:
     """Return the parts of this rank, once it has compiled a step."""
-    log = EventLog(Path(script.events), bench.world.rank)
     if MPI.Comm.Get_parent() == MPI.COMM_NULL:
         clocks.compare(MPI.COMM_WORLD, bench.world.node, log)
     assert isinstance(bench.workload, Workload)
@@ -235,11 +245,12 @@ def take_over(parts: Parts) -> Survivor:
     return survivor
 
 
-def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int, int]:
-    """Return the number of the process of each slot on this node."""
-    everyone = MPI.COMM_WORLD.allgather((node, world.slot, os.getpid()))
-    here = {slot: number for other, slot, number in everyone if other == node}
-    return {slot: number for slot, number in here.items() if slot in world.slots}
+def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int, tuple[int, int]]:
+    """Return the process of each slot on this node: its number, and when it was started."""
+    process = (os.getpid(), started_ticks(os.getpid()))
+    everyone = MPI.COMM_WORLD.allgather((node, world.slot, process))
+    here = {slot: other for of_node, slot, other in everyone if of_node == node}
+    return {slot: other for slot, other in here.items() if slot in world.slots}
 
 
 def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:
@@ -252,7 +263,7 @@ def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bo
     survivor.log.write("waited", share=shares[0] if shares else waiting.share())
     if repair is None:
         return False
-    # Some have died while this one waited, and other programs may have their numbers now.
+    # Some have died while this one waited, and others hold their slots.
     survivor.processes.clear()
     survivor.take_slot(repair)
     return True

@@ -68,7 +68,11 @@ def _own_state_text(row: RecoveryRow) -> str:
 
 
 def _percent(row: RecoveryRow) -> str:
-    return text.NOTHING if row.spare_share is None else f"{row.spare_share:.0%}"
+    return text.NOTHING if row.spare_share is None else f"{row.spare_share:.1%}"
+
+
+def _back_text(row: RecoveryRow) -> str:
+    return text.duration_with_interval(row.back)
 
 
 @dataclass(kw_only=True)
@@ -132,9 +136,11 @@ class RecoveryRow(Row):
         "the seconds until every rank has done the killed step", heading="recompute", unit="s"
     )
     back: Estimate | None = column(
-        "the seconds from the kill until every rank has done the killed step",
+        "the seconds from the kill until every rank has done the killed step: the median of the "
+        "kills, and their full range",
         heading="back",
         unit="s",
+        text=_back_text,
     )
     paused: Estimate | None = column(
         "the seconds from the kill until the survivors have taken a step, where they go on before "
@@ -221,6 +227,7 @@ class RecoveryRow(Row):
     told: str = column("the framework's own words to the survivors of the first kill", default="")
     not_back: str = column("why training did not come back; empty where it did", default="")
     wrong_bits: int = field(default=0, repr=False)  # kills without the bits that the way promises
+    unknown_bits: int = field(default=0, repr=False)  # kills whose bits could not be compared
     each_kill: list[dict[str, Any]] = column_of_list(
         "every kill: whom it struck, when, and the way back. Only JSON has it", in_csv=False
     )
@@ -279,7 +286,7 @@ def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     row.heartbeats = item.case.settings.get("heartbeats") == "yes"
     if WAYS[row.way].newcomer == "waiting":
         row.spare_sleeps_s = SPARE_SLEEPS_S[item.case.settings.get("spare", SPARE_SLEEPS)]
-    row.needs = WAYS[row.way].needs
+    row.needs = _needs(row)
     if row.fail(records.failures(item.case.id)):
         return row
     if records.last(RecoveredRecord, item.case.id) is None:
@@ -293,6 +300,13 @@ def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     if steady is not None:
         _add_steady(row, steady)
     return row
+
+
+def _needs(row: RecoveryRow) -> str:
+    """Return what the way needs, and what the settings of the row need besides."""
+    besides = ["memory on a neighbour"] if row.mirror else []
+    besides += ["heartbeats of MPI"] if row.heartbeats else []
+    return "; ".join([WAYS[row.way].needs, *besides])
 
 
 def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
@@ -326,11 +340,11 @@ def _check_bits(row: RecoveryRow, came_back: Sequence[KillRecord]) -> None:
             f"{len(wrong)} of {len(came_back)} kills left {found}, and '{row.way_in_words}' must "
             f"leave {allowed}"
         )
-    unknown = len(came_back) - len(known)
-    if unknown:
+    row.unknown_bits = len(came_back) - len(known)
+    if row.unknown_bits:
         row.marks.append(
-            f"the bits of {unknown} of {len(came_back)} kills could not be compared, because the "
-            "undisturbed run broke"
+            f"the bits of {row.unknown_bits} of {len(came_back)} kills could not be compared, "
+            "because the undisturbed run broke"
         )
 
 

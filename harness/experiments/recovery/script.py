@@ -125,6 +125,17 @@ class Script:
         return not self.how.restarts and not self.planned
 
     @property
+    def program(self) -> Literal["plain", "surviving", "quorum"]:
+        """Return how the ranks train.
+
+        The plain ones end with the first that dies. The surviving ones repair their world. Those of
+        a quorum agree before each step on who takes part in it.
+        """
+        if self.how.goes_on:
+            return "quorum"
+        return "surviving" if self.survives else "plain"
+
+    @property
     def launcher_options(self) -> tuple[str, ...]:
         """The options of mpirun that the script needs.
 
@@ -132,11 +143,15 @@ class Script:
         """
         if self.planned or not (self.survives or self.how.own):
             return ()
-        hangs = any(kill.instant == "stopped" for kill in self.kills)
-        if not (self.heartbeats or hangs):
+        if not self.finds_hangs:
             return TOLERANT
         settings = [("--mca", name, value) for name, value in _DETECTOR.items()]
         return (*TOLERANT, *itertools.chain.from_iterable(settings))
+
+    @property
+    def finds_hangs(self) -> bool:
+        """Return whether the ranks send each other heartbeats, which find one that hangs."""
+        return self.heartbeats or any(kill.instant == "stopped" for kill in self.kills)
 
     @property
     def goes_back_a_step(self) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 
+from harness.experiments.recovery.events import started_ticks
 from harness.experiments.recovery.member import Member, Parts
 from harness.experiments.recovery.peers import PeerWorld
 from harness.experiments.recovery.training import Leaves
@@ -22,8 +23,9 @@ class Survivor(Member):
 
     def __init__(self, world: SurvivingWorld | PeerWorld, parts: Parts) -> None:
         super().__init__(world, parts)
-        # the processes of this node that may have to be ended, because they hang: numbers by slot
-        self.processes: dict[int, int] = {}
+        # The processes of this node by slot, because one that hangs has to be ended. Each has its
+        # number, and when it was started.
+        self.processes: dict[int, tuple[int, int]] = {}
         # Whether this process has taken a slot, and does not have yet what its holder alone had.
         self.lacks_own = False
 
@@ -73,10 +75,12 @@ class Survivor(Member):
         Every survivor of its node does so. Whoever has just taken a slot knows no processes.
         """
         for slot in repair.lost:
-            process = self.processes.pop(slot, None)
-            if process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            if slot not in self.processes:
+                continue
+            number, ticks = self.processes.pop(slot)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if started_ticks(number) == ticks:
+                    os.kill(number, signal.SIGKILL)
 
     def restore(self, repair: Repair) -> None:
         """Bring every member to the same step. Raises RankLost if another one dies meanwhile."""

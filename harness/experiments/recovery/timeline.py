@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.experiments.recovery.events import Event
 from harness.experiments.recovery.records import SameAs
@@ -71,20 +71,26 @@ def strikes(events: Sequence[Event]) -> list[tuple[int, Kill]]:
 def starts(job: Segment) -> list[Segment]:
     """Return one segment for each start of all ranks, of a job whose launcher starts them again.
 
-    A segment ends when the first process of the next one was started.
+    A segment ends when the first process of the next one was started. Where a start breaks by
+    itself, and the launcher starts the ranks again, the last start is the one that counts.
     """
     deaths_ns = [at_ns for at_ns, _ in job.deaths]
-    started = _first_by_process(job.events, "started")
-    number_of = {
-        process: bisect.bisect(deaths_ns, event.at_ns) for process, event in started.items()
-    }
+    started = sorted(_first_by_process(job.events, "started").values(), key=_at_ns)
+    # the processes of each segment by rank, and when the first of them was started
+    processes: dict[int, dict[int, str]] = {}
+    begun_ns: dict[int, int] = {}
+    for event in started:
+        number = bisect.bisect(deaths_ns, event.at_ns)
+        of_segment = processes.setdefault(number, {})
+        if event.rank in of_segment:
+            of_segment.clear()
+        of_segment[event.rank] = event.process
+        begun_ns.setdefault(number, event.at_ns)
     segments = []
-    for number in range(max(number_of.values(), default=0) + 1):
-        events = [event for event in job.events if number_of.get(event.process) == number]
-        later_ns = [
-            started[process].at_ns for process, other in number_of.items() if other == number + 1
-        ]
-        ended_ns = min(later_ns, default=job.ended_ns)
+    for number in range(max(processes, default=0) + 1):
+        chosen = set(processes.get(number, {}).values())
+        events = [event for event in job.events if event.process in chosen]
+        ended_ns = begun_ns.get(number + 1, job.ended_ns)
         segments.append(Segment(job.script, events, ended_ns, job.reason))
     return segments
 
@@ -120,7 +126,8 @@ def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     _complete(back, segment, later, at_ns, restored_ns)
     earlier = [event for event in segment.events if event.at_ns <= at_ns]
     if segment.script.fills_slots and back.ranks_after < before:
-        _deny(back, "nobody took the slot of the dead rank, and the others went on without it")
+        without = "nobody took the slot of the dead rank, and the others went on without it"
+        _deny(back, _why(without, replace(segment, reason="")))
     _deny(back, differing_values(later, restored))
     _deny(back, older_than_complete(earlier, restored.values()))
     return back
@@ -211,13 +218,16 @@ def differing_values(events: Sequence[Event], since: Mapping[str, Event]) -> str
     return "" if step is None else f"the values that all ranks share differ after {step} steps"
 
 
-def digests(events: Sequence[Event]) -> dict[int, dict[int, str]]:
-    """Return the last hash of each slot's state after each number of steps."""
+def digests(events: Sequence[Event], value: str = "digest") -> dict[int, dict[int, str]]:
+    """Return the last hash of each slot's state after each number of steps.
+
+    It is that of all leaves, or of those that all ranks share where `value` is "shared".
+    """
     by_step: dict[int, dict[int, str]] = {}
     for event in events:
         if event.name == "state":
             slots = by_step.setdefault(event.values["step"], {})
-            slots[event.values["slot"]] = event.values["digest"]
+            slots[event.values["slot"]] = event.values[value]
     return by_step
 
 
@@ -307,9 +317,12 @@ def losses(events: Sequence[Event]) -> tuple[float, ...]:
 def _why(reason: str, job: Segment) -> str:
     """Return why training did not come back, and in brackets why the job broke, if it did.
 
-    The launcher says of nearly every job that a rank was killed, which explains little.
+    The launcher says of nearly every job that a rank was killed, which explains little. The error
+    of a process explains more. Of one that was spawned, nothing but its events tells it.
     """
-    return f"{reason} ({job.reason})" if job.reason else reason
+    raised = [event.values["error"] for event in job.events if event.name == "raised"]
+    causes = [cause for cause in (*raised[:1], job.reason) if cause]
+    return f"{reason} ({'; '.join(causes)})" if causes else reason
 
 
 def _deny(back: WayBack, reason: str) -> None:
@@ -423,6 +436,10 @@ def _first_since(
 def _of_others(events: Mapping[str, Event], these: Mapping[str, Event]) -> dict[str, Event]:
     """Return the events of all processes but these."""
     return {process: event for process, event in events.items() if process not in these}
+
+
+def _at_ns(event: Event) -> int:
+    return event.at_ns
 
 
 def _last_ns(events: Mapping[str, Event]) -> int:
