@@ -16,7 +16,7 @@ from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
 from harness.cli.show import _print_reasons, _print_rows
 from harness.docs import recovered as recovered_tables
-from harness.docs.row_tables import text_table
+from harness.docs.row_tables import sources, text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
 from harness.experiments.drill.sentences import meaning as in_words
@@ -306,10 +306,26 @@ def broken_drill() -> DrillRow:
     return row
 
 
+def stored_run(name: str, of_run: list[Any], cpu: str = "Xeon") -> Any:
+    manifest = SimpleNamespace(
+        cpu_model=cpu, logical_cores=2, gpus=[], filesystem="ext4", hypervisor=True
+    )
+    return SimpleNamespace(name=name, rows=of_run, stored=SimpleNamespace(manifest=manifest))
+
+
+def test_the_runs_below_a_table_are_named_with_their_machines() -> None:
+    machines = {"one": "Xeon", "two": "Opteron", "three": "Xeon"}
+    runs = [stored_run(name, [], cpu) for name, cpu in machines.items()]
+    assert sources(runs) == (
+        "From `one`, `three`, on 2 cores of a Xeon, ext4 on a virtual disk; "
+        "`two`, on 2 cores of an Opteron, ext4 on a virtual disk."
+    )
+
+
 def test_the_pages_say_that_a_drill_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drill that was not tried has a dash instead."""
-    run = SimpleNamespace(name="some-run", rows=[broken_drill()])
-    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    run = stored_run("some-run", [broken_drill()])
+    monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [run])
     heading, _, line, *rest = recovered_tables.drills().splitlines()
     cells = dict(zip(heading.split(" | "), line.split(" | "), strict=True))
     assert cells["rank 0 is killed"] == "failed"
@@ -325,8 +341,8 @@ def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
     failure = FailureRecord("failure", restart.id, 0, 0, "failed", "train", "RuntimeError: no")
     ways = derived((on_four, measured(on_four)), (on_two, measured(on_two)), (restart, [failure]))
     survived = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
-    run = SimpleNamespace(name="some-run", rows=[*ways, survived])
-    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    run = stored_run("some-run", [*ways, survived])
+    monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [run])
     page = recovered_tables.every_way_back()
     assert "<summary>raw, recovery: resnet50 small on cpu, 4 ranks" in page
     assert "<summary>raw, recovery: resnet50 small on cpu, 2 ranks" in page
@@ -337,27 +353,31 @@ def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
     )
 
 
-def test_the_pages_count_the_kills_and_the_drills_of_all_stored_runs(
+def test_the_pages_count_the_kills_and_the_drills_of_the_newest_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A run of every way holds both kinds of rows."""
-    shrink = case("shrink")
+    """A kill with wrong bits, and those of a way that failed, count as not survived."""
+    shrink, drop, restart = case("shrink"), case("shrink-drop"), case("restart")
     survived = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
-    run = SimpleNamespace(name="some-run", rows=[*derived((shrink, measured(shrink))), survived])
-    others = SimpleNamespace(name="drills", rows=[survived, broken_drill()])
+    failure = FailureRecord("failure", restart.id, 0, 0, "failed", "train", "RuntimeError: no")
+    ways = derived((shrink, measured(shrink)), (drop, measured(drop)), (restart, [failure]))
+    run = stored_run("some-run", [*ways, survived])
+    others = stored_run("drills", [survived, broken_drill()])
     stored = {"recovery-full": [run], "drills": [others]}
-    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: stored.get(suite, []))
+    monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: stored.get(suite, []))
     said = recovered_tables._survived()
-    assert "training came back after 1 of 1 kills, and passed 2 of 3 [drills]" in said
+    assert "came back after 1 of 8 kills with the bits that the way promises" in said
+    assert "passed 2 of 3 [drills]" in said
+    assert "of 'shrink, drop the lost batches' in raw and 'restart from buffered' in raw" in said
 
 
 def test_a_drill_on_two_ranks_has_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     on_four = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
-    run = SimpleNamespace(name="some-run", rows=[replace(on_four, world=2), on_four])
-    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [run])
+    run = stored_run("some-run", [replace(on_four, world=2), on_four])
+    monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [run])
     lines = recovered_tables.drills().splitlines()
     assert [line.split(" | ")[1] for line in lines[2:4]] == ["2", "4"]
-    monkeypatch.setattr(recovered_tables, "full_runs", lambda suite: [])
+    monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [])
     assert recovered_tables.every_way_back() == "No reference run of this suite is stored yet."
 
 

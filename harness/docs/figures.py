@@ -27,6 +27,15 @@ class PageFigure:
     frameworks: tuple[str, ...] = ()  # all that have a full run of the suite, where none is named
 
 
+_IN_RECOVERY = ("pytorch", "jax", "tensorflow", "chainer")
+
+
+def _recovery_of(framework: str) -> PageFigure:
+    """Return the figure of the ways back of one framework."""
+    drawn = f"recovery-{framework}-resnet50-small-float32-cpu-4-ranks"
+    return PageFigure("recovery", drawn, (framework,))
+
+
 # An editor chooses the figures that the pages show.
 FIGURES = {
     "cost-pytorch": PageFigure("bench", "cost-resnet50-full-float32-cpu", ("pytorch",)),
@@ -35,9 +44,7 @@ FIGURES = {
     "durability": PageFigure("bench", "durability"),
     "determinism": PageFigure("resume", "determinism-resnet50-small-float32-cpu"),
     "faults": PageFigure("faults", "faults-pytorch-candle-mlp-small-float32-cpu", ("pytorch",)),
-    "recovery": PageFigure(
-        "recovery", "recovery-pytorch-resnet50-small-float32-cpu-4-ranks", ("pytorch",)
-    ),
+    **{f"recovery-{name}": _recovery_of(name) for name in _IN_RECOVERY},
     "scaling": PageFigure("scaling", "scale-strong-resnet50-full-float32-cpu"),
 }
 

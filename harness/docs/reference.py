@@ -49,6 +49,12 @@ def full_run(suite: str, framework: str) -> ReadRun:
     return max(candidates, key=_name)
 
 
+def newest_full_runs(suite: str) -> list[ReadRun]:
+    """Return the newest full run of each framework, each run once, in the order of `frameworks`."""
+    newest = [full_run(suite, name) for name in frameworks(suite)]
+    return list({run.name: run for run in newest}.values())
+
+
 def gpu_runs() -> list[ReadRun]:
     """Return the reference runs on a GPU, oldest first."""
     return [run for run in runs() if any(row.device == "cuda" for row in run.rows)]

@@ -11,6 +11,7 @@ from harness.analysis import tables, text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import table
+from harness.docs.reference import machine_in_words
 
 Choice = Callable[[Any], bool]
 """A condition that a row of one experiment must meet. Its type is the experiment's own."""
@@ -72,6 +73,9 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 
 def sources(runs: Iterable[ReadRun]) -> str:
-    """Return the names of the runs that a table comes from."""
-    names = ", ".join(f"`{run.name}`" for run in runs)
-    return f"From {names}."
+    """Return the names of the runs that a table comes from, and their machines."""
+    by_machine: dict[str, list[str]] = {}
+    for run in runs:
+        by_machine.setdefault(machine_in_words(run), []).append(f"`{run.name}`")
+    parts = [f"{', '.join(names)}, on {machine}" for machine, names in by_machine.items()]
+    return f"From {'; '.join(parts)}."
