@@ -832,7 +832,7 @@ def test_a_way_that_loses_no_rank_is_compared_with_all_ranks_alone() -> None:
     assert timeline.same_as({0: "other"}, 7, EVERYONE, None) == "neither"
 
 
-def test_an_undisturbed_run_that_broke_is_run_again_for_the_next_case(
+def test_an_undisturbed_run_that_broke_is_run_again_and_for_the_next_case_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
@@ -840,16 +840,15 @@ def test_an_undisturbed_run_that_broke_is_run_again_for_the_next_case(
     states = events(
         *((100 + n, 0, "state", {"step": n, "slot": 0, "digest": "d"}) for n in (9, 10))
     )
-    jobs = [
-        Segment(script(), states[:1], 500 * MS, "killed by SIGBUS"),
-        Segment(script(), states, 500 * MS, ""),
-    ]
+    broken = Segment(script(), states[:1], 500 * MS, "killed by SIGBUS")
+    jobs = [broken, broken, broken, Segment(script(), states, 500 * MS, "")]
     monkeypatch.setattr(driver, "run_script", lambda *_: jobs.pop(0))
     references = driver.References(session)
     case = replace(planned(world=3).case, settings={"way": "shrink"})
     assert set(references.of(case, script())) == {9}
     assert said[-1] == "shrink: a run in which nobody dies, broke: killed by SIGBUS"
     assert set(references.of(case, script())) == {9, 10}
+    assert jobs == []
     assert set(references.of(case, script())) == {9, 10}
 
 

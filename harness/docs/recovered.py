@@ -36,7 +36,8 @@ WAYS_BACK_COLUMNS = (
 STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
 EVERY_WAY_COLUMNS = (*WAYS_BACK_COLUMNS, "survivors go on", *STEADY_COLUMNS[1:])
 RESTORES_COLUMNS = (
-    *("way back", "came back", "restart", "restore", "recompute", "back", "against restart"),
+    *("way back", "came back", "restart", "of it, opening", "restore", "recompute", "back"),
+    "against restart",
 )
 WAYS_IN_SHORT = {
     ("restart", False): "restart from the default method",

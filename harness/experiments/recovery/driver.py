@@ -88,17 +88,19 @@ class References:
         state = (case.workload, case.preset, case.precision, case.dropout, case.scale)
         # The framework's own means may add up in another order.
         key = (*state, case.peers.get("class", ""), script)
-        if key not in self._known:
-            words = "ranks that take leave" if script.kills else "a run in which nobody dies"
+        if key in self._known:
+            return self._known[key]
+        words = "ranks that take leave" if script.kills else "a run in which nobody dies"
+        for _ in range(_ATTEMPTS):
             self.session.announce(f"{_name(case)}: {words}, for comparison")
             segment = run_script(self.session, case, script)
             states = timeline.digests(segment.events)
-            if script.steps not in states:
-                # Another case may have more luck.
-                self.session.announce(f"{_name(case)}: {words}, broke: {segment.reason}")
-                return states
-            self._known[key] = states
-        return self._known[key]
+            if script.steps in states:
+                self._known[key] = states
+                break
+            # A later case may have more luck, so nothing is kept.
+            self.session.announce(f"{_name(case)}: {words}, broke: {segment.reason}")
+        return states
 
 
 @dataclass
