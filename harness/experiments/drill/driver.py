@@ -227,5 +227,7 @@ def _has_ended(segment: Segment) -> bool:
 
 def _at_end(segment: Segment, value: str = "digest") -> dict[int, str]:
     """Return the hash of each slot's state after the last step, of those held at the end."""
-    states = timeline.digests(segment.events, value).get(segment.script.steps, {})
-    return {slot: states[slot] for slot in timeline.holders(segment) if slot in states}
+    after_step = timeline.digests(segment.events, value)
+    states = after_step.get(segment.script.steps, {})
+    holders = timeline.holders(segment)
+    return {slot: digest for slot, digest in states.items() if slot in holders}

@@ -249,8 +249,11 @@ def processes_of_slots(world: SurvivingWorld | PeerWorld, node: str) -> dict[int
     """Return the process of each slot on this node: its number, and when it was started."""
     process = (os.getpid(), started_ticks(os.getpid()))
     everyone = MPI.COMM_WORLD.allgather((node, world.slot, process))
-    here = {slot: other for of_node, slot, other in everyone if of_node == node}
-    return {slot: other for slot, other in here.items() if slot in world.slots}
+    of_slots = {}
+    for of_node, slot, other in everyone:
+        if of_node == node and slot in world.slots:
+            of_slots[slot] = other
+    return of_slots
 
 
 def wait_for_slot(bench: Bench, survivor: Survivor, world: SurvivingWorld) -> bool:
