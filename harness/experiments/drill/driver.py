@@ -23,6 +23,7 @@ from harness.experiments.recovery.driver import (
 )
 from harness.experiments.recovery.script import Script
 from harness.experiments.recovery.timeline import Segment
+from harness.experiments.recovery.way_back import restarted
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 
@@ -112,8 +113,7 @@ def _start_again(
     states = timeline.digests(following.events).get(script.steps, {})
     everyone = references.of(case, plans.undisturbed(script.members, script.way))
     ways_back = [
-        timeline.restarted(segment, at_ns, kill, following, script.members)
-        for at_ns, kill in segment.deaths
+        restarted(segment, at_ns, kill, following, script.members) for at_ns, kill in segment.deaths
     ]
     is_complete = len(states) == script.members
     reason = left or next((way_back.reason for way_back in ways_back), "")

@@ -33,7 +33,8 @@ from harness.experiments.recovery.script import (
     script_path,
     write_script,
 )
-from harness.experiments.recovery.timeline import Digests, Segment, WayBack
+from harness.experiments.recovery.timeline import Digests, Segment
+from harness.experiments.recovery.way_back import WayBack, rejoined, restarted, survived
 from harness.wire.case import Case
 from harness.wire.driving import ExperimentSession
 from harness.wire.nodes import node_name
@@ -211,11 +212,11 @@ class CaseOfKills:
                 instant=IN_WORDS[kill.instant],
                 ranks_before=way_back.ranks_before,
                 ranks_after=way_back.ranks_after,
-                detect_ns=way_back.detect_ns,
-                reconfigure_ns=way_back.reconfigure_ns,
-                restart_ns=way_back.restart_ns,
-                restore_ns=way_back.restore_ns,
-                recompute_ns=way_back.recompute_ns,
+                detect_ns=way_back.part_ns("detect"),
+                reconfigure_ns=way_back.part_ns("reconfigure"),
+                restart_ns=way_back.part_ns("restart"),
+                restore_ns=way_back.part_ns("restore"),
+                recompute_ns=way_back.part_ns("recompute"),
                 back_ns=way_back.back_ns,
                 steps_recomputed=way_back.steps_recomputed,
                 own_state_lost=not (script.saves_files or script.mirror),
@@ -348,12 +349,12 @@ def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str
             last = index + 1 == len(deaths)
             until_ns = segment.ended_ns if last else deaths[index + 1][0]
             if segment.script.survives:
-                follow = timeline.rejoined if segment.script.how.goes_on else timeline.survived
+                follow = rejoined if segment.script.how.goes_on else survived
                 way_back = follow(segment, at_ns, kill, until_ns, ranks)
                 events = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
             else:
                 following = segments[number + 1] if number + 1 < len(segments) else None
-                way_back = timeline.restarted(segment, at_ns, kill, following, ranks)
+                way_back = restarted(segment, at_ns, kill, following, ranks)
                 events = list(following.events) if following else []
             ranks = way_back.ranks_after
             found.append((way_back, timeline.digests(events).get(kill.step + 1, {})))

@@ -1,15 +1,11 @@
-"""The parts of the way back after each kill, from the events of the ranks.
-
-A part ends when the last rank has come to its end. So the parts follow one another, and their sum
-is the time from the kill until every rank has done the killed step.
-"""
+"""The events of a job's ranks, and the numbers and hashes that follow from them."""
 
 from __future__ import annotations
 
 import bisect
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.experiments.recovery.events import Event
 from harness.experiments.recovery.records import SameAs
@@ -39,26 +35,6 @@ class Segment:
         return strikes(self.events)
 
 
-@dataclass
-class WayBack:
-    """The way back from one kill; see `KillRecord`."""
-
-    kill: Kill
-    ranks_before: int
-    ranks_after: int = 0
-    detect_ns: int | None = None
-    reconfigure_ns: int | None = None
-    restart_ns: int | None = None
-    restore_ns: int | None = None
-    recompute_ns: int | None = None
-    back_ns: int | None = None
-    steps_recomputed: int = 0
-    reason: str = ""
-    told: str = ""
-    paused_ns: int | None = None
-    open_ns: int | None = None
-
-
 def strikes(events: Sequence[Event]) -> list[tuple[int, Kill]]:
     """Return the strikes that ranks have noted before they struck, each with its instant."""
     return [
@@ -75,7 +51,7 @@ def starts(job: Segment) -> list[Segment]:
     itself, and the launcher starts the ranks again, the last start is the one that counts.
     """
     deaths_ns = [at_ns for at_ns, _ in job.deaths]
-    started = sorted(_first_by_process(job.events, "started").values(), key=_at_ns)
+    started = sorted(first_by_process(job.events, "started").values(), key=_at_ns)
     # the processes of each segment by rank, and when the first of them was started
     processes: dict[int, dict[int, str]] = {}
     begun_ns: dict[int, int] = {}
@@ -93,106 +69,6 @@ def starts(job: Segment) -> list[Segment]:
         ended_ns = begun_ns.get(number + 1, job.ended_ns)
         segments.append(Segment(job.script, events, ended_ns, job.reason))
     return segments
-
-
-def survived(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: int) -> WayBack:
-    """Return the way back in a job that went on, from events before the next kill."""
-    back = WayBack(kill, before)
-    later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
-    repaired = _last_by_process(later, "repaired")
-    if not repaired:
-        back.reason = _why("the survivors did not repair their world", segment)
-        return back
-    back.ranks_after = len(next(iter(repaired.values())).values["slots"])
-    detected = _first_by_process(later, "detected")
-    if not detected:
-        back.reason = _why("no survivor noted when it noticed the death", segment)
-        return back
-    back.told = _told(detected)
-    detected_ns = _last_ns(detected)
-    back.detect_ns = detected_ns - at_ns
-    # Processes that were spawned for the repair.
-    ready = _first_by_process(later, "ready")
-    ready_ns = max([detected_ns, *(event.at_ns for event in ready.values())])
-    back.restart_ns = ready_ns - detected_ns if ready else None
-    repaired_ns = _last_ns(repaired)
-    back.reconfigure_ns = repaired_ns - ready_ns
-    restored = _last_by_process(later, "restored")
-    if len(restored) < back.ranks_after:
-        back.reason = _why("not every rank had its state back", segment)
-        return back
-    restored_ns = _last_ns(restored)
-    back.restore_ns = restored_ns - repaired_ns
-    _complete(back, segment, later, at_ns, restored_ns)
-    earlier = [event for event in segment.events if event.at_ns <= at_ns]
-    if segment.script.fills_slots and back.ranks_after < before:
-        without = "nobody took the slot of the dead rank, and the others went on without it"
-        _deny(back, _why(without, replace(segment, reason="")))
-    _deny(back, differing_values(later, restored))
-    _deny(back, older_than_complete(earlier, restored.values()))
-    return back
-
-
-def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: int) -> WayBack:
-    """Return the way back in a job whose survivors go on until a new process has joined them.
-
-    They notice the death, meet without the dead, and go on. So the killed step may be done long
-    before a new process is ready. The way back ends when all ranks have done a step together.
-    """
-    back = WayBack(kill, before)
-    later = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
-    ready = _first_by_process(later, "ready")
-    detected = _of_others(_first_by_process(later, "detected"), ready)
-    met = _of_others(_first_by_process(later, "repaired"), ready)
-    if not (detected and met and ready):
-        back.reason = _why("no new process was ready", segment)
-        return back
-    back.told = _told(detected)
-    joined = _joined(later, _last_ns(ready), before)
-    back.ranks_after = len(joined)
-    if len(joined) < before:
-        back.reason = _why("the new process did not join the others", segment)
-        return back
-    if went_on := _first_steps(later, met, kill):
-        back.paused_ns = _last_ns(went_on) - at_ns
-    restored_ns = _last_ns(_first_since(later, "restored", joined))
-    _add_parts(back, at_ns, _last_ns(detected), _last_ns(met), _last_ns(ready), restored_ns)
-    _complete(back, segment, later, at_ns, restored_ns, goes_on=True)
-    _deny(back, differing_values(later, joined))
-    return back
-
-
-def restarted(
-    segment: Segment, at_ns: int, kill: Kill, following: Segment | None, before: int
-) -> WayBack:
-    """Return the way back by another start of the job, which is the following segment."""
-    back = WayBack(kill, before)
-    back.detect_ns = segment.ended_ns - at_ns
-    back.told = _told(_first_by_process(segment.events, "detected"))
-    if following is None:
-        back.reason = "the job was not started again"
-        return back
-    ready = _first_by_process(following.events, "ready")
-    restored = _first_by_process(following.events, "restored")
-    back.ranks_after = len(restored)
-    if len(restored) < following.script.members:
-        back.reason = _why("not every rank had its state back", following)
-        return back
-    ready_ns = _last_ns(ready)
-    restored_ns = _last_ns(restored)
-    back.restart_ns = ready_ns - segment.ended_ns - segment.prepared_ns
-    back.restore_ns = restored_ns - ready_ns
-    if segment.script.saves_files:
-        back.open_ns = max(event.values.get("open_ns", 0) for event in ready.values())
-    # Ranks whose launcher was killed take some more steps before they end, and may save them.
-    goes_on = kill.instant == "launcher"
-    at_ns += segment.prepared_ns
-    _complete(back, following, following.events, at_ns, restored_ns, goes_on)
-    _deny(back, differing_values(following.events, restored))
-    # Checkpoints in memory end with the processes.
-    if segment.script.saves_files:
-        _deny(back, older_than_complete(segment.events, restored.values()))
-    return back
 
 
 def older_than_complete(before: Sequence[Event], restored: Iterable[Event]) -> str:
@@ -314,81 +190,19 @@ def losses(events: Sequence[Event]) -> tuple[float, ...]:
     return tuple(by_step[step] for step in sorted(by_step))
 
 
-def _why(reason: str, job: Segment) -> str:
-    """Return why training did not come back, and in brackets why the job broke, if it did.
-
-    The launcher says of nearly every job that a rank was killed, which explains little. The error
-    of a process explains more. Of one that was spawned, nothing but its events tells it.
-    """
-    raised = [event.values["error"] for event in job.events if event.name == "raised"]
-    causes = [cause for cause in (*raised[:1], job.reason) if cause]
-    return f"{reason} ({'; '.join(causes)})" if causes else reason
+def first_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
+    """Return the first event of a name of each process."""
+    return {event.process: event for event in reversed(events) if event.name == name}
 
 
-def _deny(back: WayBack, reason: str) -> None:
-    """Note why training is not back although all ranks have done the killed step, if there is."""
-    if reason and back.back_ns is not None:
-        back.back_ns = None
-        back.reason = reason
+def last_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
+    """Return the last event of a name of each process."""
+    return {event.process: event for event in events if event.name == name}
 
 
-def _complete(
-    back: WayBack,
-    job: Segment,
-    events: Sequence[Event],
-    at_ns: int,
-    restored_ns: int,
-    goes_on: bool = False,
-) -> None:
-    """Add when all ranks of a job had done the killed step, and what they did again before.
-
-    With `goes_on`, ranks may be further on, and a later step counts too.
-    """
-    done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
-    killed_step = _first_by_process([e for e in done if _redoes(e, back, goes_on)], "done")
-    if len(killed_step) < back.ranks_after:
-        back.reason = _why("not every rank did the killed step", job)
-        return
-    back_ns = _last_ns(killed_step)
-    back.back_ns = back_ns - at_ns
-    back.recompute_ns = back_ns - restored_ns
-    again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
-    back.steps_recomputed = len(again)
-
-
-def _redoes(done: Event, back: WayBack, goes_on: bool) -> bool:
-    """Return whether a step that was done is the killed one, or one that counts for it."""
-    step: int = done.values["step"]
-    return step >= back.kill.step if goes_on else step == back.kill.step
-
-
-def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[str, Event]:
-    """Return when each process met all others, with the new one among them."""
-    whole = [event for event in later if len(event.values.get("slots", ())) == ranks]
-    return _first_by_process([event for event in whole if event.at_ns > ready_ns], "repaired")
-
-
-def _first_steps(later: Sequence[Event], met: Mapping[str, Event], kill: Kill) -> dict[str, Event]:
-    """Return the first step of each survivor without the dead."""
-    steps = [event for event in later if event.values.get("step", -1) >= kill.step]
-    return _first_since(steps, "done", met)
-
-
-def _add_parts(
-    back: WayBack, at_ns: int, detected_ns: int, met_ns: int, ready_ns: int, restored_ns: int
-) -> None:
-    """Add the parts before the first step together.
-
-    A new process can be ready before the survivors have met, or even before they have noticed.
-    """
-    back.detect_ns = detected_ns - at_ns
-    if ready_ns > met_ns:
-        back.reconfigure_ns = met_ns - detected_ns
-        back.restart_ns = ready_ns - met_ns
-    else:
-        back.restart_ns = max(0, ready_ns - detected_ns)
-        back.reconfigure_ns = met_ns - detected_ns - back.restart_ns
-    back.restore_ns = restored_ns - max(ready_ns, met_ns)
+def last_ns(events: Mapping[str, Event]) -> int:
+    """Return when the last of some events happened."""
+    return max(event.at_ns for event in events.values())
 
 
 def _first_difference(later: Sequence[Event], joined: Mapping[str, Event]) -> int | None:
@@ -405,43 +219,5 @@ def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
     return all(reference.get(slot) == digest for slot, digest in after.items())
 
 
-def _told(detected: Mapping[str, Event]) -> str:
-    """Return the first words of the framework to a survivor; empty where it had none."""
-    words = [event.values.get("told", "") for event in detected.values()]
-    return next(filter(None, words), "")
-
-
-def _first_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
-    """Return the first event of a name of each process."""
-    return {event.process: event for event in reversed(events) if event.name == name}
-
-
-def _last_by_process(events: Sequence[Event], name: str) -> dict[str, Event]:
-    """Return the last event of a name of each process."""
-    return {event.process: event for event in events if event.name == name}
-
-
-def _first_since(
-    events: Sequence[Event], name: str, since: Mapping[str, Event]
-) -> dict[str, Event]:
-    """Return the first event of a name of each process, not before another event of it."""
-    later = [
-        event
-        for event in events
-        if event.process in since and event.at_ns >= since[event.process].at_ns
-    ]
-    return _first_by_process(later, name)
-
-
-def _of_others(events: Mapping[str, Event], these: Mapping[str, Event]) -> dict[str, Event]:
-    """Return the events of all processes but these."""
-    return {process: event for process, event in events.items() if process not in these}
-
-
 def _at_ns(event: Event) -> int:
     return event.at_ns
-
-
-def _last_ns(events: Mapping[str, Event]) -> int:
-    """Return when the last of some events happened."""
-    return max(event.at_ns for event in events.values())
