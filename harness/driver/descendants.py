@@ -104,6 +104,11 @@ class Descendants:
         """The first process of the job."""
         return self._job
 
+    @property
+    def temporary(self) -> str:
+        """The job's folder for temporary files."""
+        return self._environment["TMPDIR"]
+
     def look(self) -> bool:
         """Look which processes are alive, and return whether one has ended since the last look."""
         before = self._alive
@@ -169,8 +174,8 @@ class Descendants:
         ranks stay at work with init as their parent until the Slurm job ends, and would disturb the
         measurements until then. They are known by the temporary folder of the run.
         """
-        folder = self._environment["TMPDIR"]
-        ranks = [rank for rank in psutil.process_iter() if _temporary_folder(rank) == folder]
+        everyone = psutil.process_iter()
+        ranks = [rank for rank in everyone if temporary_folder(rank) == self.temporary]
         self._pids |= {rank.pid for rank in ranks}
         _end(ranks)
 
@@ -205,7 +210,7 @@ class Descendants:
         if not _is_alive(process):
             # A zombie has no environment any more. Anybody may reap it.
             return True
-        return _temporary_folder(process) == self._environment["TMPDIR"]
+        return temporary_folder(process) == self.temporary
 
 
 def _prctl(option: int, argument: object) -> None:
@@ -243,7 +248,12 @@ def _is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def _temporary_folder(process: psutil.Process) -> str | None:
+def temporary_folder(process: psutil.Process) -> str | None:
+    """Return the folder for temporary files that a process was started with.
+
+    Jobs that run at once have different ones. None where the process has ended, has no such
+    folder, or is another user's.
+    """
     try:
         folder: str | None = process.environ().get("TMPDIR")
     except psutil.Error:
@@ -292,7 +302,7 @@ def end_left_in(folder: Path) -> None:
     _end(
         process
         for process in psutil.process_iter()
-        if (_temporary_folder(process) or "").startswith(inside)
+        if (temporary_folder(process) or "").startswith(inside)
     )
 
 

@@ -21,8 +21,9 @@ from typing import BinaryIO
 
 import psutil
 
-from harness.driver import descendants
+from harness.driver import descendants, standstill
 from harness.driver.descendants import ORPHANS_S, Descendants
+from harness.driver.standstill import Standstill
 from harness.wire.phases import DONE, Position, read_position, records_path
 
 _POLL_S = 0.2
@@ -90,7 +91,7 @@ class Follower:
 
     def __init__(self, folder: Path, world: int, on_line: Callable[[int, str], None]) -> None:
         """Take the folder where `world` ranks write, and a function of a rank and its new line."""
-        self._folder = folder
+        self.folder = folder
         self._world = world
         self._on_line = on_line
         self._offsets = [0] * world
@@ -103,11 +104,11 @@ class Follower:
 
     def positions(self) -> list[Position]:
         """Return each rank's position."""
-        return [read_position(self._folder, rank) for rank in range(self._world)]
+        return [read_position(self.folder, rank) for rank in range(self._world)]
 
     def _new_lines(self, rank: int) -> list[str]:
         try:
-            with records_path(self._folder, rank).open("rb") as file:
+            with records_path(self.folder, rank).open("rb") as file:
                 file.seek(self._offsets[rank])
                 content = file.read()
         except FileNotFoundError:
@@ -144,8 +145,8 @@ def run(
         try:
             hung = _run_to_its_end(job, processes, follower, patience)
             ended_ns = time.monotonic_ns()
-            positions = follower.positions()
-            is_complete = _all_done(positions) and (hung or job.returncode == 0)
+            positions = follower.positions() if hung is None else hung.positions
+            is_complete = _all_done(positions) and (hung is not None or job.returncode == 0)
             living = processes.orphans() if lets_orphans_live and is_complete else []
             if not living:
                 processes.end_orphans()
@@ -155,9 +156,11 @@ def run(
     standing = _broken_rank(positions)
     if is_complete:
         return ending("", standing, living=tuple(living))
-    if hung:
+    if hung is not None:
+        hung.add_to(log)
         reason = f"no progress for {timeout_s:.0f} s, so the process was killed"
-        return ending(reason + _side_by_side(positions), standing)
+        places = [_side_by_side(positions), hung.in_words]
+        return ending("; ".join([reason, *filter(None, places)]), standing)
     out_of_memory = _oom_kills() > kills_before
     killed = _killed_rank(log)
     if killed is not None and killed[0] < world:
@@ -187,15 +190,15 @@ def _run_to_its_end(
     processes: Descendants,
     follower: Follower,
     patience: _Patience,
-) -> bool:
-    """Follow a job to its end. Return whether it was ended because it stood still."""
+) -> Standstill | None:
+    """Follow a job to its end. End one that stands still.
+
+    Return where that one stood, or None for one that ended by itself.
+    """
+    hung = None
     try:
-        hung = not _ends_by_itself(job, processes, follower, patience)
-        if hung and _all_done(follower.positions()):
-            # A process that a method left may hold the output of mpirun, which waits for that.
-            processes.end_first()
-        elif hung:
-            processes.end()
+        if not _ends_by_itself(job, processes, follower, patience):
+            hung = _end_standstill(processes, follower)
     except BaseException:
         # Nothing may outlive the driver, also when its user presses Ctrl-C.
         processes.end()
@@ -203,6 +206,19 @@ def _run_to_its_end(
     finally:
         follower.poll()
     return hung
+
+
+def _end_standstill(processes: Descendants, follower: Follower) -> Standstill:
+    """End a job that stands still, and return where it stood."""
+    # A call that a question interrupts may return an error, and then the worker goes on.
+    positions = follower.positions()
+    if _all_done(positions):
+        # A process that a method left may hold the output of mpirun, which waits for that.
+        processes.end_first()
+        return Standstill(positions)
+    answers = standstill.ask(follower.folder, processes.temporary)
+    processes.end()
+    return Standstill(positions, answers)
 
 
 def _ends_by_itself(
@@ -239,22 +255,22 @@ def _all_done(positions: Iterable[Position]) -> bool:
     return all(position.phase == DONE for position in positions)
 
 
-def _broken_rank(positions: list[Position]) -> Standing:
+def _broken_rank(positions: Sequence[Position]) -> Standing:
     """Return the position of the first rank that came least far, because the others wait for it."""
     return _standing(positions, _hindmost(positions)[0])
 
 
-def _hindmost(positions: list[Position]) -> list[int]:
+def _hindmost(positions: Sequence[Position]) -> list[int]:
     """Return the ranks that came least far."""
     progress = [(position.phase == DONE, position.reached) for position in positions]
     return [rank for rank, reached in enumerate(progress) if reached == min(progress)]
 
 
-def _standing(positions: list[Position], rank: int) -> Standing:
+def _standing(positions: Sequence[Position], rank: int) -> Standing:
     return Standing(rank, positions[rank].task, positions[rank].phase)
 
 
-def _side_by_side(positions: list[Position]) -> str:
+def _side_by_side(positions: Sequence[Position]) -> str:
     """Return the positions of several ranks that came equally far, else an empty text.
 
     They may have waited for each other, so none of them alone is to blame.
@@ -266,7 +282,7 @@ def _side_by_side(positions: list[Position]) -> str:
     for rank in hindmost:
         ranks_by_phase.setdefault(positions[rank].phase, []).append(rank)
     stood = [f"{_listed(ranks)} stood in {phase}" for phase, ranks in ranks_by_phase.items()]
-    return "; " + "; ".join(stood)
+    return "; ".join(stood)
 
 
 def _listed(ranks: list[int]) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import workloads
 from adapters.base import DirectIo, Framework, Peers, Place
 from harness import experiments
-from harness.wire import endings, strikes
+from harness.wire import endings, stacks, strikes
 from harness.wire.case import CALIBRATE, TRACE, Case, Job, Storage, job_from_json
 from harness.wire.experiment import Stage
 from harness.wire.folders import Folders
@@ -44,6 +44,8 @@ StageFunction = Callable[[Bench, Entries], None]
 def main(job_file: str, folder: str, started: str = "") -> None:
     """Read the job, do it, and mark that it was done to the end."""
     job = job_from_json(Path(job_file).read_text())
+    jobs_folder = Path(folder)
+    stacks.offer(jobs_folder)
     if started == SPAWNED:
         # It is no rank of the driver's, which reads nothing there.
         folder = f"{folder}/{SPAWNED}-{os.getpid()}-{node_name()}"
@@ -58,7 +60,7 @@ def main(job_file: str, folder: str, started: str = "") -> None:
     if job.role == CALIBRATE:
         run_calibration(job, output)
     elif (stage := _stage(job)) is not None and stage.forks:
-        run_forked(job, world, output)
+        run_forked(job, world, output, jobs_folder)
     else:
         run_tasks(job, world, output)
     output.task(-1)
@@ -75,7 +77,7 @@ def run_calibration(job: Job, output: Output) -> None:
     output.write(record)
 
 
-def run_forked(job: Job, world: World, output: Output) -> None:
+def run_forked(job: Job, world: World, output: Output, jobs_folder: Path) -> None:
     """Do each task in a process of its own, which begins with what all of them need.
 
     An import takes seconds, and a process that is killed has done only one task.
@@ -92,6 +94,7 @@ def run_forked(job: Job, world: World, output: Output) -> None:
         child = os.fork()
         if child == 0:
             os.setsid()
+            stacks.offer(jobs_folder)
             run_tasks(job, world, output, [entry])
             end_now()
         codes.append(_ended(child))

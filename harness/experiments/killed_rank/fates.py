@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from harness.experiments.killed_rank.orders import Notes, Order
 from harness.experiments.killed_rank.records import Fate, RankKillRecord
 from harness.experiments.recovery.events import Event, read_events
+from harness.wire import stacks
 from harness.wire.strikes import Report
 
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line \d+ in (?P<function>\S+)')
+# The thread with a file of this folder in its stack is the one that saves.
 _ITSELF = "harness/experiments/killed_rank"
 
 
@@ -93,16 +93,7 @@ def _save(notes: Notes, number: int, rank: int, of_rank: dict[str, Event]) -> Ra
     stack = notes.hung(number, rank)
     stack_text = stack.read_text() if stack.exists() else ""
     hung = "Timeout" in stack_text
-    said = f"stood in {_where(stack_text)}" if hung else "its process ended by itself"
+    place = stacks.innermost(stack_text, _ITSELF)
+    said = f"stood in {place}" if hung else "its process ended by itself"
     fate = "hung" if hung else "died"
     return RankSave(rank, began.values["group"], began.at_ns, None, fate, said)
-
-
-def _where(stack: str) -> str:
-    """Return the innermost function of the thread that saved."""
-    for thread in stack.split("\n\n"):
-        frames = list(_FRAME.finditer(thread))
-        if any(_ITSELF in frame["file"] for frame in frames):
-            file = "/".join(frames[0]["file"].split("/")[-2:])
-            return f"{frames[0]['function']} of {file}"
-    return "a thread that cannot be told"
