@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from conftest import planned
-from records import killed_rank
+from records import killed_rank, worker
 
 from harness.analysis.row import Naming, Wanted
 from harness.analysis.rows import rows
 from harness.analysis.statistics import Estimate
 from harness.cli.show import _print_reasons, _print_rows
 from harness.docs import recovered as recovered_tables
-from harness.docs.row_tables import sources, text_table
+from harness.docs.row_tables import packages_and_sources, sources, text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
 from harness.experiments.drill.sentences import meaning as in_words
@@ -310,7 +310,12 @@ def stored_run(name: str, of_run: list[Any], cpu: str = "Xeon") -> Any:
     manifest = SimpleNamespace(
         cpu_model=cpu, logical_cores=2, gpus=[], filesystem="ext4", hypervisor=True
     )
-    return SimpleNamespace(name=name, rows=of_run, stored=SimpleNamespace(manifest=manifest))
+    return SimpleNamespace(
+        name=name,
+        rows=of_run,
+        stored=SimpleNamespace(manifest=manifest),
+        records=SimpleNamespace(all=lambda kind: [worker()]),
+    )
 
 
 def test_the_runs_below_a_table_are_named_with_their_machines() -> None:
@@ -322,18 +327,25 @@ def test_the_runs_below_a_table_are_named_with_their_machines() -> None:
     )
 
 
+def test_the_packages_of_a_run_are_named() -> None:
+    (row,) = derived((case("shrink"), measured(case("shrink"))))
+    said = packages_and_sources([stored_run("one", [row])])
+    assert said.startswith("Packages of raw: numpy 2.4.6. From `one`, on 2 cores")
+
+
 def test_the_pages_say_that_a_drill_broke(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drill that was not tried has a dash instead."""
-    run = stored_run("some-run", [broken_drill()])
+    hangs = replace(broken_drill(), way="peer-spare", failure="stopped", reason="")
+    run = stored_run("some-run", [broken_drill(), hangs])
     monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [run])
-    heading, _, line, *rest = recovered_tables.drills().splitlines()
+    heading, _, line, _, *rest = recovered_tables.drills().splitlines()
     cells = dict(zip(heading.split(" | "), line.split(" | "), strict=True))
     assert cells["rank 0 is killed"] == "failed"
-    assert cells["a rank hangs"] == "–"
+    assert cells["a rank hangs |"] == "– |"
     assert "> raw, 4 ranks: 'shrink' where rank 0 is killed: rank 0: RuntimeError: no" in rest
 
 
-def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
+def test_the_page_of_every_way_shows_two_ranks_and_tells_what_failed_on_any(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on_four, restart = case("shrink"), case("restart")
@@ -341,15 +353,29 @@ def test_the_page_of_every_way_has_a_table_for_each_world_and_tells_what_failed(
     failure = FailureRecord("failure", restart.id, 0, 0, "failed", "train", "RuntimeError: no")
     ways = derived((on_four, measured(on_four)), (on_two, measured(on_two)), (restart, [failure]))
     survived = drilled(ended=True, back_ns=5, same_as="fewer ranks", expected="fewer ranks")
-    run = stored_run("some-run", [*ways, survived])
+    run = stored_run("some-run", [*ways, replace(survived, world=2), survived])
     monkeypatch.setattr(recovered_tables, "newest_full_runs", lambda suite: [run])
     page = recovered_tables.every_way_back()
-    assert "<summary>raw, recovery: resnet50 small on cpu, 4 ranks" in page
-    assert "<summary>raw, recovery: resnet50 small on cpu, 2 ranks" in page
-    assert page.count("| shrink | 1 of 1 |") == 2
-    assert "| raw | 4 | shrink | passed" in page
+    assert page.count("| shrink | 1 of 1 |") == 1
+    assert "| raw | 2 | shrink | passed" in page
+    assert "| raw | 4 | shrink | passed" not in page
+    assert "a rank hangs" not in page, "a failure that was not tried needs no column"
     assert (
         "> raw, resnet50 on 4 ranks: restart from buffered failed: rank 0: RuntimeError: no" in page
+    )
+
+
+def test_the_reasons_of_rows_stand_below_their_table() -> None:
+    """A kill that did not bring training back has one, and so has a mark."""
+    shrink, spare = case("shrink"), case("peer-spare", mirror="yes")
+    kill, *others = measured(shrink)
+    assert isinstance(kill, KillRecord)
+    lost = replace(kill, number=1, back_ns=None, reason="process 0 died")
+    found = derived((shrink, [kill, lost, *others]), (spare, measured(spare, "all ranks", RISES)))
+    quotes = recovered_tables._why_not([stored_run("some-run", found)])
+    assert quotes[0] == "> raw, resnet50 on 4 ranks: shrink, 1 of 2: process 0 died"
+    assert quotes[1].startswith(
+        "> raw, resnet50 on 4 ranks: a spare takes over, mirrored is marked: the loss did not fall"
     )
 
 

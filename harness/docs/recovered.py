@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
-from harness.analysis import tables, text
+from harness.analysis import text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import folded, table
@@ -15,6 +16,7 @@ from harness.docs.row_tables import (
     framework_of,
     has_result,
     markdown_table,
+    packages_and_sources,
     rows_where,
     sources,
     text_table,
@@ -27,10 +29,13 @@ from harness.experiments.recovery.rows import RecoveryRow
 # The suites whose runs the pages show.
 _USUAL_SUITE, _LARGE_SUITE = "recovery", "recovery-large"
 _DRILL_SUITE, _FULL_SUITE = "drills", "recovery-full"
+# The part of the last one that a page has room for.
+_SHOWN_WORKLOAD, _FEW_RANKS = "resnet50", 2
+_REASON_CHARACTERS = 220  # of a quotation; the frameworks' own words go on
 # An editor chooses the columns that a first reader asks for.
 WAYS_BACK_COLUMNS = (
     *("way back", "came back", "detect", "reconfigure", "restart", "of it, opening", "restore"),
-    *("recompute", "back", "against restart", "steps lost", "ranks after", "own state"),
+    *("recompute", "back", "against restart", "steps repeated", "ranks after", "own state"),
     "same bits as",
 )
 STEADY_COLUMNS = ("way back", "step", "agreement", "copies", "checkpoint", "waiting spare")
@@ -57,7 +62,7 @@ def ways_back() -> str:
     parts = by_framework(measured, WAYS_BACK_COLUMNS)
     steady = by_framework(survived, STEADY_COLUMNS)
     shown = folded("What a step costs without a failure", steady)
-    return f"{parts}\n\n{shown}\n\n{sources(runs)}"
+    return "\n\n".join([parts, *_why_not(runs), shown, packages_and_sources(runs)])
 
 
 def ways_back_in_short() -> str:
@@ -118,46 +123,56 @@ def restores() -> str:
         return NOT_STORED
     measured = {framework_of(run): _recovered(run) for run in runs}
     parts = by_framework(measured, RESTORES_COLUMNS)
-    return "\n\n".join([parts, *_failed(runs), sources(runs)])
+    return "\n\n".join([parts, *_why_not(runs), packages_and_sources(runs)])
 
 
 def every_way_back() -> str:
-    """Return the ways back of the suite recovery-full by state and world, and its drills."""
+    """Return the ways back of the suite recovery-full where each rank has a processor for itself.
+
+    Its drills are those on as many ranks. The runs have more, which is left out for its length.
+    """
     runs = newest_full_runs(_FULL_SUITE)
     if not runs:
         return NOT_STORED
     parts = []
     for run in runs:
-        for heading, rows in tables.by_workload(_recovered(run)).items():
-            shown = text_table(rows).columns
-            columns = [name for name in EVERY_WAY_COLUMNS if name in shown]
-            parts.append(folded(f"{framework_of(run)}, {heading}", markdown_table(rows, columns)))
-    harder = folded("Harder failures", "\n\n".join(_drills(runs)))
-    return "\n\n".join([*parts, harder, *_failed(runs), sources(runs)])
+        rows = [row for row in _recovered(run) if _is_shown_in_full(row)]
+        shown = text_table(rows).columns
+        columns = [name for name in EVERY_WAY_COLUMNS if name in shown]
+        parts.append(folded(framework_of(run), markdown_table(rows, columns)))
+    harder = folded("Harder failures on two ranks", "\n\n".join(_drills(runs, _FEW_RANKS)))
+    return "\n\n".join([*parts, *_why_not(runs), harder, packages_and_sources(runs)])
+
+
+def _is_shown_in_full(row: RecoveryRow) -> bool:
+    return row.workload == _SHOWN_WORKLOAD and row.world == _FEW_RANKS
 
 
 def drills() -> str:
     """Return whether each way back survived each harder failure, by framework."""
     runs = newest_full_runs(_DRILL_SUITE)
-    return "\n\n".join([*_drills(runs), sources(runs)])
+    return "\n\n".join([*_drills(runs), packages_and_sources(runs)])
 
 
-def _drills(runs: Sequence[ReadRun]) -> list[str]:
-    """Return a table of the verdicts on every failure, and why training did not survive one."""
-    lines = []
+def _drills(runs: Sequence[ReadRun], world: int | None = None) -> list[str]:
+    """Return a table of the verdicts on every failure, and why training did not survive one.
+
+    `world` is how many ranks the drills had; None for all drills.
+    """
+    tried = [row for run in runs for row in _tried_drills(run) if world in (None, row.world)]
+    verdicts: dict[tuple[str, str, str], dict[str, str]] = {}
     broken = []
-    for run in runs:
-        cells: dict[tuple[int, str], dict[str, str]] = {}
-        for row in _tried_drills(run):
-            verdicts = cells.setdefault((row.world, row.title(several_frameworks=False)), {})
-            verdicts[row.failure] = _verdict_and_time(row)
-            if row.reason:
-                where = f"{row.framework}, {row.world} ranks"
-                broken.append(f"> {where}: {row.subject}: {row.reason}")
-        for (world, way), verdicts in cells.items():
-            results = [verdicts.get(failure, text.NOTHING) for failure in DRILLS]
-            lines.append([framework_of(run), str(world), way, *results])
-    headings = ["framework", "ranks", "way back", *DRILLS.values()]
+    for row in tried:
+        subject = (row.framework, str(row.world), row.title(several_frameworks=False))
+        verdicts.setdefault(subject, {})[row.failure] = _verdict_and_time(row)
+        if row.reason:
+            broken.append(f"> {row.framework}, {row.world} ranks: {row.subject}: {row.reason}")
+    was_tried = {row.failure for row in tried}
+    failures = [failure for failure in DRILLS if failure in was_tried]
+    lines = []
+    for subject, of_subject in verdicts.items():
+        lines.append([*subject, *(of_subject.get(failure, text.NOTHING) for failure in failures)])
+    headings = ["framework", "ranks", "way back", *(DRILLS[failure] for failure in failures)]
     return [table(headings, lines), *broken]
 
 
@@ -171,13 +186,18 @@ def _tried_drills(run: ReadRun) -> list[DrillRow]:
     return rows_where(run, lambda row: isinstance(row, DrillRow) and _was_tried(row))
 
 
-def _failed(runs: Sequence[ReadRun]) -> list[str]:
-    """Return why ways back could not be measured, as quotations."""
+def _why_not(runs: Sequence[ReadRun]) -> list[str]:
+    """Return why ways back failed, did not always bring training back, or are marked, as quotes."""
     lines = []
     for run in runs:
-        for row in rows_where(run, _is_failed_way):
-            where = f"{row.framework}, {row.workload} on {row.world} ranks"
-            lines.append(f"> {where}: {row.way_in_words} failed: {row.reason}")
+        for row in rows_where(run, lambda row: isinstance(row, RecoveryRow)):
+            where = f"{row.framework}, {row.workload} on {row.world} ranks: {row.way_in_words}"
+            if row.status == "failed":
+                lines.append(f"> {where} failed: {row.reason}")
+            elif row.came_back != row.kills:
+                reason = textwrap.shorten(row.not_back, _REASON_CHARACTERS, placeholder=" …")
+                lines.append(f"> {where}, {cell(row, 'came back')}: {reason}")
+            lines += [f"> {where} is marked: {mark}" for mark in row.marks]
     return lines
 
 

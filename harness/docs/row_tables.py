@@ -11,7 +11,7 @@ from harness.analysis import tables, text
 from harness.analysis.row import Row
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import table
-from harness.docs.reference import machine_in_words
+from harness.docs.reference import machine_in_words, packages
 
 Choice = Callable[[Any], bool]
 """A condition that a row of one experiment must meet. Its type is the experiment's own."""
@@ -70,6 +70,17 @@ def by_framework(chosen: dict[str, list[Any]], columns: Sequence[str] = ()) -> s
 def reasons(rows: Sequence[Row]) -> list[str]:
     """Return why rows failed, or were not measured."""
     return [f"{row.method} {row.status}: {row.reason}" for row in rows if row.reason]
+
+
+def packages_and_sources(runs: Sequence[ReadRun]) -> str:
+    """Return the packages of each framework in runs of one framework, the runs and machines."""
+    by_framework = []
+    for run in runs:
+        framework = framework_of(run)
+        versions = packages(run, framework).items()
+        listed = ", ".join(f"{name} {version}" for name, version in versions)
+        by_framework.append(f"of {framework}: {listed}")
+    return f"Packages {'; '.join(by_framework)}. {sources(runs)}"
 
 
 def sources(runs: Iterable[ReadRun]) -> str:

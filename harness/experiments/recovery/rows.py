@@ -35,7 +35,7 @@ def _came_back_text(row: RecoveryRow) -> str:
 
 
 def _ratio_text(row: RecoveryRow) -> str:
-    return text.NOTHING if row.times_faster is None else f"{row.times_faster:.1f} x"
+    return text.NOTHING if row.times_faster is None else _times_sooner(row.times_faster)
 
 
 def _milliseconds(name: str) -> Callable[[Any], str]:
@@ -51,7 +51,12 @@ def _milliseconds(name: str) -> Callable[[Any], str]:
 def _restore_text(row: RecoveryRow) -> str:
     seconds = text.duration(row.restore)
     ratio = (row.part_ratios or {}).get("restore")
-    return seconds if ratio is None else f"{seconds} ({ratio:.1f} x)"
+    return seconds if ratio is None else f"{seconds} ({_times_sooner(ratio)})"
+
+
+def _times_sooner(ratio: float) -> str:
+    """Return a ratio of medians, whose kills differ too much for more than two digits."""
+    return f"{ratio:.0f} x" if ratio >= 10 else f"{ratio:.1f} x"
 
 
 def _ranks_after_text(row: RecoveryRow) -> str:
@@ -107,15 +112,19 @@ class RecoveryRow(Row):
         text=_came_back_text,
     )
     detect: Estimate | None = column(
-        "the seconds from the kill until every survivor, or the launcher, has noticed it",
+        "the seconds from the kill until the last survivor has noticed it, or the launcher has "
+        "ended",
         heading="detect",
         unit="s",
     )
     reconfigure: Estimate | None = column(
-        "the seconds until the survivors have a world again", heading="reconfigure", unit="s"
+        "the seconds from the end of the part before until the survivors have a world again",
+        heading="reconfigure",
+        unit="s",
     )
     restart: Estimate | None = column(
-        "the seconds until processes, imports, a compiled step and an open method are there again",
+        "the seconds from the end of the part before until all new processes have started, "
+        "imported, compiled a step and opened the method",
         heading="restart",
         unit="s",
     )
@@ -126,14 +135,17 @@ class RecoveryRow(Row):
         shown=lambda rows: any(row.opening for row in rows),
     )
     restore: Estimate | None = column(
-        "the seconds until every rank has its values back. In brackets is how many times sooner "
-        "that is than in a restart from the default method's warm checkpoint",
+        "the seconds from the end of the part before until every rank has its values. In brackets "
+        "is how many times sooner that is than in a restart from the default method's warm "
+        "checkpoint",
         heading="restore",
         unit="s",
         text=_restore_text,
     )
     recompute: Estimate | None = column(
-        "the seconds until every rank has done the killed step", heading="recompute", unit="s"
+        "the seconds from the end of the part before until every rank has done the killed step",
+        heading="recompute",
+        unit="s",
     )
     back: Estimate | None = column(
         "the seconds from the kill until every rank has done the killed step: the median of the "
@@ -159,7 +171,7 @@ class RecoveryRow(Row):
     )
     steps_recomputed: int | None = column(
         "how many steps are done again, besides the killed one; the median",
-        heading="steps lost",
+        heading="steps repeated",
     )
     ranks_after: list[int] = column_of_list(
         "how many ranks train after each kill",
@@ -201,7 +213,7 @@ class RecoveryRow(Row):
     )
     save_s: float | None = column(
         "the median seconds in which the rank that waits longest stands still for a checkpoint, "
-        "every few steps",
+        "every 4 steps",
         heading="checkpoint",
         aside=_STEADY,
         text=_milliseconds("save_s"),
