@@ -14,14 +14,14 @@ from harness.analysis import text
 from harness.analysis.row import Wanted
 from harness.analysis.runs import ReadRun
 from harness.docs.markdown import table
-from harness.docs.reference import gpu_runs, newest_full_run, packages
+from harness.docs.reference import gpu_runs, newest_full_run
 from harness.docs.row_tables import (
     Choice,
     by_framework,
     framework_of,
     has_result,
+    packages_and_sources,
     rows_where,
-    sources,
     text_table,
 )
 from harness.experiments.parity import rows as parity_rows
@@ -57,7 +57,7 @@ def gpu_cost() -> str:
         for row, cells in zip(rows, shown.to_numpy().tolist(), strict=True):
             lines.append([framework_of(run), *cells, text.share(row.read_efficiency)])
     headings = ("framework", *_COST_COLUMNS, "load, share of the disk's ceiling")
-    return f"{table(headings, lines)}\n\n{_packages_and_machines(runs)}"
+    return f"{table(headings, lines)}\n\n{packages_and_sources(runs)}"
 
 
 def gpu_training() -> str:
@@ -66,7 +66,7 @@ def gpu_training() -> str:
     chosen: dict[str, list[Any]] = {}
     for run in runs:
         chosen.setdefault(_framework_and_gpu(run), []).extend(rows_where(run, _is_training))
-    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{_packages_and_machines(runs)}"
+    return f"{by_framework(chosen, _TRAINING_COLUMNS)}\n\n{packages_and_sources(runs)}"
 
 
 def gpu_methods() -> str:
@@ -90,7 +90,7 @@ def gpu_methods() -> str:
         verdicts = [_VERDICTS[held.get(method)] for held in (saved, resumed)]
         lines.append([framework, f"`{name}`", *verdicts])
     headings = ("framework", "method", "verified", "goes on bit by bit after a kill")
-    return f"{table(headings, lines)}\n\n{_packages_and_machines(runs)}"
+    return f"{table(headings, lines)}\n\n{packages_and_sources(runs)}"
 
 
 def gpu_parity() -> str:
@@ -111,7 +111,7 @@ def gpu_parity() -> str:
     shown.insert(1, "precision", [row.precision for row in compared])
     shown.insert(1, "workload", [row.workload for row in compared])
     lines = shown[list(_PARITY_COLUMNS)].to_numpy().tolist()
-    of_gpu = _packages_and_machines(runs)
+    of_gpu = packages_and_sources(runs)
     return f"{table(_PARITY_COLUMNS, lines)}\n\n{of_gpu} The CPU's steps: `{on_cpu.name}`."
 
 
@@ -146,13 +146,3 @@ def _is_tried(row: Any) -> bool:
 
 def _framework_and_gpu(run: ReadRun) -> str:
     return f"{framework_of(run)}, {run.stored.manifest.gpus[0].removeprefix('NVIDIA ')}"
-
-
-def _packages_and_machines(runs: list[ReadRun]) -> str:
-    """Return the packages of runs, the runs, and their machines."""
-    versions: dict[str, str] = {}
-    for run in runs:
-        for framework in sorted({row.framework for row in run.rows}):
-            versions |= packages(run, framework)
-    packages_in_words = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return f"Packages: {packages_in_words}. {sources(runs)}"

@@ -73,14 +73,15 @@ def reasons(rows: Sequence[Row]) -> list[str]:
 
 
 def packages_and_sources(runs: Sequence[ReadRun]) -> str:
-    """Return the packages of each framework in runs of one framework, the runs and machines."""
+    """Return the packages of each framework in runs, the names of the runs, and their machines."""
     by_framework = []
     for run in runs:
-        framework = framework_of(run)
-        versions = packages(run, framework).items()
-        listed = ", ".join(f"{name} {version}" for name, version in versions)
-        by_framework.append(f"of {framework}: {listed}")
-    return f"Packages {'; '.join(by_framework)}. {sources(runs)}"
+        for framework in sorted({row.framework for row in run.rows}):
+            versions = packages(run, framework).items()
+            listed = ", ".join(f"{name} {version}" for name, version in versions)
+            by_framework.append(f"of {framework}: {listed}")
+    different = dict.fromkeys(by_framework)
+    return f"Packages {'; '.join(different)}. {sources(runs)}"
 
 
 def sources(runs: Iterable[ReadRun]) -> str:
