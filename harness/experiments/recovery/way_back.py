@@ -191,13 +191,16 @@ def _redoes(done: Event, back: WayBack, goes_on: bool) -> bool:
 
 def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[str, Event]:
     """Return when each process met all others, with the new one among them."""
-    whole = [event for event in later if len(event.values.get("slots", ())) == ranks]
-    return first_by_process([event for event in whole if event.at_ns > ready_ns], "repaired")
+    since_ready = [event for event in later if event.at_ns > ready_ns]
+    met = [event for event in since_ready if event.name == "repaired"]
+    whole = [event for event in met if len(event.values["slots"]) == ranks]
+    return first_by_process(whole, "repaired")
 
 
 def _first_steps(later: Sequence[Event], met: Mapping[str, Event], kill: Kill) -> dict[str, Event]:
     """Return the first step of each survivor without the dead."""
-    steps = [event for event in later if event.values.get("step", -1) >= kill.step]
+    done = [event for event in later if event.name == "done"]
+    steps = [event for event in done if event.values["step"] >= kill.step]
     return _first_since(steps, "done", met)
 
 
