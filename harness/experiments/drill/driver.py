@@ -76,7 +76,7 @@ def _why_not_as_meant(case: Case, segment: Segment) -> str:
     come back from the first strike never meet the second. That is the drill, and it has failed. So
     it has where a rank that was to be struck later has been lost by then.
     """
-    struck = [kill for _, kill in segment.deaths]
+    struck = [kill for _, kill in segment.strikes]
     missing = [kill for kill in segment.script.kills if kill not in struck]
     if missing and struck:
         living = timeline.holders(segment)
@@ -89,7 +89,7 @@ def _why_not_as_meant(case: Case, segment: Segment) -> str:
     if case.settings["failure"] != "at-once":
         return ""
     repaired_ns = [event.at_ns for event in segment.events if event.name == "repaired"]
-    last_death_ns = max(at_ns for at_ns, _ in segment.deaths)
+    last_death_ns = max(at_ns for at_ns, _ in segment.strikes)
     is_at_once = not repaired_ns or last_death_ns < min(repaired_ns)
     return "" if is_at_once else "the two did not die at once, but one after the other"
 
@@ -113,7 +113,8 @@ def _start_again(
     states = timeline.digests(following.events).get(script.steps, {})
     everyone = references.of(case, plans.undisturbed(script.members, script.way))
     ways_back = [
-        restarted(segment, at_ns, kill, following, script.members) for at_ns, kill in segment.deaths
+        restarted(segment, at_ns, kill, following, script.members)
+        for at_ns, kill in segment.strikes
     ]
     is_complete = len(states) == script.members
     reason = left or next((way_back.reason for way_back in ways_back), "")
@@ -130,7 +131,7 @@ def _start_again(
         same_as=timeline.same_as(states, script.steps, everyone, None),
         expected=expected_bits("launcher", script.way),
         reason=reason,
-        as_meant=bool(segment.deaths),
+        as_meant=bool(segment.strikes),
     )
 
 
@@ -140,12 +141,12 @@ def _why_not_over(segment: Segment, killed: Sequence[str]) -> str:
     `killed` names the processes that the driver had to end.
     """
     over_ns = time.monotonic_ns()
-    if not segment.deaths:
+    if not segment.strikes:
         return f"the launcher was not killed: {segment.reason}"
     if killed:
         names = ", ".join(killed)
         return f"{names} did not end within {ALL_GONE_S:.0f} s, and had to be killed"
-    seconds = (over_ns - segment.deaths[0][0]) / 1e9
+    seconds = (over_ns - segment.strikes[0][0]) / 1e9
     return f"its ranks were there for {seconds:.0f} s" if seconds > ALL_GONE_S else ""
 
 
@@ -185,11 +186,11 @@ def _why_not_restored(case: Case, segment: Segment) -> str:
     restored = [event for event in segment.events if event.name == "restored"]
     if case.settings["failure"] == "in-save":
         killed_step = segment.script.kills[0].step
-        at_ns = segment.deaths[0][0]
+        at_ns = segment.strikes[0][0]
         loaded = [event.values["step"] for event in restored if event.at_ns > at_ns]
         if max(loaded, default=0) >= killed_step:
             return f"a rank went back to the checkpoint of step {killed_step}, which is torn"
-    for at_ns, _ in segment.deaths:
+    for at_ns, _ in segment.strikes:
         before = [event for event in segment.events if event.at_ns <= at_ns]
         after = [event for event in restored if event.at_ns > at_ns]
         if reason := timeline.older_than_complete(before, after):

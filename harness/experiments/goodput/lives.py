@@ -86,7 +86,7 @@ def life(segment: Segment, launched_ns: int, killed_ns: int | None) -> Life:
     """
     events = [event for event in segment.events if event.rank == 0]
     made = Life(launched_ns, segment.ended_ns, killed_ns)
-    deaths = segment.deaths
+    deaths = segment.strikes
     if deaths:
         made.killed_ns = deaths[0][0]
     for event in events:

@@ -112,7 +112,7 @@ class Control:
         with self._clock as clock:
             launched_ns = clock.of_job_ns(time.monotonic_ns())
             segment = clock.of_job(_run(self._session, self._case, script, self.FOLDER))
-        if segment.reason and not segment.deaths:
+        if segment.reason and not segment.strikes:
             raise Broken(_by_itself(segment.reason))
         found = life(segment, launched_ns, None)
         self.costs.append(life_costs(found, self._before))

@@ -32,6 +32,11 @@ class Way:
     kills_a_job: int = 3
 
     @property
+    def fills_slots(self) -> bool:
+        """Return whether a process takes the slot of a dead rank in the repair."""
+        return self.newcomer in ("waiting", "spawned")
+
+    @property
     def goes_on(self) -> bool:
         """Return whether the survivors go on before the newcomer has joined them."""
         return self.newcomer == "started"

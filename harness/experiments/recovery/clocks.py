@@ -107,7 +107,7 @@ def _ask(team: Any) -> Ahead:
         there_ns = team.recv(source=0)
         answered_ns = time.monotonic_ns()
         middle_ns = (asked_ns + answered_ns) // 2
-        half_ns = -(-(answered_ns - asked_ns) // 2)
+        half_ns = (answered_ns - asked_ns + 1) // 2  # rounded up
         found.append(Ahead(middle_ns - there_ns, half_ns))
     return min(found, key=lambda each: each.error_ns)
 

@@ -95,7 +95,7 @@ class References:
         for _ in range(_ATTEMPTS):
             self.session.announce(f"{_name(case)}: {words}, for comparison")
             segment = run_script(self.session, case, script)
-            states = timeline.digests(segment.events)
+            states = timeline.whole_steps(timeline.digests(segment.events), script)
             if script.steps in states:
                 self._known[key] = states
                 break
@@ -166,10 +166,10 @@ class CaseOfKills:
         segments = []
         while True:
             segments.append(run_script(self.session, self.case, script))
-            deaths = segments[-1].deaths
-            if not deaths or self.has_failed():
+            struck = segments[-1].strikes
+            if not struck or self.has_failed():
                 return segments
-            script = script.without([kill for _, kill in deaths])
+            script = script.without([kill for _, kill in struck])
             if self.case.settings.get("cache") == "cold":
                 drop_from_cache(checkpoints_of(self.session, self.case))
             # The driver has also ended what was left, and stored what it knew so far.
@@ -261,7 +261,7 @@ def broke_too_early(segment: Segment) -> str:
 
     With heartbeats, Open MPI 5.0 crashes in MPI_Init now and then on a busy machine.
     """
-    if segment.deaths:
+    if segment.strikes:
         return ""
     return f"the job broke before anybody failed: {segment.reason or 'no error'}"
 
@@ -342,22 +342,19 @@ def drop_from_cache(folder: Path) -> None:
 def _ways_back(segments: Sequence[Segment]) -> list[tuple[WayBack, dict[int, str]]]:
     """Return the way back from every kill, and the hashes of the slots' states just after it."""
     found = []
-    for number, segment in enumerate(segments):
-        deaths = segment.deaths
+    for segment, following in zip(segments, [*segments[1:], None], strict=True):
         ranks = segment.script.members
-        for index, (at_ns, kill) in enumerate(deaths):
-            last = index + 1 == len(deaths)
-            until_ns = segment.ended_ns if last else deaths[index + 1][0]
+        for at_ns, kill, until_ns in segment.strikes_until_next:
             if segment.script.survives:
                 follow = rejoined if segment.script.how.goes_on else survived
                 way_back = follow(segment, at_ns, kill, until_ns, ranks)
-                events = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
+                after = [event for event in segment.events if at_ns < event.at_ns <= until_ns]
             else:
-                following = segments[number + 1] if number + 1 < len(segments) else None
                 way_back = restarted(segment, at_ns, kill, following, ranks)
-                events = list(following.events) if following else []
+                after = list(following.events) if following else []
             ranks = way_back.ranks_after
-            found.append((way_back, timeline.digests(events).get(kill.step + 1, {})))
+            states = timeline.digests(after).get(kill.step + 1, {})
+            found.append((way_back, states))
     return found
 
 
@@ -377,8 +374,7 @@ def _useless_setting(case: Case) -> str:
     """Return why a setting of the case would do nothing; empty where each does something."""
     way = WAYS[case.settings["way"]]
     asked = case.settings.get
-    has_newcomer = way.newcomer in ("waiting", "spawned")
-    if asked("mirror") == "yes" and not has_newcomer:
+    if asked("mirror") == "yes" and not way.fills_slots:
         return "a mirror is for a spare or a spawned process that takes a slot, and here is none"
     if asked("mirror") == "yes" and way.state_from == "files":
         return "the files have what each rank alone had, so nobody needs a mirror of it"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,9 +31,18 @@ class Segment:
     prepared_ns: int = 0
 
     @property
-    def deaths(self) -> list[tuple[int, Kill]]:
+    def strikes(self) -> list[tuple[int, Kill]]:
         """The strikes in the order of time, each with its instant. Most are kills."""
         return strikes(self.events)
+
+    @property
+    def strikes_until_next(self) -> list[tuple[int, Kill, int]]:
+        """The strikes, each with its instant, and with that of the next one or of the end."""
+        struck = self.strikes
+        ends_ns = [at_ns for at_ns, _ in struck[1:]] + [self.ended_ns]
+        return [
+            (at_ns, kill, end_ns) for (at_ns, kill), end_ns in zip(struck, ends_ns, strict=True)
+        ]
 
 
 def strikes(events: Sequence[Event]) -> list[tuple[int, Kill]]:
@@ -50,23 +60,13 @@ def starts(job: Segment) -> list[Segment]:
     A segment ends when the first process of the next one was started. Where a start breaks by
     itself, and the launcher starts the ranks again, the last start is the one that counts.
     """
-    deaths_ns = [at_ns for at_ns, _ in job.deaths]
     started = sorted(first_by_process(job.events, "started").values(), key=_at_ns)
-    # the processes of each segment by rank, and when the first of them was started
-    processes: dict[int, dict[int, str]] = {}
-    begun_ns: dict[int, int] = {}
-    for event in started:
-        number = bisect.bisect(deaths_ns, event.at_ns)
-        of_segment = processes.setdefault(number, {})
-        if event.rank in of_segment:
-            of_segment.clear()
-        of_segment[event.rank] = event.process
-        begun_ns.setdefault(number, event.at_ns)
+    windows = _between([at_ns for at_ns, _ in job.strikes], started)
     segments = []
-    for number in range(max(processes, default=0) + 1):
-        chosen = set(processes.get(number, {}).values())
+    for window, following in zip(windows, [*windows[1:], []], strict=True):
+        chosen = _processes_of_last_start(window)
         events = [event for event in job.events if event.process in chosen]
-        ended_ns = begun_ns.get(number + 1, job.ended_ns)
+        ended_ns = following[0].at_ns if following else job.ended_ns
         segments.append(Segment(job.script, events, ended_ns, job.reason))
     return segments
 
@@ -90,8 +90,17 @@ def differing_values(events: Sequence[Event], since: Mapping[str, Event]) -> str
 
     `since` has for each process an event after which its leaves must be those of the others.
     """
-    step = _first_difference(events, since)
-    return "" if step is None else f"the values that all ranks share differ after {step} steps"
+    digests_after: dict[int, set[str]] = {}
+    for event in events:
+        if event.name != "state" or event.process not in since:
+            continue
+        if event.at_ns > since[event.process].at_ns:
+            step = event.values["step"]
+            digests_after.setdefault(step, set()).add(event.values["shared"])
+    for step in sorted(digests_after):
+        if len(digests_after[step]) > 1:
+            return f"the values that all ranks share differ after {step} steps"
+    return ""
 
 
 def digests(events: Sequence[Event], value: str = "digest") -> dict[int, dict[int, str]]:
@@ -105,6 +114,20 @@ def digests(events: Sequence[Event], value: str = "digest") -> dict[int, dict[in
             slots = by_step.setdefault(event.values["step"], {})
             slots[event.values["slot"]] = event.values[value]
     return by_step
+
+
+def whole_steps(by_step: Digests, script: Script) -> Digests:
+    """Return the hashes of those steps after which every rank of an undisturbed run has one.
+
+    Where the run broke, some ranks may have hashed their state and others not. Ranks that the
+    script names have left by then.
+    """
+    whole = {}
+    for step, by_slot in by_step.items():
+        left = {kill.slot for kill in script.kills if kill.step < step}
+        if len(by_slot) == script.members - len(left):
+            whole[step] = by_slot
+    return whole
 
 
 def same_as(
@@ -140,9 +163,9 @@ def back_after_first_ns(segment: Segment) -> int | None:
 
     None where one of them never did.
     """
-    if not segment.deaths:
+    if not segment.strikes:
         return None
-    at_ns, kill = segment.deaths[0]
+    at_ns, kill = segment.strikes[0]
     done_ns: dict[int, int] = {}
     for event in segment.events:
         is_step = event.name == "done" and event.values["step"] >= kill.step
@@ -159,11 +182,11 @@ def steady(segment: Segment) -> list[Event]:
     Fewer ranks, or survivors beside a process that starts, take steps of another length. So only a
     way that has as many ranks at work again goes on to say it after a failure.
     """
-    way, deaths = segment.script.how, segment.deaths
-    is_whole_again = way.restarts or way.newcomer in ("waiting", "spawned")
-    if is_whole_again or not deaths:
+    way, struck = segment.script.how, segment.strikes
+    is_whole_again = way.restarts or way.fills_slots
+    if is_whole_again or not struck:
         return list(segment.events)
-    return [event for event in segment.events if event.at_ns < deaths[0][0]]
+    return [event for event in segment.events if event.at_ns < struck[0][0]]
 
 
 def median_of(events: Sequence[Event], value: str) -> int:
@@ -205,14 +228,30 @@ def last_ns(events: Mapping[str, Event]) -> int:
     return max(event.at_ns for event in events.values())
 
 
-def _first_difference(later: Sequence[Event], joined: Mapping[str, Event]) -> int | None:
-    """Return after which step the leaves that all ranks share first differed; None if never."""
-    shared: dict[int, set[str]] = {}
-    for event in later:
-        since = joined.get(event.process)
-        if event.name == "state" and since is not None and event.at_ns > since.at_ns:
-            shared.setdefault(event.values["step"], set()).add(event.values["shared"])
-    return min((step for step, digests in shared.items() if len(digests) > 1), default=None)
+def _between(strikes_ns: Sequence[int], started: Sequence[Event]) -> list[list[Event]]:
+    """Return the events before the first strike, and those after each strike.
+
+    Strikes at the end after which nothing was started are left out.
+    """
+    windows: list[list[Event]] = []
+    for begin_ns, end_ns in itertools.pairwise([0, *strikes_ns, sys.maxsize]):
+        windows.append([event for event in started if begin_ns <= event.at_ns < end_ns])
+    while len(windows) > 1 and not windows[-1]:
+        windows.pop()
+    return windows
+
+
+def _processes_of_last_start(started: Sequence[Event]) -> set[str]:
+    """Return the processes of the last start of all ranks, given when each process was started.
+
+    A rank that is started once more tells that the start before has broken by itself.
+    """
+    by_rank: dict[int, str] = {}
+    for event in started:
+        if event.rank in by_rank:
+            by_rank.clear()
+        by_rank[event.rank] = event.process
+    return set(by_rank.values())
 
 
 def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
