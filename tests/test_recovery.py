@@ -125,11 +125,42 @@ def test_an_error_of_a_save_in_the_background_is_raised(tmp_path: Path) -> None:
     assert checkpoints.steps() == []
 
 
+def saves_at_once() -> Any:
+    """Return a method whose saves have nothing to write."""
+    done = SimpleNamespace(staged=lambda: None, finished=lambda: None)
+    return SimpleNamespace(save=lambda state, path: done)
+
+
+def test_a_checkpoint_that_cannot_be_marked_is_an_error(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, saves_at_once())
+
+    def full(step: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    checkpoints.on_complete = full
+    checkpoints.save_shared(4, None, lambda path: False)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.wait()
+
+
+def test_old_checkpoints_go_also_where_a_kill_has_left_them_without_a_marker(
+    tmp_path: Path,
+) -> None:
+    checkpoints = Checkpoints(tmp_path, saves_at_once())
+    for step in (4, 8, 12, 16):
+        checkpoints.save_shared(step, None, lambda path: False)
+        checkpoints.wait()
+    # A process was killed after it had removed the marker.
+    (tmp_path / "4.complete").unlink()
+    checkpoints.save_own(20, 1, {})
+    checkpoints.remove_old()
+    assert checkpoints.steps() == [12, 16]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["12", "16", "20"]
+
+
 def test_a_checkpoint_in_whose_save_the_rank_is_killed_is_never_complete(tmp_path: Path) -> None:
     """However fast the save is, and however late the kill."""
-    done = SimpleNamespace(staged=lambda: None, finished=lambda: None)
-    method: Any = SimpleNamespace(save=lambda state, path: done)
-    checkpoints = Checkpoints(tmp_path, method)
+    checkpoints = Checkpoints(tmp_path, saves_at_once())
     for step, is_doomed in ((4, False), (8, True)):
         checkpoints.save_shared(step, None, lambda path, is_doomed=is_doomed: is_doomed)
     checkpoints.wait()
@@ -145,6 +176,14 @@ def test_a_line_that_a_kill_has_torn_is_left_out(tmp_path: Path) -> None:
     assert (step.name, step.values) == ("step", {"step": 4})
     assert started.name == "started"
     assert started.at_ns < step.at_ns
+
+
+def test_an_event_after_a_line_that_a_full_disk_has_torn_is_read(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, 2)
+    with (tmp_path / f"2-{os.getpid()}-{node_name()}.jsonl").open("a") as file:
+        file.write('{"name": "do')
+    log.write("step", step=4)
+    assert [event.name for event in read_events(tmp_path)] == ["started", "step"]
 
 
 def of_two_nodes(*others: Event) -> list[Event]:
@@ -777,6 +816,16 @@ def test_bits_are_unknown_where_an_undisturbed_run_broke(
     assert timeline.same_as({0: "other"}, 7, everyone, fewer) == "unknown"
 
 
+@pytest.mark.parametrize(("left_at", "whole"), [(6, {7}), (7, set()), (None, set())])
+def test_a_step_counts_once_every_rank_that_is_left_has_its_hash(
+    left_at: int | None, whole: set[int]
+) -> None:
+    """The holder of a slot leaves before step `left_at`, which is the last one here."""
+    kills = () if left_at is None else (Kill(left_at, "before", 1),)
+    found = timeline.whole_steps({7: {0: "x", 2: "y"}}, replace(script(), kills=kills))
+    assert set(found) == whole
+
+
 @pytest.mark.parametrize(
     ("struck", "heartbeats", "jobs_run"),
     [
@@ -855,9 +904,11 @@ def test_an_undisturbed_run_that_broke_is_run_again_and_for_the_next_case_too(
     said: list[str] = []
     session: Any = SimpleNamespace(announce=said.append)
     states = events(
-        *((100 + n, 0, "state", {"step": n, "slot": 0, "digest": "d"}) for n in (9, 10))
+        *((100, slot, "state", {"step": 9, "slot": slot, "digest": "d"}) for slot in range(3)),
+        *((101, slot, "state", {"step": 10, "slot": slot, "digest": "d"}) for slot in range(3)),
     )
-    broken = Segment(script(), states[:1], 500 * MS, "killed by SIGBUS")
+    # One rank had hashed its last state before the run broke.
+    broken = Segment(script(), states[:4], 500 * MS, "killed by SIGBUS")
     jobs = [broken, broken, broken, Segment(script(), states, 500 * MS, "")]
     monkeypatch.setattr(driver, "run_script", lambda *_: jobs.pop(0))
     references = driver.References(session)

@@ -55,7 +55,7 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
 
-    def own(self, step: int, slot: int) -> Leaves:
+    def own(self, step: int, slot: int) -> dict[str, bytes]:
         """Return what the holder of a slot alone had at a step."""
         with np.load(self._of(step) / f"slot-{slot}.npz") as file:
             return {name: file[name].tobytes() for name in file.files}
@@ -93,22 +93,27 @@ class Checkpoints:
         self.method.load(state, self._of(step) / "shared" / "checkpoint")
 
     def remove_old(self) -> None:
-        """Remove all complete checkpoints but the newest few."""
-        for step in self.steps()[:-_KEPT]:
-            self._marker(step).unlink()
-            shutil.rmtree(self._of(step), ignore_errors=True)
+        """Remove all checkpoints that are older than the newest few complete ones.
+
+        A process that was killed in a save, or here, has left a checkpoint without a marker.
+        """
+        kept = self.steps()[-_KEPT:]
+        saved = [int(path.name) for path in self.folder.iterdir() if path.is_dir()]
+        for step in saved:
+            if kept and step < kept[0]:
+                self._marker(step).unlink(missing_ok=True)
+                shutil.rmtree(self._of(step), ignore_errors=True)
 
     def _finish(self, step: int, pending: Pending) -> None:
         try:
             pending.finished()
+            marker = self._marker(step)
+            draft = marker.with_suffix(".draft")
+            draft.touch()
+            draft.rename(marker)
+            self.on_complete(step)
         except BaseException as error:
             self._errors.append(error)
-            return
-        marker = self._marker(step)
-        draft = marker.with_suffix(".draft")
-        draft.touch()
-        draft.rename(marker)
-        self.on_complete(step)
 
     def _of(self, step: int) -> Path:
         return self.folder / str(step)

@@ -5,6 +5,7 @@ A process appends each event with one system call, so that those before a SIGKIL
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -47,7 +48,8 @@ class EventLog:
 
     def _append(self, name: str, at_ns: int, values: dict[str, Any]) -> None:
         line = json.dumps({"name": name, "at_ns": at_ns, **values})
-        os.write(self._file, f"{line}\n".encode())
+        # On a full disk, the line before may be torn. So this one begins on a line of its own.
+        os.write(self._file, f"\n{line}\n".encode())
 
 
 def files_of(folder: Path, rank: int) -> list[Path]:
@@ -60,8 +62,8 @@ def read_events(folder: Path) -> list[Event]:
     events = []
     for path in sorted(folder.glob("*.jsonl")):
         rank = int(path.stem.partition("-")[0])
-        for line in path.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
                 values = json.loads(line)
                 name, at_ns = values.pop("name"), values.pop("at_ns")
                 events.append(Event(rank, name, at_ns, values, path.stem))

@@ -283,7 +283,7 @@ class Member:
     def load_files(self, step: int) -> None:
         """Load a checkpoint, the state and what the holder of this slot alone had."""
         self.checkpoints.load(step, self.training.state)
-        self.training.assign(dict(self.checkpoints.own(step, self.world.slot)))
+        self.training.assign(self.checkpoints.own(step, self.world.slot))
         self.training.framework.synchronize(self.training.state)
         self.training.step = step
 
