@@ -171,6 +171,41 @@ def test_the_shortest_way_back_is_not_the_control_and_has_its_bits() -> None:
     assert trust.endswith("came back with the bits that it must have after 2 of 3 kills of a rank")
 
 
+def test_kills_whose_bits_nobody_knows_are_not_said_to_be_right() -> None:
+    """A row with wrong bits counts. Of its other kill, the bits could not be compared."""
+    shrink = case("shrink")
+    kill, *_ = measured(shrink, "unknown")
+    assert isinstance(kill, KillRecord)
+    of_unknown = replace(kill, number=1)
+    found = derived((shrink, [*measured(shrink, "neither"), of_unknown]))
+    (trust,) = claims([found]).trust
+    assert trust.endswith("after 0 of 2 kills of a rank")
+
+
+def test_a_restart_that_is_the_shortest_way_is_not_compared_with_itself() -> None:
+    restart = case("restart")
+    (row,) = derived((restart, measured(restart, "all ranks")))
+    row.back = Estimate(0.2, 0.2, 0.2)
+    said = meaning([row], Naming.among([row]))
+    assert said == "The shortest way back is 'restart from buffered': 0.2 s after a kill."
+
+
+def test_a_row_is_compared_with_the_restart_of_the_same_training() -> None:
+    """The first of two restarts has another dropout."""
+    restart, shrink = case("restart"), case("shrink")
+    other = replace(restart, dropout=0.5)
+    kill, *steady = measured(other)
+    assert isinstance(kill, KillRecord)
+    assert kill.back_ns is not None
+    slow = replace(kill, back_ns=10 * kill.back_ns)
+    cases = [other, restart, shrink]
+    wanted = [Wanted(of, samples=0, processes=1, default=of is not shrink) for of in cases]
+    records = [slow, *steady, *measured(restart), *measured(shrink)]
+    *_, row = rows(wanted, records)
+    assert isinstance(row, RecoveryRow)
+    assert row.times_faster == pytest.approx(1.0)
+
+
 def test_a_way_that_comes_back_with_wrong_bits_alone_has_come_back() -> None:
     restart = case("restart")
     found = derived((restart, measured(restart, "neither")))

@@ -55,8 +55,12 @@ def _restore_text(row: RecoveryRow) -> str:
 
 
 def _times_sooner(ratio: float) -> str:
+    return f"{two_digits(ratio)} x"
+
+
+def two_digits(ratio: float) -> str:
     """Return a ratio of medians, whose kills differ too much for more than two digits."""
-    return f"{ratio:.0f} x" if ratio >= 10 else f"{ratio:.1f} x"
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
 
 
 def _ranks_after_text(row: RecoveryRow) -> str:
@@ -238,6 +242,7 @@ class RecoveryRow(Row):
     )
     told: str = column("the framework's own words to the survivors of the first kill", default="")
     not_back: str = column("why training did not come back; empty where it did", default="")
+    dropout: float = field(default=0.0, repr=False)
     wrong_bits: int = field(default=0, repr=False)  # kills without the bits that the way promises
     unknown_bits: int = field(default=0, repr=False)  # kills whose bits could not be compared
     each_kill: list[dict[str, Any]] = column_of_list(
@@ -292,6 +297,7 @@ def rows(items: Sequence[Wanted], records: RunRecords) -> list[RecoveryRow]:
 
 def _row(item: Wanted, records: RunRecords) -> RecoveryRow:
     row = RecoveryRow(**identity(item))
+    row.dropout = item.case.dropout
     row.way = item.case.settings["way"]
     row.mirror = item.case.settings.get("mirror") == "yes"
     row.cold = item.case.settings.get("cache") == "cold"
@@ -469,7 +475,8 @@ def _ratios(row: RecoveryRow, restart: RecoveryRow) -> dict[str, float]:
 
 
 def _training(row: RecoveryRow) -> tuple[object, ...]:
-    return (row.framework, row.workload, row.preset, row.precision, row.device, row.world, row.arm)
+    state = (row.workload, row.preset, row.precision, row.dropout, row.scale)
+    return (row.framework, *state, row.device, row.world, row.arm)
 
 
 def _seconds(duration_ns: int | None) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from harness.analysis.claims import Claims, Runs, rows_of_kind
 from harness.analysis.row import Naming
 from harness.experiments.recovery import WAYS
-from harness.experiments.recovery.rows import RecoveryRow
+from harness.experiments.recovery.rows import RecoveryRow, two_digits
 
 
 def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
@@ -46,10 +46,10 @@ def _shortest(rows: Sequence[RecoveryRow]) -> list[str]:
     assert fastest.back is not None
     way = fastest.way_in_words
     named = f"to {way}" if fastest.way.startswith("shrink") else f"'{way}'"
-    return [
-        f"The shortest way back is {named}: {fastest.back.value:.2g} s after a kill, "
-        f"{_against_restart(fastest)}."
-    ]
+    said = f"The shortest way back is {named}: {fastest.back.value:.2g} s after a kill"
+    if fastest.way == "restart":
+        return [f"{said}."]
+    return [f"{said}, {_against_restart(fastest)}."]
 
 
 def claims(runs: Runs) -> Claims:
@@ -62,11 +62,13 @@ def claims(runs: Runs) -> Claims:
     measured = [row for row in certain if row.status == "ok" and row.kills]
     if not measured:
         return Claims()
-    came_back = sum((row.came_back or 0) - row.wrong_bits for row in measured)
+    came_back = sum(row.came_back or 0 for row in measured)
+    # Whether the bits were right is not known where an undisturbed run broke.
+    right = came_back - sum(row.wrong_bits + row.unknown_bits for row in measured)
     kills = sum(row.kills or 0 for row in measured)
     return Claims(
         trust=[
-            f"training came back with the bits that it must have after {came_back} of {kills} "
+            f"training came back with the bits that it must have after {right} of {kills} "
             "kills of a rank"
         ]
     )
@@ -75,4 +77,4 @@ def claims(runs: Runs) -> Claims:
 def _against_restart(row: RecoveryRow) -> str:
     if row.times_faster is None:
         return "without a restart to compare with"
-    return f"{row.times_faster:.1f} times sooner than by a restart"
+    return f"{two_digits(row.times_faster)} times sooner than by a restart"
