@@ -37,18 +37,20 @@ class Standstill:
     def in_words(self) -> str:
         """The functions in which the workers stand, the most frequent first; empty without any."""
         places = Counter(stacks.innermost(answer, _WORKER) for answer in self.answers.values())
-        said: list[str] = []
-        for place, count in places.most_common(_SHOWN_PLACES):
-            workers = "" if said else " worker stood" if count == 1 else " workers stood"
-            said.append(f"{count}{workers} in {place}")
+        if not places:
+            return ""
+        (first, count), *others = places.most_common(_SHOWN_PLACES)
+        workers = "worker" if count == 1 else "workers"
+        said = [f"{count} {workers} stood in {first}"]
+        said += [f"{number} in {place}" for place, number in others]
         if len(places) > _SHOWN_PLACES:
             said.append("others elsewhere")
         return ", ".join(said)
 
     def add_to(self, log: Path) -> None:
-        """Add the stacks of all threads to the log of the job, unless the disk is full or broken.
+        """Add the stacks of all threads to the log of the job.
 
-        The row would else be lost for a log.
+        A log that cannot be written must not cost the row.
         """
         with contextlib.suppress(OSError), log.open("a") as file:
             for number, answer in self.answers.items():
