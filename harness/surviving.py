@@ -35,6 +35,7 @@ MPI_Finalize, which can then hang.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -102,7 +103,7 @@ class SurvivingWorld:
     """The seconds in which spawned processes must be ready. Else the others go on without them."""
 
     told_limit_s = 10.0
-    """The seconds that members which are done wait for each spare to look and answer."""
+    """The seconds in which all spares must look and answer when the members are done."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class SurvivingWorld:
             raise RankLost(_TOO_EARLY)
         self._everyone = everyone
         try:
-            self.team = self._split()
+            self.team = self._first_team()
             is_whole = everyone.Get_size() == size
         except MPI.Exception:
             # Whoever waits in one of these calls must not wait for ever.
@@ -251,7 +252,7 @@ class SurvivingWorld:
 
         Returns None when the members are done. Failures are noticed inside MPI calls only, so the
         spare looks again after each pause of `pause_s` seconds. Members that are done wait at most
-        `told_limit_s` seconds for each spare to look. `on_failure` is called before each repair.
+        `told_limit_s` seconds for the spares to look. `on_failure` is called before each repair.
         Raises NoMembersLeft if all members are dead, if this spare looks too late, or if one member
         dies just before the others leave.
         """
@@ -312,9 +313,9 @@ class SurvivingWorld:
     def leave(self) -> None:
         """Tell the spares that the work is done, and end this process without MPI_Finalize.
 
-        MPI_Finalize can hang after a failure. A member that dies here holds up nobody, because
-        every member tells all spares. A spare that looked only after the members have ended would
-        take them for dead, so they wait for its answer.
+        MPI_Finalize can hang after a failure. What has been printed is written out. A member that
+        dies here holds up nobody, because every member tells all spares. A spare that looked only
+        after the members have ended would take them for dead, so they wait for its answer.
         """
         spares = set(range(self._everyone.Get_size())) - self._ranks_of_members
         self._send_done(spares)
@@ -326,6 +327,9 @@ class SurvivingWorld:
             self.team.Barrier()
         except MPI.Exception:
             _revoke(self.team)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
         os._exit(0)
 
     def _rejoin(
@@ -354,28 +358,26 @@ class SurvivingWorld:
         before all are together.
         """
         children = self._spawned(survivors, missing)
-        everyone = MPI.COMM_NULL
+        everyone = None
         # Merge can wait for ever for a survivor that has died while the processes started.
-        if _agreed(survivors, children != MPI.COMM_NULL):
-            try:
-                everyone = _returning_errors(children.Merge(high=False))
-            except MPI.Exception:
-                _revoke(survivors)
-        if _agreed(survivors, everyone != MPI.COMM_NULL):
+        if _agreed(survivors, children is not None):
+            everyone = _merged(survivors, children)
+        if _agreed(survivors, everyone is not None):
             return everyone
-        _revoke(everyone)
+        if everyone is not None:
+            _revoke(everyone)
         self._may_spawn = False
         return None
 
     def _spawned(self, survivors: Any, count: int) -> Any:
-        """Return the communicator to as many new processes, which are ready; null if one fails."""
+        """Return the communicator to as many new processes, which are ready; None if one fails."""
         try:
             command, arguments = self._spawn[0], list(self._spawn[1:])
             children = _returning_errors(survivors.Spawn(command, arguments, maxprocs=count))
             self._await_ready(children, count)
         except (MPI.Exception, TimeoutError):
             _revoke(survivors)
-            return MPI.COMM_NULL
+            return None
         return children
 
     def _await_ready(self, children: Any, count: int) -> None:
@@ -417,7 +419,7 @@ class SurvivingWorld:
     def _claim(self, step: int) -> _Claim:
         return _Claim(self.slot, step, self.slots, self._may_spawn)
 
-    def _split(self) -> Any:
+    def _first_team(self) -> Any:
         slots_by_rank = self._everyone.allgather(self.slot)
         self._note_members(slots_by_rank)
         return _split(self._everyone, self.slot)
@@ -475,6 +477,15 @@ def _split(comm: Any, slot: int) -> Any:
     color = MPI.UNDEFINED if slot == _SPARE else 0
     team = comm.Split(color, slot)
     return team if team == MPI.COMM_NULL else _returning_errors(team)
+
+
+def _merged(survivors: Any, children: Any) -> Any:
+    """Return a communicator of the survivors and their new processes; None if one has died."""
+    try:
+        return _returning_errors(children.Merge(high=False))
+    except MPI.Exception:
+        _revoke(survivors)
+        return None
 
 
 def _returning_errors(comm: Any) -> Any:

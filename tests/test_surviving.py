@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,14 @@ LIMIT_S = 30  # of a job that takes less than two seconds
 END_S = 10  # for ranks whose launcher is gone
 
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="no mpirun beside the interpreter")
+
+
+@pytest.fixture(autouse=True)
+def shared_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Take away what the ranks share, because a killed rank does not do so itself."""
+    with tempfile.TemporaryDirectory(prefix="ckptbench-", dir="/dev/shm") as folder:
+        monkeypatch.setenv("OMPI_MCA_btl_sm_backing_directory", folder)
+        yield
 
 
 def started(

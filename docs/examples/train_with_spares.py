@@ -50,5 +50,5 @@ while step < STEPS or repair is not None:
     else:
         weights -= gradients
         step += 1
-print(f"slot {world.slot}: {step} steps, the weights add up to {weights.sum():.0f}", flush=True)
+print(f"slot {world.slot}: {step} steps, the weights add up to {weights.sum():.0f}")
 world.leave()
