@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mpi4py import MPI
@@ -86,6 +86,21 @@ class Parts:
     peers: Peers | None
 
 
+class Copy(NamedTuple):
+    """What the holder of a slot alone has, as a neighbour keeps it where there is a mirror."""
+
+    slot: int
+    leaves: Leaves
+
+
+class InMemory(NamedTuple):
+    """A checkpoint in memory: the step, the leaves that all ranks share, and this rank's own."""
+
+    step: int
+    shared: Leaves
+    own: Leaves
+
+
 class Member:
     """One rank that trains, or a spare that has taken a slot."""
 
@@ -100,16 +115,16 @@ class Member:
         self.striker = Striker(self.script.kills, parts.log)
         # what this rank alone has, as it was when the present step began
         self.own: Leaves = {}
-        # what its neighbour alone has, as it was then, and the neighbour's slot
-        self.mirrored: tuple[int, Leaves] = (-1, {})
+        # what its neighbour alone has, as it was then
+        self.mirrored: Copy | None = None
         # what both will be once all ranks agree that the step is done
         self.own_after: Leaves = {}
-        self.mirrored_after: tuple[int, Leaves] = (-1, {})
+        self.mirrored_after: Copy | None = None
         # the numbers of steps after which the state is hashed; None for each
         self.hashed = None if self.script.hashed is None else set(self.script.hashed)
-        # the last checkpoint in memory: the step, and the leaves of all roles
-        self.in_memory: tuple[int, Leaves, Leaves] = (0, {}, {})
-        self.mirrored_in_memory: tuple[int, Leaves] = (-1, {})
+        # the last checkpoint in memory, and what the neighbour alone had then
+        self.in_memory = InMemory(0, {}, {})
+        self.mirrored_in_memory: Copy | None = None
 
     @property
     def step(self) -> int:
@@ -195,18 +210,18 @@ class Member:
             copies_ns += time.monotonic_ns() - begin_ns
         return copies_ns
 
-    def shown_to_neighbour(self, own: Leaves) -> tuple[int, Leaves]:
+    def shown_to_neighbour(self, own: Leaves) -> Copy | None:
         """Give this rank's own leaves to the next slot, and return those of the one before.
 
         Without a mirror, do neither.
         """
         if not self.script.mirror:
-            return (-1, {})
+            return None
         team, slots = self.world.team, self.world.slots
         index = slots.index(self.world.slot)
         before = (index - 1) % len(slots)
         received = team.sendrecv(own, dest=(index + 1) % len(slots), source=before)
-        return slots[before], received
+        return Copy(slots[before], received)
 
     def log_digest(self) -> None:
         """Log a hash of every leaf, so that runs can be compared bit by bit.
@@ -251,7 +266,7 @@ class Member:
         with self.world.protected():
             mirrored = self.shown_to_neighbour(own)
             self.world.team.Barrier()
-        self.in_memory = (self.step, shared, own)
+        self.in_memory = InMemory(self.step, shared, own)
         self.mirrored_in_memory = mirrored
         self.log.write("complete", step=self.step)
 

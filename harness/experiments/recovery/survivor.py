@@ -10,7 +10,7 @@ import os
 import signal
 
 from harness.experiments.recovery.events import started_ticks
-from harness.experiments.recovery.member import Member, Parts
+from harness.experiments.recovery.member import Copy, InMemory, Member, Parts
 from harness.experiments.recovery.peers import PeerWorld
 from harness.experiments.recovery.training import Leaves
 from harness.surviving import RankLost, Repair, SurvivingWorld
@@ -123,8 +123,9 @@ class Survivor(Member):
         self.training.assign(own)
         self.training.framework.synchronize(self.training.state)
         self.training.step = step
+        # Where nobody has a copy, a spare goes on with what it began with.
         self.own = own or self.training.own_leaves()
-        self.in_memory = (step, shared or self.training.shared_leaves(), self.own)
+        self.in_memory = InMemory(step, shared or self.training.shared_leaves(), self.own)
 
     def take_from_peers(self, repair: Repair) -> None:
         """Get the state of a member that has it. The others go back to where the step began."""
@@ -138,7 +139,8 @@ class Survivor(Member):
                     repair, self.training.shared_leaves() if is_source else {}
                 )
             own = self.own_of_lost(self.mirrored, self.own)
-        if slot in repair.behind and not self.lacks_own:
+        is_behind = slot in repair.behind and not self.lacks_own
+        if is_behind:
             # It had done everything of the step but the update.
             own = self.own_after
         if needs_state:
@@ -146,6 +148,7 @@ class Survivor(Member):
         self.training.assign(own)
         self.training.framework.synchronize(self.training.state)
         self.training.step = repair.step
+        # Where nobody has a copy, a spare goes on with what it began with.
         self.own = own or self.training.own_leaves()
 
     def handed_over(self, repair: Repair, shared: Leaves) -> Leaves:
@@ -168,15 +171,20 @@ class Survivor(Member):
             received[name] = bytes(buffer)
         return received
 
-    def own_of_lost(self, mirrored: tuple[int, Leaves], own: Leaves) -> Leaves:
+    def own_of_lost(self, mirrored: Copy | None, own: Leaves) -> Leaves:
         """Return what the dead holder of this slot alone had, from its mirror.
 
         It is empty where nobody has a copy. A process that has its own already keeps `own`.
         """
         if not self.script.mirror:
             return own
-        copies: dict[int, Leaves] = dict(self.world.team.allgather(mirrored))
-        return copies.get(self.world.slot, {}) if self.lacks_own else own
+        copies: list[Copy | None] = self.world.team.allgather(mirrored)
+        if not self.lacks_own:
+            return own
+        for copy in copies:
+            if copy is not None and copy.slot == self.world.slot:
+                return copy.leaves
+        return {}
 
 
 class NothingSaved(Exception):

@@ -129,7 +129,7 @@ def rejoined(segment: Segment, at_ns: int, kill: Kill, until_ns: int, before: in
     }
     back.ends_ns |= sorted(next_ends.items(), key=lambda end: end[1])
     restored = _first_since(later, "restored", joined)
-    _add_last_parts(back, segment, later, last_ns(restored), goes_on=True)
+    _add_last_parts(back, segment, later, last_ns(restored), later_counts=True)
     back.deny(differing_values(later, joined))
     return back
 
@@ -156,8 +156,8 @@ def restarted(
     if segment.script.saves_files:
         back.open_ns = max(event.values.get("open_ns", 0) for event in ready.values())
     # Ranks whose launcher was killed take some more steps before they end, and may save them.
-    goes_on = kill.instant == "launcher"
-    _add_last_parts(back, following, following.events, last_ns(restored), goes_on)
+    later_counts = kill.instant == "launcher"
+    _add_last_parts(back, following, following.events, last_ns(restored), later_counts)
     back.deny(differing_values(following.events, restored))
     # Checkpoints in memory end with the processes.
     if segment.script.saves_files:
@@ -166,27 +166,28 @@ def restarted(
 
 
 def _add_last_parts(
-    back: WayBack, job: Segment, events: Sequence[Event], restored_ns: int, goes_on: bool = False
+    back: WayBack,
+    job: Segment,
+    events: Sequence[Event],
+    restored_ns: int,
+    later_counts: bool = False,
 ) -> None:
     """Add the last two parts: every rank has its state, and every rank has done the killed step.
 
-    With `goes_on`, ranks may be further on, and a later step counts too.
+    With `later_counts`, ranks may be further on, and a later step stands for the killed one.
     """
     back.ends_ns["restore"] = restored_ns
     done = [event for event in events if event.name == "done" and event.at_ns > restored_ns]
-    killed_step = first_by_process([e for e in done if _redoes(e, back, goes_on)], "done")
+    redone = [event for event in done if event.values["step"] == back.kill.step]
+    if later_counts:
+        redone = [event for event in done if event.values["step"] >= back.kill.step]
+    killed_step = first_by_process(redone, "done")
     if len(killed_step) < back.ranks_after:
         back.deny(_why("not every rank did the killed step", job))
         return
     back.ends_ns["recompute"] = last_ns(killed_step)
     again = {event.values["step"] for event in done if event.values["step"] < back.kill.step}
     back.steps_recomputed = len(again)
-
-
-def _redoes(done: Event, back: WayBack, goes_on: bool) -> bool:
-    """Return whether a step that was done is the killed one, or one that counts for it."""
-    step: int = done.values["step"]
-    return step >= back.kill.step if goes_on else step == back.kill.step
 
 
 def _joined(later: Sequence[Event], ready_ns: int, ranks: int) -> dict[str, Event]:
