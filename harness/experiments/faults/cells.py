@@ -78,4 +78,6 @@ def of_left_behind(row: Any) -> str:
     words = [f"{name} {count}/{row.next_saves}" for name, count in counts if count]
     if row.left_memory_bytes:
         words.append(f"{text.size(row.left_memory_bytes)} of memory")
+    if row.next_saves and not words:
+        return "nothing"
     return ", ".join(words) or text.NOTHING

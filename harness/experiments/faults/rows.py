@@ -135,7 +135,7 @@ class FaultsRow(Row):
         "many times the last one",
         heading="next save fails",
         text=cells.of_next_saves,
-        shown=lambda rows: any(row.next_fails for row in rows),
+        shown=lambda rows: any(row.next_saves for row in rows),
         compared=Fewest("next saves that fail", of="next_saves"),
     )
     next_broken: int | None = column(
@@ -149,7 +149,7 @@ class FaultsRow(Row):
         "too",
         heading="left behind",
         text=cells.of_left_behind,
-        shown=lambda rows: any(cells.of_left_behind(row) != text.NOTHING for row in rows),
+        shown=lambda rows: any(row.next_saves for row in rows),
         left_aligned=True,
         compared=Fewest("failed saves that leave files behind", of="next_saves"),
     )
