@@ -38,7 +38,8 @@ from harness.wire.case import OwnModel
 
 _HELP = (
     "The {} side. It is a pin of a requirement (torch==2.12.*), an interpreter, a checkout of this "
-    "project, a method's option (KEY=VALUE), or '.' for what is here. May be given several times."
+    "project, a method's option (KEY=VALUE), or '.' for what is here, which is the default. May be "
+    "given several times, such as for a pin and an option."
 )
 
 
@@ -68,8 +69,8 @@ def ab_command(
 ) -> None:
     """Measure two sides in turn on this machine, and compare them.
 
-    Exit 1 where B is slower or worse than A. Exit 3 where nothing is, and neither saves nor loads
-    could be compared.
+    Exit 1 where B is slower or worse than A. Exit 3 where nothing is worse, but no time of a save
+    or a load could be compared.
 
     An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares
     its arms again.

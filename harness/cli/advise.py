@@ -57,15 +57,15 @@ JobMtbfOption = Annotated[
     str,
     typer.Option(
         "--job-mtbf",
-        help="Mean time between failures of the job, such as 8h. Beside --node-mtbf, only between "
-        "those that are no failure of a node.",
+        help="Mean time between failures of the job, such as 8h. Alone, it is that of all "
+        "failures. With --node-mtbf, it is that of the others, and both rates add up.",
     ),
 ]
 NodeMtbfOption = Annotated[
     str,
     typer.Option(
         "--node-mtbf",
-        help="The same of one node. 250d is assumed where neither is given; the rates add up.",
+        help="Mean time between failures of one node. 250d is assumed where neither is given.",
     ),
 ]
 RanksOption = Annotated[int, typer.Option(help="Ranks of the job.", min=1, max=_MOST_RANKS)]

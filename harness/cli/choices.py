@@ -82,7 +82,11 @@ ResumeOption = Annotated[
 
 # How ranks are started.
 LauncherOption = Annotated[
-    str | None, typer.Option(help="local, mpirun, or slurm: one job for the whole run.")
+    str | None,
+    typer.Option(
+        help="What starts the ranks: local (one rank), mpirun, or slurm, which submits the whole "
+        "run as one job. [default: mpirun for several ranks]"
+    ),
 ]
 NodesOption = Annotated[
     int | None,

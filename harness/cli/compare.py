@@ -80,8 +80,8 @@ def compare_command(
 ) -> None:
     """Say what got slower, or worse, from one run to another of the same machine.
 
-    Exit 1 where anything did. Exit 3 where the two runs cannot be compared, or where none of their
-    disk times can.
+    Exit 1 where anything did. Exit 3 where the two runs cannot be compared, or where nothing got
+    worse, but no time of a save or a load could be compared.
     """
     require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))

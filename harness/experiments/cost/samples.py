@@ -50,8 +50,8 @@ def _differences_of_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
     """Return how a sample's ranks differ.
 
     The values are the last rank's time over the median rank's, the largest share of the bytes, and
-    how many ranks wrote a share worth the name. A record that speaks for all ranks tells only the
-    first.
+    how many ranks wrote at least `_WRITER_SHARE` of what the busiest one wrote. A record that
+    speaks for all ranks tells only the first.
     """
     groups = ranks.groupby(KEY)
     written = groups["written_bytes"].sum()

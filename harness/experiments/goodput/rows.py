@@ -50,7 +50,7 @@ class GoodputRow(Row):
 
     covers: str = identity_column("what comes back")
     mtbf: int | None = column(
-        "the mean time between two kills, as a multiple of the time of one restart", heading="MTBF"
+        "the mean time between two kills, as a multiple of the time of one way back", heading="MTBF"
     )
     interval: str = column(
         "the interval between two checkpoints against the advised one",

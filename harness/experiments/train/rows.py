@@ -200,7 +200,7 @@ class TrainRow(Sampled, Row):
     processes: int = column("how many processes trained", default=0)
     state_bytes: int | None = state_bytes_column()
     file_bytes: int | None = column(
-        "bytes of the files of one checkpoint",
+        "bytes of all files of one checkpoint",
         unit="bytes",
         of=BLOCKS,
         over_ranks=largest,
