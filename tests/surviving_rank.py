@@ -98,8 +98,8 @@ def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> No
             continue
         total += int(summed[0])
         step += 1
-    # `leave` must write this out, because a pipe is buffered.
-    print(f"done slot {world.slot} of {len(world.slots)}: {total} calls {Counted.calls}")
+    # Nothing but `leave` writes this out, because the line does not end.
+    print(f"done slot {world.slot} of {len(world.slots)}: {total} calls {Counted.calls}", end=" ")
     world.leave()
 
 

@@ -11,6 +11,7 @@ from struck_records import KNOWN, struck, tried
 
 from harness.analysis.columns import columns_of
 from harness.analysis.row import Naming
+from harness.analysis.tables import table
 from harness.cli.show import show
 from harness.experiments.faults.records import ErrorsRecord, RecordedRecord
 from harness.experiments.faults.rows import FaultsRow
@@ -95,3 +96,13 @@ def test_memory_counts_from_half_a_checkpoint_a_save_on(
     tmp_path: Path, grew_bytes: int, left: int
 ) -> None:
     assert row_of(tmp_path, grew_bytes).left_memory_bytes == left
+
+
+def test_failed_saves_after_which_all_is_well_are_shown_too(tmp_path: Path) -> None:
+    """A dash would say that nobody has looked."""
+    of_next = struck("next save", None, "safe", succeeded=True)
+    of_error = struck("error", None, "safe", succeeded=False)
+    found = [*failed_saves(grew_bytes=0)[:2], *tried(METHOD, [of_error, of_next])]
+    (row,) = stored(tmp_path, [(METHOD, found)]).rows
+    shown = table([row])
+    assert (shown["next save fails"].iloc[0], shown["left behind"].iloc[0]) == ("0", "nothing")

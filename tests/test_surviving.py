@@ -53,6 +53,8 @@ def job_of_ranks(ranks: int, *arguments: str) -> subprocess.Popen[str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
+    # With it, what a rank prints would not wait for `leave` to write it out.
+    environment.pop("PYTHONUNBUFFERED", None)
     start = [str(MPIRUN), "--with-ft", "ulfm", "-n", str(ranks), "--bind-to", "none"]
     mapping = ["--map-by", f"ppr:{ranks}:node:oversubscribe"]
     return subprocess.Popen(
