@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,9 @@ from harness.experiments.killed_rank.records import (
     RanksStruckRecord,
 )
 from harness.experiments.killed_rank.rows import KilledRankRow
+from harness.experiments.killed_rank.struck_save import _saves
 from harness.experiments.killed_rank.worker import _load_limit_s, together
+from harness.experiments.recovery.events import EventLog, files_of
 from harness.wire.folders import Folders
 from harness.wire.records import Record
 from harness.wire.strikes import Report
@@ -303,3 +306,13 @@ def left(number: int, verdict: str) -> RankLeftRecord:
 def struck(kills: int, of: int | None = None) -> RanksStruckRecord:
     late = (of or kills) - kills
     return RanksStruckRecord("ranks-struck", CASE.id, 0, 0, 3, 1, 9, kills, late)
+
+
+def test_a_rank_saves_from_the_beginning_of_its_save_to_the_end(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, 1)
+    (file,) = files_of(tmp_path, 1)
+    assert not _saves(file)
+    log.write("begin", pid=os.getpid())
+    assert _saves(file)
+    log.write("finished")
+    assert not _saves(file)

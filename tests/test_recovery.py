@@ -959,3 +959,10 @@ def test_the_ranks_that_take_leave_are_those_that_a_shrink_loses() -> None:
     planned = plans.with_leaves_taken(killed)
     assert planned == replace(killed, way="shrink", planned=True)
     assert not planned.survives
+
+
+def test_the_last_strike_lasts_until_the_end_and_a_job_may_have_none() -> None:
+    assert Segment(script(), [], 500 * MS, "").strikes_until_next == []
+    assert [
+        end for _, _, end in Segment(script(), events(STRUCK), 500 * MS, "").strikes_until_next
+    ] == [500 * MS]

@@ -18,7 +18,7 @@ from harness.experiments.faults.states import NEWER, OLDER
 from harness.experiments.faults.subject import Subject, open_subject
 from harness.experiments.faults.trial import hashes
 from harness.experiments.killed_rank.orders import Notes
-from harness.experiments.recovery.events import EventLog
+from harness.experiments.recovery.events import EventLog, events_of
 from harness.experiments.recovery.events import files_of as files_of_rank
 from harness.wire import strikes
 from harness.wire.case import Case
@@ -160,11 +160,11 @@ class StruckSave:
         bench.close_method(subject)
 
 
-def _saves(events: Path) -> bool:
-    """Return whether the rank with these events is alive and in its save."""
-    lines = [json.loads(line) for line in events.read_text().splitlines()]
-    names = {line["name"] for line in lines}
+def _saves(file: Path) -> bool:
+    """Return whether the rank with this file of events is alive and in its save."""
+    events = events_of(file)
+    names = {event.name for event in events}
     if names & {"finished", "raised"}:
         return False
-    pids = [line["pid"] for line in lines if line["name"] == "begin"]
+    pids = [event.values["pid"] for event in events if event.name == "begin"]
     return any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -58,16 +58,23 @@ def files_of(folder: Path, rank: int) -> list[Path]:
 
 
 def read_events(folder: Path) -> list[Event]:
-    """Return the events of all processes of a job in the order of time, without torn lines."""
-    events = []
+    """Return the events of all processes of a job in the order of time."""
+    events: list[Event] = []
     for path in sorted(folder.glob("*.jsonl")):
-        rank = int(path.stem.partition("-")[0])
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):
-                values = json.loads(line)
-                name, at_ns = values.pop("name"), values.pop("at_ns")
-                events.append(Event(rank, name, at_ns, values, path.stem))
+        events += events_of(path)
     return sorted(events, key=lambda event: event.at_ns)
+
+
+def events_of(path: Path) -> list[Event]:
+    """Return the events of one process from its file, without empty and torn lines."""
+    rank = int(path.stem.partition("-")[0])
+    events = []
+    for line in path.read_text().splitlines():
+        with contextlib.suppress(json.JSONDecodeError):
+            values = json.loads(line)
+            name, at_ns = values.pop("name"), values.pop("at_ns")
+            events.append(Event(rank, name, at_ns, values, path.stem))
+    return events
 
 
 def started_ticks(process: int) -> int:

@@ -39,9 +39,10 @@ class Segment:
     def strikes_until_next(self) -> list[tuple[int, Kill, int]]:
         """The strikes, each with its instant, and with that of the next one or of the end."""
         struck = self.strikes
-        ends_ns = [at_ns for at_ns, _ in struck[1:]] + [self.ended_ns]
+        instants_ns = [at_ns for at_ns, _ in struck] + [self.ended_ns]
         return [
-            (at_ns, kill, end_ns) for (at_ns, kill), end_ns in zip(struck, ends_ns, strict=True)
+            (at_ns, kill, instants_ns[number])
+            for number, (at_ns, kill) in enumerate(struck, start=1)
         ]
 
 
