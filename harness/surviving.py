@@ -328,7 +328,8 @@ class SurvivingWorld:
         except MPI.Exception:
             _revoke(self.team)
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):
+            # A process may have none.
+            with suppress(AttributeError, OSError, ValueError):
                 stream.flush()
         os._exit(0)
 

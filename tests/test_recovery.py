@@ -227,6 +227,12 @@ def test_events_of_a_clock_that_nobody_has_compared_are_left_out() -> None:
     assert {event.rank for event in known} == {0, 1}
 
 
+def test_events_of_a_process_whose_first_event_is_torn_are_left_out() -> None:
+    unknown = Event(2, "done", 60 * MS, {}, "2-7")
+    with_it = clocks.on_clock_of("here", of_two_nodes(*COMPARED, unknown))
+    assert with_it == clocks.on_clock_of("here", of_two_nodes(*COMPARED))
+
+
 def test_a_driver_on_a_node_without_ranks_is_told() -> None:
     with pytest.raises(clocks.NoRankHere, match="clocks of here, there .* with that of elsewhere"):
         clocks.on_clock_of("elsewhere", of_two_nodes(*COMPARED))

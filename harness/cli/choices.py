@@ -17,7 +17,7 @@ _PRECISION_HELP = (
     "on each side, or the budget is over."
 )
 _SUMMARY_HELP = (
-    "In a world of more ranks, store their spread instead of every rank's samples [default: 64]."
+    "In a world of more ranks, store their spread instead of every rank's samples (default: 64)."
 )
 
 
@@ -43,7 +43,7 @@ SuiteArgument = Annotated[
 FrameworkOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A framework, or 'all' but the floor; may be given several times. [default: all]"
+        help="A framework, or 'all' but the floor; may be given several times (default: all)."
     ),
 ]
 WorkloadOption = Annotated[
@@ -85,7 +85,7 @@ LauncherOption = Annotated[
     str | None,
     typer.Option(
         help="What starts the ranks: local (one rank), mpirun, or slurm, which submits the whole "
-        "run as one job. [default: mpirun for several ranks]"
+        "run as one job (default: mpirun for several ranks)."
     ),
 ]
 NodesOption = Annotated[
@@ -112,7 +112,7 @@ BudgetOption = Annotated[
     str | None,
     typer.Option(
         metavar="10m",
-        help="With --precision: add no process that would outlast this time [default: 10m].",
+        help="With --precision: add no process that would outlast this time (default: 10m).",
     ),
 ]
 TimeoutOption = Annotated[

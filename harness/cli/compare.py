@@ -104,8 +104,8 @@ def regress_command(
 ) -> None:
     """Compare the gate suite with this machine's baseline, which the first run becomes.
 
-    Exit 1 where anything is slower or worse. Exit 3 where nothing is, and neither saves nor loads
-    could be compared.
+    Exit 1 where anything is slower or worse. Exit 3 where nothing is worse, but no time of a
+    save or a load could be compared.
     """
     require_output(form, folder)
     slurm.require_a_node()

@@ -51,7 +51,8 @@ def on_clock_of(node: str, events: Sequence[Event]) -> list[Event]:
     """Return the events in the order of time, with the instants that the clock of `node` showed.
 
     A process has noted its node in the event "started". The events of a node are left out where its
-    clock was not compared, because the job broke before. Raises NoRankHere if none was on `node`.
+    clock was not compared, because the job broke before. On several nodes, so are those of a
+    process whose first event a full disk has torn. Raises NoRankHere if none was on `node`.
     """
     node_of = {event.process: event.values["node"] for event in events if event.name == "started"}
     nodes = set(node_of.values())
@@ -62,6 +63,7 @@ def on_clock_of(node: str, events: Sequence[Event]) -> list[Event]:
             f"the clocks of {', '.join(sorted(nodes))} could not be compared with that of {node}, "
             "because no rank is there; start the run on one of the nodes that have ranks"
         )
+    events = [event for event in events if event.process in node_of]
     ahead_ns = _ahead_ns(node_of, events)
     if node not in ahead_ns:
         return []
