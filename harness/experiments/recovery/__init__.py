@@ -32,8 +32,8 @@ class Way:
     kills_a_job: int = 3
 
     @property
-    def fills_slots(self) -> bool:
-        """Return whether a process takes the slot of a dead rank in the repair."""
+    def fills_slots_in_repair(self) -> bool:
+        """Return whether a process takes the slot of a dead rank within the repair."""
         return self.newcomer in ("waiting", "spawned")
 
     @property

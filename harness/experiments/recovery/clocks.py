@@ -91,8 +91,12 @@ def _note(log: EventLog, found: Ahead) -> None:
 
 def _ahead_ns(node_of: Mapping[str, str], events: Sequence[Event]) -> dict[str, int]:
     """Return by how much the clock of each node is ahead of that of rank 0's node."""
-    compared = [event for event in events if event.name == _COMPARED]
-    return {node_of[event.process]: event.values["ahead_ns"] for event in compared}
+    ahead_ns = {}
+    for event in events:
+        if event.name == _COMPARED:
+            node = node_of[event.process]
+            ahead_ns[node] = event.values["ahead_ns"]
+    return ahead_ns
 
 
 def _ask(team: Any) -> Ahead:

@@ -374,7 +374,7 @@ def _useless_setting(case: Case) -> str:
     """Return why a setting of the case would do nothing; empty where each does something."""
     way = WAYS[case.settings["way"]]
     asked = case.settings.get
-    if asked("mirror") == "yes" and not way.fills_slots:
+    if asked("mirror") == "yes" and not way.fills_slots_in_repair:
         return "a mirror is for a spare or a spawned process that takes a slot, and here is none"
     if asked("mirror") == "yes" and way.state_from == "files":
         return "the files have what each rank alone had, so nobody needs a mirror of it"

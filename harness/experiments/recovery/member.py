@@ -87,7 +87,7 @@ class Parts:
 
 
 class Copy(NamedTuple):
-    """What the holder of a slot alone has, as a neighbour keeps it where there is a mirror."""
+    """A neighbour's copy of what the holder of a slot alone has, where there is a mirror."""
 
     slot: int
     leaves: Leaves

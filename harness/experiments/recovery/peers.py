@@ -5,7 +5,6 @@ This module imports mpi4py, so the worker imports it only when its ranks are the
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 
 from adapters.base import PeerLost, Peers
 from harness.surviving import RankLost, Repair
+from harness.worker.world import end_now
 
 
 class PeerTeam:
@@ -82,4 +82,4 @@ class PeerWorld:
     def leave(self) -> NoReturn:
         """End this process, because the work is done."""
         self._peers.leave()
-        os._exit(0)
+        end_now()

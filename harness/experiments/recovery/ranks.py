@@ -36,7 +36,7 @@ from harness.surviving import RankLost, SurvivingWorld
 from harness.wire.case import Case, Task
 from harness.worker.bench import Bench, Entries, load_class
 from harness.worker.failures import describe, record_failure
-from harness.worker.world import FIRST_PARENT, SPAWNED, World
+from harness.worker.world import FIRST_PARENT, SPAWNED, World, end_now
 from workloads import Workload
 
 
@@ -287,8 +287,7 @@ def end(bench: Bench) -> NoReturn:
     """End this process at once, because MPI_Finalize can hang after a failure."""
     bench.output.task(-1)
     bench.output.finish()
-    sys.stdout.flush()
-    os._exit(0)
+    end_now()
 
 
 class Waiting:

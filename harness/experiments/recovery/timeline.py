@@ -184,7 +184,7 @@ def steady(segment: Segment) -> list[Event]:
     way that has as many ranks at work again goes on to say it after a failure.
     """
     way, struck = segment.script.how, segment.strikes
-    is_whole_again = way.restarts or way.fills_slots
+    is_whole_again = way.restarts or way.fills_slots_in_repair
     if is_whole_again or not struck:
         return list(segment.events)
     return [event for event in segment.events if event.at_ns < struck[0][0]]
