@@ -13,6 +13,7 @@ from harness.analysis.columns import columns_of
 from harness.analysis.row import Naming
 from harness.analysis.tables import table
 from harness.cli.show import show
+from harness.experiments.faults.cells import of_next_saves
 from harness.experiments.faults.records import ErrorsRecord, RecordedRecord
 from harness.experiments.faults.rows import FaultsRow
 from harness.experiments.faults.sentences import meaning
@@ -96,6 +97,12 @@ def test_memory_counts_from_half_a_checkpoint_a_save_on(
     tmp_path: Path, grew_bytes: int, left: int
 ) -> None:
     assert row_of(tmp_path, grew_bytes).left_memory_bytes == left
+
+
+def test_a_dash_says_that_no_save_followed_those_that_failed(tmp_path: Path) -> None:
+    of_error = struck("error", None, "safe", succeeded=False)
+    (row,) = stored(tmp_path, [(METHOD, tried(METHOD, [of_error]))]).rows
+    assert of_next_saves(row) == "–"
 
 
 def test_failed_saves_after_which_all_is_well_are_shown_too(tmp_path: Path) -> None:

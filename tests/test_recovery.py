@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -184,6 +185,27 @@ def test_an_event_after_a_line_that_a_full_disk_has_torn_is_read(tmp_path: Path)
         file.write('{"name": "do')
     log.write("step", step=4)
     assert [event.name for event in read_events(tmp_path)] == ["started", "step"]
+
+
+def test_an_event_that_a_full_disk_cuts_short_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a disk takes the first bytes without an error, and has one for the next write."""
+    log = EventLog(tmp_path, 2)
+    write = os.write
+    room_bytes = [5]
+
+    def on_full_disk(descriptor: int, data: bytes) -> int:
+        if not room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data[: room_bytes.pop()])
+
+    monkeypatch.setattr(os, "write", on_full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        log.write("kill", step=4)
+    monkeypatch.undo()
+    log.write("raised", error="No space left")
+    assert [event.name for event in read_events(tmp_path)] == ["started", "raised"]
 
 
 def of_two_nodes(*others: Event) -> list[Event]:
@@ -634,10 +656,15 @@ def test_a_job_whose_launcher_starts_it_again_has_a_segment_for_each_start() -> 
     assert back.told == "Connection closed by peer"
 
 
-def test_of_two_starts_after_one_kill_the_last_one_counts() -> None:
-    """The launcher starts the ranks again where a start breaks by itself."""
+@pytest.mark.parametrize("started", [(0, 1), (0,), (1,)])
+def test_of_two_starts_after_one_kill_the_last_one_counts(started: tuple[int, ...]) -> None:
+    """The launcher starts the ranks again where a start breaks by itself.
+
+    A start may break before all of its ranks have been started.
+    """
     before = events((0, 0, "started", {}), (1, 1, "started", {}), STRUCK)
-    broken = events((500, 0, "started", {}), (501, 1, "started", {}), (600, 0, "restored", {}))
+    in_order = [(at, rank, "started", {}) for at, rank in enumerate(started, start=500)]
+    broken = events(*in_order, (600, started[0], "restored", {}))
     last = [*events((700, 0, "started", {}), (700, 1, "started", {})), *restart_events(0, 1)]
     again = [replace(event, process=f"{event.rank}-broken") for event in broken]
     whole = [replace(event, process=f"{event.rank}-last") for event in last]
@@ -826,7 +853,7 @@ def test_bits_are_unknown_where_an_undisturbed_run_broke(
 def test_a_step_counts_once_every_rank_that_is_left_has_its_hash(
     left_at: int | None, whole: set[int]
 ) -> None:
-    """The holder of a slot leaves before step `left_at`, which is the last one here."""
+    """The hashes are those after step 7. The holder of slot 1 leaves before step `left_at`."""
     kills = () if left_at is None else (Kill(left_at, "before", 1),)
     found = timeline.whole_steps({7: {0: "x", 2: "y"}}, replace(script(), kills=kills))
     assert set(found) == whole

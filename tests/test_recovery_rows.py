@@ -21,7 +21,7 @@ from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
 from harness.experiments.drill.sentences import meaning as in_words
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
-from harness.experiments.recovery.rows import RecoveryRow
+from harness.experiments.recovery.rows import RecoveryRow, two_digits
 from harness.experiments.recovery.sentences import claims, meaning
 from harness.wire.case import Case
 from harness.wire.records import FailureRecord, Record
@@ -185,9 +185,22 @@ def test_kills_whose_bits_nobody_knows_are_not_said_to_be_right() -> None:
 def test_a_restart_that_is_the_shortest_way_is_not_compared_with_itself() -> None:
     restart = case("restart")
     (row,) = derived((restart, measured(restart, "all ranks")))
-    row.back = Estimate(0.2, 0.2, 0.2)
+    row.back, row.default = Estimate(0.2, 0.2, 0.2), True
     said = meaning([row], Naming.among([row]))
     assert said == "The shortest way back is 'restart from buffered': 0.2 s after a kill."
+
+
+def test_a_restart_by_another_method_is_compared_with_that_by_the_default() -> None:
+    restart = case("restart")
+    (row,) = derived((restart, measured(restart, "all ranks")))
+    row.back, row.times_faster = Estimate(0.2, 0.2, 0.2), 1.14
+    said = meaning([row], Naming.among([row]))
+    assert said.endswith("0.2 s after a kill, 1.1 times sooner than by a restart.")
+
+
+@pytest.mark.parametrize(("ratio", "shown"), [(9.94, "9.9"), (9.97, "10"), (64.3, "64")])
+def test_a_ratio_has_two_digits(ratio: float, shown: str) -> None:
+    assert two_digits(ratio) == shown
 
 
 def test_a_row_is_compared_with_the_restart_of_the_same_training() -> None:

@@ -69,8 +69,8 @@ def ab_command(
 ) -> None:
     """Measure two sides in turn on this machine, and compare them.
 
-    Exit 1 where B is slower or worse than A. Exit 3 where nothing is worse, but no time of a save
-    or a load could be compared.
+    Exit 1 where B is slower or worse than A. Exit 3 where nothing is worse, but of the saves and
+    loads that both sides have, no time could be compared.
 
     An interrupted run goes on with `ckptbench run --resume RUN`; `ckptbench compare RUN` compares
     its arms again.

@@ -81,7 +81,7 @@ def compare_command(
     """Say what got slower, or worse, from one run to another of the same machine.
 
     Exit 1 where anything did. Exit 3 where the two runs cannot be compared, or where nothing got
-    worse, but no time of a save or a load could be compared.
+    worse, but of the saves and loads that both runs have, no time could be compared.
     """
     require_output(form, folder)
     found = compared(*(_opened(results, name) for name in (base, head) if name is not None))
@@ -104,8 +104,8 @@ def regress_command(
 ) -> None:
     """Compare the gate suite with this machine's baseline, which the first run becomes.
 
-    Exit 1 where anything is slower or worse. Exit 3 where nothing is worse, but no time of a
-    save or a load could be compared.
+    Exit 1 where anything is slower or worse. Exit 3 where nothing is worse, but of the
+    saves and loads that both sides have, no time could be compared.
     """
     require_output(form, folder)
     slurm.require_a_node()

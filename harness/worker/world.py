@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -178,8 +179,9 @@ class SeparateWorld(World):
 
 def end_now() -> NoReturn:
     """End this process without waiting for threads of a framework, which could abort the exit."""
-    # What was printed goes to a file, and would be lost in its buffer.
-    sys.stdout.flush()
+    # What was printed goes to a file, and would be lost in its buffer. The disk may be full.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
     os._exit(0)
 
 

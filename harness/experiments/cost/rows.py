@@ -149,7 +149,7 @@ class CostRow(Sampled, Row):
         summary=middle_number,
     )
     writers: int | None = column(
-        "how many ranks wrote at least 5 % of what the busiest rank wrote",
+        "how many ranks wrote more than 5 % of what the busiest rank wrote",
         heading="writers",
         text=cells.writers_text,
         shown=cells.has_several_ranks,
@@ -269,7 +269,7 @@ class CostRow(Sampled, Row):
     state_bytes: int | None = state_bytes_column()
     covered_bytes: int | None = column("bytes that the method saves of it", unit="bytes")
     file_bytes: int | None = column(
-        f"bytes of all files of a checkpoint, which every rank counts. {PER_STATE}",
+        f"bytes of all files of a checkpoint. Every rank counts all of them. {PER_STATE}",
         heading="bytes",
         unit="bytes",
         per="state_bytes",

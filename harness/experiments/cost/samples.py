@@ -50,7 +50,7 @@ def _differences_of_ranks(ranks: pd.DataFrame) -> pd.DataFrame:
     """Return how a sample's ranks differ.
 
     The values are the last rank's time over the median rank's, the largest share of the bytes, and
-    how many ranks wrote at least `_WRITER_SHARE` of what the busiest one wrote. A record that
+    how many ranks wrote more than `_WRITER_SHARE` of what the busiest one wrote. A record that
     speaks for all ranks tells only the first.
     """
     groups = ranks.groupby(KEY)

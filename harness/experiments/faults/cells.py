@@ -67,8 +67,10 @@ def within_grace(name: str) -> Callable[[Any], str]:
 
 def of_next_saves(row: Any) -> str:
     """Return how many next saves failed, and how many of these reported success."""
+    if not row.next_saves:
+        return text.NOTHING
     if not row.next_broken:
-        return text.NOTHING if row.next_fails is None else str(row.next_fails)
+        return str(row.next_fails)
     return f"{row.next_fails}, {row.next_broken} not noticed"
 
 

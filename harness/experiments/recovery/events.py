@@ -49,7 +49,11 @@ class EventLog:
     def _append(self, name: str, at_ns: int, values: dict[str, Any]) -> None:
         line = json.dumps({"name": name, "at_ns": at_ns, **values})
         # On a full disk, the line before may be torn. So this one begins on a line of its own.
-        os.write(self._file, f"\n{line}\n".encode())
+        data = f"\n{line}\n".encode()
+        # A full disk cuts a write short without an error. The next write then has one.
+        while data:
+            written_bytes = os.write(self._file, data)
+            data = data[written_bytes:]
 
 
 def files_of(folder: Path, rank: int) -> list[Path]:

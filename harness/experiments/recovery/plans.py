@@ -103,8 +103,8 @@ def _kill(number: int, place: int, way: str, members: int) -> Kill:
     if WAYS[way].state_from == "peers":
         # There is no checkpoint.
         return Kill(step, "forward", victim)
-    first_save_after = (place + 2) * SAVE_EVERY
-    return Kill(first_save_after, instant, victim)
+    next_save = (step // SAVE_EVERY + 1) * SAVE_EVERY
+    return Kill(next_save, instant, victim)
 
 
 def _last_step(chain: tuple[Kill, ...]) -> int:

@@ -5,6 +5,7 @@ This module imports mpi4py, so the worker imports it only when its ranks are the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -66,7 +67,9 @@ def run(bench: Bench, entries: Entries) -> None:
                 bench.world.leave()
     except BaseException as error:
         # The driver reads the events of a process that was spawned, but not its records.
-        log.write("raised", error=describe(error))
+        # On a full disk this fails too, and must hide no error.
+        with contextlib.suppress(OSError):
+            log.write("raised", error=describe(error))
         if not trains_on:
             raise
         end_all(bench, task, error)

@@ -60,7 +60,8 @@ def _times_sooner(ratio: float) -> str:
 
 def two_digits(ratio: float) -> str:
     """Return a ratio of medians, whose kills differ too much for more than two digits."""
-    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.1f}"
+    # From here on, one digit behind the point would be a third digit.
+    return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}"
 
 
 def _ranks_after_text(row: RecoveryRow) -> str:

@@ -47,7 +47,8 @@ def _shortest(rows: Sequence[RecoveryRow]) -> list[str]:
     way = fastest.way_in_words
     named = f"to {way}" if fastest.way.startswith("shrink") else f"'{way}'"
     said = f"The shortest way back is {named}: {fastest.back.value:.2g} s after a kill"
-    if fastest.way == "restart":
+    is_baseline = fastest.way == "restart" and fastest.default and not fastest.cold
+    if is_baseline:
         return [f"{said}."]
     return [f"{said}, {_against_restart(fastest)}."]
 

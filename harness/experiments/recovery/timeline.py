@@ -120,8 +120,8 @@ def digests(events: Sequence[Event], value: str = "digest") -> dict[int, dict[in
 def whole_steps(by_step: Digests, script: Script) -> Digests:
     """Return the hashes of those steps after which every rank of an undisturbed run has one.
 
-    Where the run broke, some ranks may have hashed their state and others not. Ranks that the
-    script names have left by then.
+    Where the run broke, some ranks may have hashed their state and others not. A rank that the
+    script lets leave in an earlier step has no hash.
     """
     whole = {}
     for step, by_slot in by_step.items():
@@ -247,12 +247,8 @@ def _processes_of_last_start(started: Sequence[Event]) -> set[str]:
 
     A rank that is started once more tells that the start before has broken by itself.
     """
-    by_rank: dict[int, str] = {}
-    for event in started:
-        if event.rank in by_rank:
-            by_rank.clear()
-        by_rank[event.rank] = event.process
-    return set(by_rank.values())
+    last_by_rank = {event.rank: event.process for event in started}
+    return set(last_by_rank.values())
 
 
 def _agrees(after: Mapping[int, str], reference: Mapping[int, str]) -> bool:
