@@ -51,6 +51,22 @@ _GO_TAG = 4244
 _SPARE = -1
 _JOIN_LIMIT_S = 10.0  # of a spawned process, once all of them are ready
 _LOOK_S = 0.01  # between two looks for a spawned process, which needs the processors itself
+# Classes of errors of a call that is wrong by itself, such as a root that does not exist. A death
+# never has them. To repair and call again would never end.
+_OF_WRONG_CALLS = frozenset(
+    (
+        MPI.ERR_ARG,
+        MPI.ERR_BUFFER,
+        MPI.ERR_COMM,
+        MPI.ERR_COUNT,
+        MPI.ERR_OP,
+        MPI.ERR_RANK,
+        MPI.ERR_ROOT,
+        MPI.ERR_TAG,
+        MPI.ERR_TRUNCATE,
+        MPI.ERR_TYPE,
+    )
+)
 _TOO_EARLY = "a rank died before the world was made; start the job again"
 
 
@@ -200,16 +216,19 @@ class SurvivingWorld:
     def protected(self) -> Iterator[None]:
         """Let members exchange something, and agree at the end that all of them have it.
 
-        Raises RankLost on every survivor if any member failed in the block or before it. An error
-        that is not MPI's passes through. The others then wait at the end of their own block until
-        the process with the error ends, so it must end soon, by `os._exit`.
+        Raises RankLost on every survivor if any member failed in the block or before it. Another
+        error passes through, also one of MPI if the call itself is wrong, such as one with a root
+        that does not exist. The others then wait at the end of their own block until the process
+        with the error ends, so it must end soon, by `os._exit`.
         """
         try:
             yield
-        except MPI.Exception:
+        except MPI.Exception as error:
             self._revoke()
+            if error.Get_error_class() in _OF_WRONG_CALLS:
+                raise
             _agreed(self.team, False)
-            raise RankLost from None
+            raise RankLost from error
         except BaseException:
             self._revoke()
             raise

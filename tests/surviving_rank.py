@@ -72,7 +72,7 @@ def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> No
             if Counted.dies_before:
                 os.kill(os.getpid(), signal.SIGKILL)
             world, repair = SurvivingWorld.take_over(spawn)
-            step, total = taken_over(world, repair, total)
+            step, total = taken_over(world, repair, step, total)
         else:
             world = SurvivingWorld(Counted(MPI.COMM_WORLD), members, spawn=spawn)
             print(BEGAN, flush=True)
@@ -85,7 +85,7 @@ def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> No
         if repair is None:
             print("a spare is not needed any more", flush=True)
             os._exit(0)
-        step, total = taken_over(world, repair, total)
+        step, total = taken_over(world, repair, step, total)
     while step < steps:
         try:
             with world.protected():
@@ -94,7 +94,7 @@ def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> No
                 world.team.Allreduce(np.array([own], dtype=np.int64), summed)
         except RankLost:
             repair = world.repair(step)
-            step, total = taken_over(world, repair, total)
+            step, total = taken_over(world, repair, step, total)
             continue
         total += int(summed[0])
         step += 1
@@ -103,15 +103,18 @@ def main(members: int, steps: int, newcomers: str, deaths: dict[int, int]) -> No
     world.leave()
 
 
-def taken_over(world: SurvivingWorld, repair: Any, total: int) -> tuple[int, int]:
-    """Return step and sum of the member that is ahead, also where another one dies meanwhile."""
+def taken_over(world: SurvivingWorld, repair: Any, step: int, total: int) -> tuple[int, int]:
+    """Return step and sum of the member that is ahead, also where another one dies meanwhile.
+
+    `step` and `total` are those of this process, which a spare has not got yet.
+    """
     while True:
         try:
             with world.protected():
                 newest = world.team.bcast(total, world.rank_of(repair.source))
             return repair.step, newest
         except RankLost:
-            repair = world.repair(repair.step)
+            repair = world.repair(step)
 
 
 if __name__ == "__main__":

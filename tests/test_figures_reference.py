@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from drawing import shown, words_of
+from drawing import labels_of, shown, words_of
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_rgba
 from matplotlib.legend import Legend
@@ -195,3 +195,21 @@ def test_what_a_framework_does_not_support_is_named_on_every_machine(
             ]
             counts.add(len(named))
     assert counts == {len(methods)}
+
+
+def test_a_spawned_process_is_drawn_starting_before_the_world_is_whole(
+    drawn_reference: Sequence[Drawn],
+) -> None:
+    """On a logarithmic axis the place of a part decides how wide it is."""
+    drawn = next(it for it in drawn_reference if it.name.startswith("recovery-pytorch"))
+    (axes,) = drawn.figure.axes
+    line = labels_of(axes).index("a spawned process takes over")
+    (legend,) = drawn.figure.findobj(Legend)
+    assert isinstance(legend, Legend)
+    names = [text.get_text() for text in legend.get_texts()]
+    colours = [to_rgba(patch.get_facecolor()) for patch in legend.get_patches()]
+    name_of = dict(zip(colours, names, strict=True))
+    bars = [bar for bar in axes.patches if round(bar.get_y() + bar.get_height() / 2) == line]
+    bars.sort(key=lambda bar: bar.get_x())
+    drawn_parts = [name_of[to_rgba(bar.get_facecolor())] for bar in bars]
+    assert drawn_parts == ["detect", "restart", "reconfigure", "restore", "recompute"]

@@ -150,6 +150,48 @@ def test_the_example_ends_with_the_same_weights_whoever_is_killed(what: str | No
 
 
 @needs_mpirun
+def test_the_example_ends_where_no_member_is_left() -> None:
+    with job_of_ranks(4, "docs/examples/train_with_spares.py") as job:
+        assert job.stdout is not None
+        begun = [job.stdout.readline().split() for _ in range(4)]
+        for pid in [int(pid) for _, pid, does in begun if does == "trains"]:
+            os.kill(pid, signal.SIGKILL)
+        try:
+            output, _ = job.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            end(job)
+            raise
+    assert output == ""
+
+
+WRONG_CALL = """
+import os
+from mpi4py import MPI
+from harness.surviving import RankLost, SurvivingWorld
+
+world = SurvivingWorld(MPI.COMM_WORLD)
+try:
+    with world.protected():
+        world.team.bcast(None, root=2)
+except (MPI.Exception, RankLost) as error:
+    print(type(error).__name__, getattr(error, "error_string", ""), flush=True)
+os._exit(0)
+"""
+
+
+@needs_mpirun
+def test_a_call_that_is_wrong_by_itself_is_no_death() -> None:
+    """To repair the world and to call again would never end."""
+    with job_of_ranks(2, "-c", WRONG_CALL) as job:
+        try:
+            output, _ = job.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            end(job)
+            raise
+    assert output.splitlines() == ["Exception MPI_ERR_ROOT: invalid root"] * 2
+
+
+@needs_mpirun
 def test_nobody_dies() -> None:
     results = run_ranks(3, 2)
     assert [(slot, slots, total) for slot, slots, total, _ in results] == [

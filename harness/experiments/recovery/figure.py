@@ -116,7 +116,7 @@ def _ways(axes: Axes, rows: Sequence[RecoveryRow]) -> None:
 def _parts(axes: Axes, line: int, row: RecoveryRow, low_s: float) -> None:
     """Draw the parts of one way, scaled so that they end at the median of the whole."""
     assert row.back is not None
-    medians = {name: part.value for name in PARTS if (part := row.part(name))}
+    medians = {name: part.value for name in row.parts_in_order if (part := row.part(name))}
     # The median of a sum is not the sum of the medians.
     scale = row.back.value / sum(medians.values())
     begin_s = 0.0

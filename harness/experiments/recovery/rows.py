@@ -18,7 +18,8 @@ from harness.experiments.recovery.records import KillRecord, RecoveredRecord, St
 from harness.experiments.recovery.script import Script
 
 PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
-"""The parts of the way back, in the order of time."""
+"""The parts of the way back, in the order of time of most ways."""
+_PARTS_WITH_SPAWN = ("detect", "restart", "reconfigure", "restore", "recompute")
 
 
 _STEADY = "What a step costs without a failure"
@@ -281,6 +282,14 @@ class RecoveryRow(Row):
     def subject(self) -> str:
         """The way back."""
         return f"'{self.way_in_words}'"
+
+    @property
+    def parts_in_order(self) -> tuple[str, ...]:
+        """The parts in the order of time.
+
+        A process that survivors spawn has started before they are a world with it.
+        """
+        return _PARTS_WITH_SPAWN if WAYS[self.way].newcomer == "spawned" else PARTS
 
     def part(self, name: str) -> Estimate | None:
         """Return the seconds of one of the `PARTS`, or of `back`."""
