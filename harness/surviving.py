@@ -28,13 +28,17 @@ command `spawn`. That process calls `SurvivingWorld.take_over`.
 Source of the method: Bland et al., "Post-failure recovery of MPI communication capability", IJHPCA
 27(3), 2013 (revoke, shrink, agree).
 
-A process that gives up after a failure ends with `os._exit`, because a usual exit calls
-MPI_Finalize, which can then hang.
+Every member makes the same calls in a block, and calls `leave` at its end, because spares and the
+launcher wait for that. A process that gives up after a failure ends with `os._exit(0)`. A usual
+exit calls MPI_Finalize, which can then hang. With another exit status, and by MPI_Abort, Open MPI
+5.0 begins to end the job and never finishes. So whoever has an error that is to end the job calls
+`end_job`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -67,6 +71,7 @@ _OF_WRONG_CALLS = frozenset(
         MPI.ERR_TYPE,
     )
 )
+_LAUNCHER = os.getppid()
 _TOO_EARLY = "a rank died before the world was made; start the job again"
 
 
@@ -112,11 +117,28 @@ class _Claim(NamedTuple):
     may_spawn: bool
 
 
+def end_job() -> NoReturn:
+    """End this process and the job, for an error that would come again on whoever goes on.
+
+    It sends a SIGTERM to the process that has started this one, which is mpirun, or its daemon on
+    another node. What has been printed is written out.
+    """
+    _write_out()
+    # A process whose launcher has died has another parent, which is not to be ended.
+    if os.getppid() == _LAUNCHER:
+        os.kill(_LAUNCHER, signal.SIGTERM)
+    os._exit(0)
+
+
 class SurvivingWorld:
     """The members that work together in slots, and the spares that wait."""
 
     spawn_limit_s = 90.0
-    """The seconds in which spawned processes must be ready. Else the others go on without them."""
+    """The seconds in which spawned processes must be ready. Else the others go on without them.
+
+    They count once MPI has begun in all of them. MPI has no limit for that, so a command that ends
+    before holds up all.
+    """
 
     told_limit_s = 10.0
     """The seconds in which all spares must look and answer when the members are done."""
@@ -133,10 +155,12 @@ class SurvivingWorld:
         With `fills_slots`, spares take the slots of the dead, and processes that start with the
         command `spawn` take those that are left. Errors of `comm` are returned from now on. Raises
         RankLost on every rank if one dies before the world is made, and ValueError if there are
-        fewer ranks than `members`.
+        fewer ranks than `members`, or no members.
         """
         rank, size = comm.Get_rank(), comm.Get_size()
         members = size if members is None else members
+        if members < 1:
+            raise ValueError(f"a world needs a member at least, and members is {members}")
         if members > size:
             # So it is where the launcher died before MPI began, because each rank is then alone.
             raise ValueError(f"{members} members need as many ranks, but there are {size}")
@@ -184,7 +208,7 @@ class SurvivingWorld:
     def _join(self, parents: Any) -> Repair | None:
         """Meet the survivors in a process that they have spawned, and take a slot."""
         # If a parent dies just now, the call that brings all together can wait for ever.
-        give_up = threading.Timer(_JOIN_LIMIT_S, os._exit, (1,))
+        give_up = threading.Timer(_JOIN_LIMIT_S, os._exit, (0,))
         give_up.start()
         try:
             everyone = _returning_errors(parents.Merge(high=True))
@@ -219,7 +243,8 @@ class SurvivingWorld:
         Raises RankLost on every survivor if any member failed in the block or before it. Another
         error passes through, also one of MPI if the call itself is wrong, such as one with a root
         that does not exist. The others then wait at the end of their own block until the process
-        with the error ends, so it must end soon, by `os._exit`.
+        with the error ends, so it must end soon: by `os._exit(0)` if they are to go on, else by
+        `end_job`.
         """
         try:
             yield
@@ -272,8 +297,8 @@ class SurvivingWorld:
         Returns None when the members are done. Failures are noticed inside MPI calls only, so the
         spare looks again after each pause of `pause_s` seconds. Members that are done wait at most
         `told_limit_s` seconds for the spares to look. `on_failure` is called before each repair.
-        Raises NoMembersLeft if all members are dead, if this spare looks too late, or if one member
-        dies just before the others leave.
+        Raises NoMembersLeft if all members are dead, or if one member dies just before the others
+        leave. It may also raise that if this spare looks too late.
         """
         while True:
             if self._answer_if_done():
@@ -346,10 +371,7 @@ class SurvivingWorld:
             self.team.Barrier()
         except MPI.Exception:
             _revoke(self.team)
-        for stream in (sys.stdout, sys.stderr):
-            # A process may have none.
-            with suppress(AttributeError, OSError, ValueError):
-                stream.flush()
+        _write_out()
         os._exit(0)
 
     def _rejoin(
@@ -452,6 +474,14 @@ class SurvivingWorld:
         """Interrupt every call on these communicators, also those of spares that wait."""
         _revoke(self.team)
         _revoke(self._everyone)
+
+
+def _write_out() -> None:
+    """Write out what has been printed, because `os._exit` does not."""
+    for stream in (sys.stdout, sys.stderr):
+        # A process may have none.
+        with suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 def _assigned(

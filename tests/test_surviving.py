@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from mpi4py import MPI
 from surviving_rank import BEGAN, ITEMS
 
-from harness.surviving import NoMembersLeft, _assigned
+from harness.surviving import NoMembersLeft, SurvivingWorld, _assigned
 
 ROOT = Path(__file__).resolve().parents[1]
 MPIRUN = Path(sys.executable).parent / "mpirun"
@@ -162,6 +163,42 @@ def test_the_example_ends_where_no_member_is_left() -> None:
             end(job)
             raise
     assert output == ""
+
+
+ERROR_ON_ONE_RANK = """
+import traceback
+from mpi4py import MPI
+from harness.surviving import SurvivingWorld, end_job
+
+world = SurvivingWorld(MPI.COMM_WORLD)
+try:
+    with world.protected():
+        if world.slot == 1:
+            raise ValueError("a bug of one rank")
+        world.team.Barrier()
+except ValueError as error:
+    print(error)
+    end_job()
+"""
+
+
+@needs_mpirun
+def test_an_error_of_one_rank_ends_the_job() -> None:
+    """With an exit status other than 0, and by MPI_Abort, the others would wait for ever."""
+    with job_of_ranks(3, "-c", ERROR_ON_ONE_RANK) as job:
+        try:
+            output, _ = job.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            end(job)
+            raise
+    assert output.splitlines() == ["a bug of one rank"]
+    assert job.returncode != 0
+
+
+@pytest.mark.parametrize("members", [0, -1])
+def test_a_world_without_members_is_refused(members: int) -> None:
+    with pytest.raises(ValueError, match=f"a member at least, and members is {members}"):
+        SurvivingWorld(MPI.COMM_SELF, members)
 
 
 WRONG_CALL = """

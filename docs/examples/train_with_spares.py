@@ -1,8 +1,10 @@
 """A training that goes on when a rank is killed, because a spare takes its slot.
 
-    mpirun --with-ft ulfm -n 4 python docs/examples/train_with_spares.py
+    export PYTHONPATH=.
+    mpirun --with-ft ulfm --map-by :OVERSUBSCRIBE -n 4 python docs/examples/train_with_spares.py
 
-Three ranks train and one waits. Kill one of them meanwhile, and the weights end the same.
+Three ranks train and one waits. Kill one of them meanwhile, and the weights end the same. After a
+second death no spare is left. Those that live go on with their own batches, so the weights differ.
 """
 
 import os
@@ -12,7 +14,7 @@ import traceback
 import numpy
 from mpi4py import MPI
 
-from harness.surviving import RankLost, SurvivingWorld
+from harness.surviving import RankLost, SurvivingWorld, end_job
 
 MEMBERS = 3
 STEPS = 100
@@ -61,5 +63,5 @@ try:
     main()
 except BaseException:
     traceback.print_exc()
-    # A usual exit calls MPI_Finalize, which can hang after a failure.
-    os._exit(1)
+    # The others would wait for a process that ends by an error.
+    end_job()

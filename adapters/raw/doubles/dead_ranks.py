@@ -38,10 +38,11 @@ class Meets(Fault):
         self.write(part, self.parts(state, rank))
         # The name says that the file is complete.
         part.rename(self.file(unfinished, rank))
-        sync_directory(unfinished)
         if rank == 0:
             files = [self.file(unfinished, other) for other in range(self.place.world)]
             self.wait_until(lambda: all(file.exists() for file in files))
+            # The others do not, because the folder may have its final name by then.
+            sync_directory(unfinished)
             self.publish(unfinished, path)
         else:
             self.wait_until(path.exists)

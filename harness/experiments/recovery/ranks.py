@@ -241,8 +241,9 @@ def take_over(parts: Parts) -> Survivor:
     try:
         world, repair = SurvivingWorld.take_over(spawn_command(parts.training.script))
     except RankLost:
-        # The survivors go on without this process. They may spawn another one.
-        os._exit(1)
+        # The survivors go on without this process, and may spawn another one. With another exit
+        # status, mpirun would begin to end the job and never finish.
+        os._exit(0)
     survivor = Survivor(world, parts)
     survivor.take_slot(repair)
     return survivor
