@@ -121,9 +121,12 @@ def end_job() -> NoReturn:
     """End this process and the job, for an error that would come again on whoever goes on.
 
     It sends a SIGTERM to the process that has started this one, which is mpirun, or its daemon on
-    another node. What has been printed is written out.
+    another node. What has been printed is written out. Without mpirun, no other rank waits, and
+    this process ends with the exit status 1.
     """
     _write_out()
+    if "OMPI_COMM_WORLD_RANK" not in os.environ:
+        os._exit(1)
     # A process whose launcher has died has another parent, which is not to be ended.
     if os.getppid() == _LAUNCHER:
         os.kill(_LAUNCHER, signal.SIGTERM)

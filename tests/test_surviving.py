@@ -91,6 +91,16 @@ def run_ranks(
     )
 
 
+def output_of(job: subprocess.Popen[str]) -> str:
+    """Return what a job prints until it ends. One that hangs is ended, and fails the test."""
+    try:
+        output, _ = job.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        end(job)
+        raise
+    return output
+
+
 def end(job: subprocess.Popen[str]) -> None:
     """End a job and its processes."""
     processes = psutil.Process(job.pid).children(recursive=True)
@@ -140,11 +150,7 @@ def test_the_example_ends_with_the_same_weights_whoever_is_killed(what: str | No
         pids = [int(pid) for _, pid, does in begun if does == what]
         for pid in pids[:1]:
             os.kill(pid, signal.SIGKILL)
-        try:
-            output, _ = job.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            end(job)
-            raise
+        output = output_of(job)
     assert sorted(output.splitlines()) == [
         f"slot {slot}: 100 steps, the weights add up to {-total}" for slot in range(3)
     ]
@@ -157,16 +163,22 @@ def test_the_example_ends_where_no_member_is_left() -> None:
         begun = [job.stdout.readline().split() for _ in range(4)]
         for pid in [int(pid) for _, pid, does in begun if does == "trains"]:
             os.kill(pid, signal.SIGKILL)
-        try:
-            output, _ = job.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            end(job)
-            raise
+        output = output_of(job)
     assert output == ""
 
 
+def test_the_example_without_mpirun_ends_no_process_but_its_own() -> None:
+    """Its parent is a shell then, and no launcher."""
+    command = f"'{sys.executable}' docs/examples/train_with_spares.py; echo status $?"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "status 1\n"
+    assert "3 members need as many ranks, but there are 1" in ended.stderr
+
+
 ERROR_ON_ONE_RANK = """
-import traceback
 from mpi4py import MPI
 from harness.surviving import SurvivingWorld, end_job
 
@@ -186,11 +198,7 @@ except ValueError as error:
 def test_an_error_of_one_rank_ends_the_job() -> None:
     """With an exit status other than 0, and by MPI_Abort, the others would wait for ever."""
     with job_of_ranks(3, "-c", ERROR_ON_ONE_RANK) as job:
-        try:
-            output, _ = job.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            end(job)
-            raise
+        output = output_of(job)
     assert output.splitlines() == ["a bug of one rank"]
     assert job.returncode != 0
 
@@ -220,11 +228,7 @@ os._exit(0)
 def test_a_call_that_is_wrong_by_itself_is_no_death() -> None:
     """To repair the world and to call again would never end."""
     with job_of_ranks(2, "-c", WRONG_CALL) as job:
-        try:
-            output, _ = job.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            end(job)
-            raise
+        output = output_of(job)
     assert output.splitlines() == ["Exception MPI_ERR_ROOT: invalid root"] * 2
 
 
