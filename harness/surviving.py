@@ -71,6 +71,7 @@ _OF_WRONG_CALLS = frozenset(
         MPI.ERR_TYPE,
     )
 )
+_PASS_ON_S = 1.0  # for what a rank has printed to come through the launcher
 _LAUNCHER = os.getppid()
 _TOO_EARLY = "a rank died before the world was made; start the job again"
 
@@ -121,12 +122,14 @@ def end_job() -> NoReturn:
     """End this process and the job, for an error that would come again on whoever goes on.
 
     It sends a SIGTERM to the process that has started this one, which is mpirun, or its daemon on
-    another node. What has been printed is written out. Without mpirun, no other rank waits, and
-    this process ends with the exit status 1.
+    another node. What has been printed is written out. The launcher gets a second to pass it on.
+    Without mpirun, no other rank waits, and this process ends with the exit status 1.
     """
     _write_out()
     if "OMPI_COMM_WORLD_RANK" not in os.environ:
         os._exit(1)
+    # mpirun throws away what it has not read yet when it is ended, and nothing tells that it has.
+    time.sleep(_PASS_ON_S)
     # A process whose launcher has died has another parent, which is not to be ended.
     if os.getppid() == _LAUNCHER:
         os.kill(_LAUNCHER, signal.SIGTERM)
