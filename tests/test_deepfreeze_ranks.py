@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from deepfreeze_states import (
     SPECS,
     STEP,
     equal,
+    gated,
     new_engine,
     new_state,
     rank_state,
@@ -210,3 +211,60 @@ def test_several_may_take_the_same_shared_memory_at_once(folder: Path) -> None:
     with ThreadPoolExecutor(len(arenas)) as pool:
         list(pool.map(take, arenas))
     assert (folder / "memory" / "model.safetensors").stat().st_size == 5000
+
+
+def test_a_load_from_memory_that_is_saved_over_meanwhile_is_damaged(folder: Path) -> None:
+    """The bytes of one save were checksummed, and those of the other may have been copied."""
+    memory = folder / "memory"
+    reader, writer = [new_memory_engine(memory) for _ in range(2)]
+    reader.save(new_state(1), folder / "first", STEP).finished()
+    with closing(reader.arriving(memory, SPECS, {})) as arriving:
+        next(arriving)
+        # The same bytes again, so that no checksum differs.
+        writer.save(new_state(1), folder / "second", STEP + 1).finished()
+        with pytest.raises(Damaged, match="written over by a save while it was loaded"):
+            list(arriving)
+    assert equal(reader.load(memory, SPECS, {}), new_state(1))
+
+
+def test_a_load_from_memory_during_a_save_of_another_process_is_damaged(folder: Path) -> None:
+    memory = folder / "memory"
+    reader, writer = [new_memory_engine(memory) for _ in range(2)]
+    reader.save(new_state(1), folder / "first", STEP).finished()
+    gate, sources = gated(new_state(1), "weights/a")
+    with closing(reader.arriving(memory, SPECS, {})) as arriving:
+        next(arriving)
+        pending = writer.save(sources, folder / "second", STEP + 1)
+        assert gate.reached.wait(30)
+        with pytest.raises(Damaged, match="written over by a save while it was loaded"):
+            list(arriving)
+    gate.open.set()
+    pending.finished()
+
+
+def test_a_flipped_bit_in_memory_is_found(folder: Path) -> None:
+    memory = folder / "memory"
+    engine = new_memory_engine(memory)
+    engine.save(new_state(1), folder / "checkpoint", STEP).finished()
+    content = bytearray((memory / "model.safetensors").read_bytes())
+    content[-100] ^= 1
+    with (memory / "model.safetensors").open("r+b") as file:
+        file.write(content)
+    with pytest.raises(Damaged, match="checksum of tensor"):
+        engine.load(memory, SPECS, {})
+
+
+def test_a_load_from_memory_takes_the_targets_that_it_is_given(folder: Path) -> None:
+    memory = folder / "memory"
+    new_memory_engine(memory).save(new_state(1), folder / "checkpoint", STEP).finished()
+    targets = new_state(2)
+    assert new_memory_engine(memory).load(memory, SPECS, targets) == {}
+    assert equal(targets, new_state(1))
+
+
+def new_memory_engine(memory: Path) -> Engine:
+    """Return an engine of one rank whose arena is a file."""
+    ranks = Ranks(0, 1, "session")
+    engine = Engine(ranks, DirectIo(True, 1 << 16, 1), {}, [SharedArena(memory)])
+    engine.prepare(SPECS)
+    return engine

@@ -105,10 +105,23 @@ class SharedArena(Arena):
             self.release()
             self.folder.mkdir(parents=True, exist_ok=True)
             memory = _mapped(self.folder / file, size_bytes)
+            # The first look at a page is slow. It must not happen in the first save or load.
+            bytes_of(memory)[::ALIGNMENT].max(initial=0)
             self._make_accessible(memory)
             self._memory = memory
             self._fitted = (file, size_bytes)
         return self._memory
+
+    def look_at(self, file: str, size_bytes: int) -> memoryview:
+        """Return the memory of a file of `size_bytes` in the folder, which any rank may have made.
+
+        Raise FileNotFoundError if it is gone.
+        """
+        if self._fitted == (file, size_bytes):
+            return self._memory
+        with (self.folder / file).open("rb") as opened:
+            # It is unmapped with the last view of it, which an error may keep for a while.
+            return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
 
     def note(self, file: str, origin: Origin) -> None:
         origin_file = (self.folder / file).with_suffix(ORIGIN_SUFFIX)

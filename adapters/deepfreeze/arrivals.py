@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import xxhash
 
 from adapters.deepfreeze import streaming
@@ -17,40 +17,34 @@ from adapters.deepfreeze.stored import Match
 from adapters.deepfreeze.tensor import Bytes, Memory, bring, bytes_of
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, round_up
 
+Tensors = Generator[tuple[str, Bytes], None, None]
+"""Names and bytes."""
+
 
 @dataclass(frozen=True)
 class Block:
-    """A part [start, stop) of a file that is read into memory, for the tensors of one group."""
+    """A part [start, stop) of a file whose bytes are in memory, for the tensors of one group."""
 
     group: Group
     start: int
     stop: int
     memory: memoryview
-    coming: Future[None]
-
-    def wait(self) -> Block:
-        """Return the block when it is read.
-
-        Raise EOFError if the file ends early, and OSError if it cannot be read.
-        """
-        self.coming.result()
-        return self
 
 
 class Group:
     """Tensors of a file that are read one after the other.
 
     If some have no target, the group has new memory for them. It is as the file is, from the page
-    on in which the first tensor begins. If none of them has a target, and they are large, blocks
-    are read directly into it. Otherwise they are read into a ring and copied from there.
+    on in which the first tensor begins. If none of them has a target, blocks may be read directly
+    into it. Otherwise the tensors are copied from the memory of the blocks.
     """
 
     def __init__(
-        self, entries: Sequence[Match], targets: Mapping[str, Memory], are_large: bool
+        self, entries: Sequence[Match], targets: Mapping[str, Memory], are_read_directly: bool
     ) -> None:
         """Take the tensors in file order."""
         without_target = [match for match in entries if match.spec.name not in targets]
-        self.is_direct = are_large and len(without_target) == len(entries)
+        self.is_direct = are_read_directly and len(without_target) == len(entries)
         self.entries = entries
         self._first = entries[0].stored.start // ALIGNMENT * ALIGNMENT
         end = round_up(entries[-1].stored.stop)
@@ -111,6 +105,32 @@ class Arrival:
             )
 
 
+def groups_of(
+    small: Sequence[Match],
+    large: Sequence[Match],
+    targets: Mapping[str, Memory],
+    are_read_directly: bool,
+) -> list[Group]:
+    """Return the small tensors as a group, and the large ones as another, if there are some.
+
+    With `are_read_directly`, the large ones may be read into new memory. Small ones never are,
+    because the blocks of several are read as one.
+    """
+    groups = []
+    if small:
+        groups.append(Group(small, targets, are_read_directly=False))
+    if large:
+        groups.append(Group(large, targets, are_read_directly))
+    return groups
+
+
+def without_bytes(wanted: Iterable[Match], targets: Mapping[str, Memory]) -> Tensors:
+    """Yield the tensors that have neither bytes nor a target."""
+    for match in wanted:
+        if not match.spec.size_bytes and match.spec.name not in targets:
+            yield match.spec.name, np.empty(0, np.uint8)
+
+
 def arrived_with(block: Block, file: StoredFile) -> Iterator[Match]:
     """Take the bytes of a block, and yield the tensors that are complete with it.
 
@@ -132,13 +152,17 @@ def next_name(groups: Sequence[Group]) -> str:
 
 
 def mixed(
-    arrived: Iterable[tuple[Group, Match]], targets: Mapping[str, Memory], at_once: int
+    arrived: Iterable[tuple[Group, Match]],
+    targets: Mapping[str, Memory],
+    small: Sequence[Match],
+    large: Sequence[Match],
 ) -> Iterator[tuple[str, Bytes]]:
     """Yield the tensors without a target, in new memory.
 
-    Large ones come as soon as they have arrived. After each large one, with a target or not,
-    `at_once` of the small ones come that have arrived before.
+    Large ones come as soon as they have arrived. After each large one, with a target or not, some
+    of the small ones come that have arrived before, so that they are spread over all large ones.
     """
+    at_once = len(small) // max(len(large), 1) + 1
     waiting: deque[tuple[str, Bytes]] = deque()
     for group, match in arrived:
         is_small = match.spec.size_bytes < SMALL_BYTES

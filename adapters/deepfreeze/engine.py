@@ -10,13 +10,13 @@ from pathlib import Path
 
 from adapters.base import DirectIo
 from adapters.deepfreeze import layout, streaming
-from adapters.deepfreeze.arena import Arena, Origin
+from adapters.deepfreeze.arena import Arena, Origin, SharedArena
+from adapters.deepfreeze.arrivals import Tensors
 from adapters.deepfreeze.commit import Commit
 from adapters.deepfreeze.common_commit import CommonCommit
 from adapters.deepfreeze.layout import Index, Layout
 from adapters.deepfreeze.loader import Loader
 from adapters.deepfreeze.processes import Process
-from adapters.deepfreeze.reader import Tensors
 from adapters.deepfreeze.ring_snapshot import RingSnapshot
 from adapters.deepfreeze.save import Save
 from adapters.deepfreeze.snapshot import Snapshot
@@ -126,7 +126,7 @@ class Engine:
 
     def expect(self, path: Path) -> None:
         """Start to read what the load of `path` reads first, while the caller still prepares it."""
-        self._loader.expect(path)
+        self._loader.expect(path, self._arena_in(path))
 
     def load(
         self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]
@@ -148,8 +148,7 @@ class Engine:
             if self._last is not None:
                 # A tensor that is not copied yet must not be loaded over.
                 self._last.staged()
-            is_arena = path in [arena.folder for arena in self._arenas]
-            yield from self._loader.arriving(path, specs, targets, is_arena)
+            yield from self._loader.arriving(path, specs, targets, self._arena_in(path))
         finally:
             self._loader.stop_expecting()
 
@@ -231,6 +230,11 @@ class Engine:
         arenas.
         """
         return save.is_durable or (save.is_whole and self._ranks.world == 1)
+
+    def _arena_in(self, folder: Path) -> SharedArena | None:
+        """Return the arena whose files are in a folder, if there is one."""
+        shared = [arena for arena in self._arenas if isinstance(arena, SharedArena)]
+        return next((arena for arena in shared if arena.folder == folder), None)
 
     def _fitted(self, arena: Arena, plan: Layout) -> memoryview:
         """Return the arena's memory in the size that a save needs."""

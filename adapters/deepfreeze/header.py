@@ -48,6 +48,7 @@ class StoredFile:
     """
 
     path: Path
+    size_bytes: int
     step: int
     world: int
     seal: str
@@ -95,7 +96,8 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     data_start = LENGTH_BYTES + len(text)
     tensors = _stored_tensors(header, metadata, data_start)
     _check_size(path, size_bytes, data_start, tensors)
-    return StoredFile(path, int(metadata[STEP_KEY]), int(metadata[WORLD_KEY]), seal, tensors)
+    step, world = int(metadata[STEP_KEY]), int(metadata[WORLD_KEY])
+    return StoredFile(path, size_bytes, step, world, seal, tensors)
 
 
 def _stored_tensors(

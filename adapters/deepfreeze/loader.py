@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from adapters.base import DirectIo
+from adapters.deepfreeze.arena import SharedArena
+from adapters.deepfreeze.arrivals import Tensors
+from adapters.deepfreeze.copier import copied
 from adapters.deepfreeze.layout import Layout
 from adapters.deepfreeze.opened_file import OpenedFile
 from adapters.deepfreeze.read_plan import Range
-from adapters.deepfreeze.reader import Reader, Tensors
+from adapters.deepfreeze.reader import Reader
 from adapters.deepfreeze.stored import Located, open_stored, tensors_of
 from adapters.deepfreeze.tensor import Bytes, Device, Memory, Spec
 
@@ -36,15 +39,17 @@ class Loader:
         self._layout = layout
         self._first_parts = self._reader.first_parts(tensors_of(layout)) if world == 1 else ()
 
-    def expect(self, path: Path) -> None:
+    def expect(self, path: Path, arena: SharedArena | None = None) -> None:
         """Start to read what the load of `path` reads first, while the caller still prepares it.
 
         That is known if the checkpoint is one file with the layout that this rank would write.
         Of any other, the load itself reads everything. The header is read into the page cache
-        first, because it waited for two of the large reads when it was read beside them.
+        first, because it waited for two of the large reads when it was read beside them. Of a file
+        in memory nothing need be read.
         """
         self.stop_expecting()
-        if not self._first_parts or self._layout is None:
+        is_copied = arena is not None and self._device is None
+        if is_copied or not self._first_parts or self._layout is None:
             return
         file = path / self._layout.file
         # The load itself says what is wrong.
@@ -61,16 +66,29 @@ class Loader:
             self._expected = None
 
     def arriving(
-        self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory], is_arena: bool
+        self,
+        path: Path,
+        specs: Sequence[Spec],
+        targets: Mapping[str, Memory],
+        arena: SharedArena | None = None,
     ) -> Tensors:
-        """Load a checkpoint, and yield each tensor without a target once it has arrived."""
+        """Load a checkpoint, and yield each tensor without a target once it has arrived.
+
+        `arena` is the memory whose folder `path` is, if it is one in memory.
+        """
         if self._device is not None:
             self._device.follow()
-        located = open_stored(path, is_arena).locate(specs, self._rank)
+        located = open_stored(path, is_arena=arena is not None).locate(specs, self._rank)
         # A divided tensor comes from several files, and is yielded when all of them are read.
         gathered = _memory_for_divided(located, targets)
+        places = {**targets, **gathered}
         for file, entries in located:
-            yield from self._reader.read(file, entries, {**targets, **gathered}, self._expected)
+            # A device copies from the reader's memory alone, because that is pinned.
+            if arena is not None and self._device is None:
+                memory = arena.look_at(file.path.name, file.size_bytes)
+                yield from copied(file, memory, entries, places)
+            else:
+                yield from self._reader.read(file, entries, places, self._expected)
         yield from gathered.items()
 
     def close(self) -> None:

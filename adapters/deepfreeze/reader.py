@@ -4,30 +4,35 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from adapters.base import DirectIo
 from adapters.deepfreeze.arena import pinned
-from adapters.deepfreeze.arrivals import Block, Group, arrived_with, mixed, next_name
+from adapters.deepfreeze.arrivals import (
+    Block,
+    Group,
+    Tensors,
+    arrived_with,
+    groups_of,
+    mixed,
+    next_name,
+    without_bytes,
+)
 from adapters.deepfreeze.errors import Damaged
 from adapters.deepfreeze.header import StoredFile
 from adapters.deepfreeze.opened_file import EarlyRead, OpenedFile
 from adapters.deepfreeze.read_plan import Range, in_order, plan_reads
 from adapters.deepfreeze.stored import Match
-from adapters.deepfreeze.tensor import Bytes, Device, Memory, bytes_of
+from adapters.deepfreeze.tensor import Device, Memory, bytes_of
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, give_back, round_up
 
 # So many blocks are waiting for a thread or being copied, besides those that are being read.
 _AHEAD = 2
 # All blocks together are no larger than this.
 _RING_BYTES = 48 << 20
-
-Tensors = Generator[tuple[str, Bytes], None, None]
-"""Names and bytes."""
 
 
 class Reader:
@@ -96,18 +101,11 @@ class Reader:
         Raise Damaged if a checksum differs or the file ends early, and OSError if it cannot be
         read. A caller that does not take all tensors must close the generator.
         """
-        for match in wanted:
-            if not match.spec.size_bytes and match.spec.name not in targets:
-                yield match.spec.name, np.empty(0, np.uint8)
+        yield from without_bytes(wanted, targets)
         small, large = in_order(wanted)
-        groups = []
-        if small:
-            groups.append(Group(small, targets, are_large=False))
-        if large:
-            groups.append(Group(large, targets, are_large=True))
-        at_once = len(small) // max(len(large), 1) + 1
+        groups = groups_of(small, large, targets, are_read_directly=True)
         with closing(self._read(file, groups, begun)) as arrived:
-            yield from mixed(arrived, targets, at_once)
+            yield from mixed(arrived, targets, small, large)
 
     def _read(
         self, file: StoredFile, groups: Sequence[Group], begun: OpenedFile | None
@@ -157,15 +155,24 @@ class Reader:
 
         The memory of a block is read into again when the caller asks for the next one.
         """
-        ahead: deque[Block] = deque()
+        ahead: deque[tuple[Block, Future[None]]] = deque()
         plan = plan_reads([group.entries for group in groups], self._block_bytes)
         for block_number, (group_number, part) in enumerate(plan):
             if len(ahead) == len(self._ring):
-                yield ahead.popleft().wait()
+                yield _come(*ahead.popleft())
             group = groups[group_number]
             slot = self._ring[block_number % len(self._ring)]
             memory = group.touched(part) if group.is_direct else slot
             coming = opened.take_early(part, memory) or opened.read(part, memory)
-            ahead.append(Block(group, *part, memory, coming))
+            ahead.append((Block(group, *part, memory), coming))
         while ahead:
-            yield ahead.popleft().wait()
+            yield _come(*ahead.popleft())
+
+
+def _come(block: Block, coming: Future[None]) -> Block:
+    """Return a block when it is read.
+
+    Raise EOFError if the file ends early, and OSError if it cannot be read.
+    """
+    coming.result()
+    return block
