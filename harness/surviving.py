@@ -128,12 +128,14 @@ def end_job() -> NoReturn:
     _write_out()
     if "OMPI_COMM_WORLD_RANK" not in os.environ:
         os._exit(1)
-    # mpirun throws away what it has not read yet when it is ended, and nothing tells that it has.
-    time.sleep(_PASS_ON_S)
-    # A process whose launcher has died has another parent, which is not to be ended.
-    if os.getppid() == _LAUNCHER:
-        os.kill(_LAUNCHER, signal.SIGTERM)
-    os._exit(0)
+    try:
+        # mpirun throws away what it has not read yet when it is ended. Nothing tells that it has.
+        time.sleep(_PASS_ON_S)
+    finally:
+        # A process whose launcher has died has another parent, which is not to be ended.
+        if os.getppid() == _LAUNCHER:
+            os.kill(_LAUNCHER, signal.SIGTERM)
+        os._exit(0)
 
 
 class SurvivingWorld:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import shutil
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -25,6 +27,7 @@ from slow_device import SlowDevice
 
 from adapters.base import DirectIo
 from adapters.deepfreeze.arena import SharedArena
+from adapters.deepfreeze.arrivals import Tensors
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.errors import CommitFailed, Damaged
 from adapters.deepfreeze.layout import INDEX
@@ -213,27 +216,29 @@ def test_several_may_take_the_same_shared_memory_at_once(folder: Path) -> None:
     assert (folder / "memory" / "model.safetensors").stat().st_size == 5000
 
 
-def test_a_load_from_memory_that_is_saved_over_meanwhile_is_damaged(folder: Path) -> None:
-    """The bytes of one save were checksummed, and those of the other may have been copied."""
+@pytest.mark.parametrize("later", [1, 2], ids=["same bytes", "other bytes"])
+def test_a_load_from_memory_that_is_saved_over_meanwhile_is_damaged(
+    folder: Path, later: int
+) -> None:
+    """Some tensors would be those of one save, and some those of the other."""
     memory = folder / "memory"
-    reader, writer = [new_memory_engine(memory) for _ in range(2)]
+    reader, writer = new_memory_engine(memory), new_memory_engine(memory)
     reader.save(new_state(1), folder / "first", STEP).finished()
     with closing(reader.arriving(memory, SPECS, {})) as arriving:
-        next(arriving)
-        # The same bytes again, so that no checksum differs.
-        writer.save(new_state(1), folder / "second", STEP + 1).finished()
-        with pytest.raises(Damaged, match="written over by a save while it was loaded"):
+        take_one_with_bytes(arriving)
+        writer.save(new_state(later), folder / "second", STEP + 1).finished()
+        with pytest.raises(Damaged, match="checksum of tensor|written over by a save while"):
             list(arriving)
-    assert equal(reader.load(memory, SPECS, {}), new_state(1))
+    assert equal(reader.load(memory, SPECS, {}), new_state(later))
 
 
 def test_a_load_from_memory_during_a_save_of_another_process_is_damaged(folder: Path) -> None:
     memory = folder / "memory"
-    reader, writer = [new_memory_engine(memory) for _ in range(2)]
+    reader, writer = new_memory_engine(memory), new_memory_engine(memory)
     reader.save(new_state(1), folder / "first", STEP).finished()
     gate, sources = gated(new_state(1), "weights/a")
     with closing(reader.arriving(memory, SPECS, {})) as arriving:
-        next(arriving)
+        take_one_with_bytes(arriving)
         pending = writer.save(sources, folder / "second", STEP + 1)
         assert gate.reached.wait(30)
         with pytest.raises(Damaged, match="written over by a save while it was loaded"):
@@ -242,14 +247,46 @@ def test_a_load_from_memory_during_a_save_of_another_process_is_damaged(folder: 
     pending.finished()
 
 
+def test_another_process_may_open_a_memory_while_it_is_loaded(folder: Path) -> None:
+    memory = folder / "memory"
+    reader = new_memory_engine(memory)
+    reader.save(new_state(1), folder / "checkpoint", STEP).finished()
+    with closing(reader.arriving(memory, SPECS, {})) as arriving:
+        take_one_with_bytes(arriving)
+        new_memory_engine(memory)
+        list(arriving)
+
+
+def test_a_memory_that_was_removed_and_made_anew_is_loaded(folder: Path) -> None:
+    """The engine still has the removed files in its own memory."""
+    memory = folder / "memory"
+    engine = new_memory_engine(memory)
+    engine.save(new_state(1), folder / "first", STEP).finished()
+    shutil.rmtree(memory)
+    new_memory_engine(memory).save(new_state(2), folder / "second", STEP + 1).finished()
+    assert equal(engine.load(memory, SPECS, {}), new_state(2))
+
+
+def test_a_memory_that_is_cut_off_while_it_is_loaded_is_damaged(folder: Path) -> None:
+    memory = folder / "memory"
+    engines = save_to_memory(memory, "session")
+    with closing(engines[0].arriving(memory, SPECS, {})) as arriving:
+        take_one_with_bytes(arriving)
+        # All headers have been checked by now.
+        os.truncate(memory / "model-00002-of-00002.safetensors", 1000)
+        with pytest.raises(Damaged, match="cut off while it was loaded"):
+            list(arriving)
+
+
 def test_a_flipped_bit_in_memory_is_found(folder: Path) -> None:
     memory = folder / "memory"
     engine = new_memory_engine(memory)
     engine.save(new_state(1), folder / "checkpoint", STEP).finished()
-    content = bytearray((memory / "model.safetensors").read_bytes())
-    content[-100] ^= 1
     with (memory / "model.safetensors").open("r+b") as file:
-        file.write(content)
+        file.seek(-100, os.SEEK_END)
+        byte = file.read(1)[0]
+        file.seek(-100, os.SEEK_END)
+        file.write(bytes([byte ^ 1]))
     with pytest.raises(Damaged, match="checksum of tensor"):
         engine.load(memory, SPECS, {})
 
@@ -262,9 +299,29 @@ def test_a_load_from_memory_takes_the_targets_that_it_is_given(folder: Path) -> 
     assert equal(targets, new_state(1))
 
 
-def new_memory_engine(memory: Path) -> Engine:
+@pytest.mark.parametrize("is_expected", [False, True])
+def test_a_device_gets_a_checkpoint_from_memory(folder: Path, is_expected: bool) -> None:
+    memory = folder / "memory"
+    new_memory_engine(memory).save(new_state(1), folder / "checkpoint", STEP).finished()
+    device = SlowDevice()
+    engine = new_memory_engine(memory, device)
+    state = new_state(2)
+    if is_expected:
+        engine.expect(memory)
+    assert engine.load(memory, SPECS, device.tensors(state)) == {}
+    assert equal(state, new_state(1))
+    engine.close()
+
+
+def new_memory_engine(memory: Path, device: SlowDevice | None = None) -> Engine:
     """Return an engine of one rank whose arena is a file."""
-    ranks = Ranks(0, 1, "session")
-    engine = Engine(ranks, DirectIo(True, 1 << 16, 1), {}, [SharedArena(memory)])
+    arena = SharedArena(memory, device.pin if device is not None else None)
+    io = DirectIo(True, 1 << 16, 1)
+    engine = Engine(Ranks(0, 1, "session"), io, {}, [arena], device=device)
     engine.prepare(SPECS)
     return engine
+
+
+def take_one_with_bytes(arriving: Tensors) -> None:
+    """Take tensors up to the first that has bytes, so that some were copied."""
+    next(data for _, data in arriving if len(data))

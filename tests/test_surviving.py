@@ -232,6 +232,44 @@ def test_a_call_that_is_wrong_by_itself_is_no_death() -> None:
     assert output.splitlines() == ["Exception MPI_ERR_ROOT: invalid root"] * 2
 
 
+GIVING_UP = """
+from mpi4py import MPI
+from harness.surviving import RankLost, SurvivingWorld
+
+world = SurvivingWorld(MPI.COMM_WORLD)
+step, sums, repairs = 0, [], []
+while step < 4:
+    try:
+        with world.protected():
+            total = world.team.allreduce(step)
+        if step == 1 and world.slot == 1 and not repairs:
+            world.give_up()
+    except RankLost:
+        repair = world.repair(step)
+        repairs.append((repair.lost, repair.behind, repair.source))
+        step = repair.step
+        continue
+    sums.append(total)
+    step += 1
+print(world.slot, sums, repairs)
+world.leave()
+"""
+
+
+@needs_mpirun
+def test_a_member_that_gives_up_a_step_is_behind_and_nobody_is_lost() -> None:
+    """The others have done that step already, so they do not do it again."""
+    with job_of_ranks(3, "-c", GIVING_UP) as job:
+        output = output_of(job)
+    others, behind = "[0, 3, 6, 9]", "[0, 6, 9]"
+    repairs = "[((), (1,), 0)]"
+    assert sorted(output.splitlines()) == [
+        f"0 {others} {repairs}",
+        f"1 {behind} {repairs}",
+        f"2 {others} {repairs}",
+    ]
+
+
 @needs_mpirun
 def test_nobody_dies() -> None:
     results = run_ranks(3, 2)
@@ -274,6 +312,33 @@ def test_another_rank_may_die_at_any_call_of_the_repair() -> None:
         results = run_ranks(4, 4, f"1:{undisturbed - 5}", f"2:{call}")
         assert {total for _, _, total, _ in results} == {WHOLE}, call
         assert {slot for slot, *_ in results} >= {0, 3}, call
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.patient
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_member_may_die_at_any_call_of_the_steps_beside_a_spare(victim: int) -> None:
+    """The spare takes its slot, so both slots end with the whole sum."""
+    calls_of = {slot: calls for slot, _, _, calls in run_ranks(3, 2)}
+    last_call = calls_of[victim]
+    for call in range(last_call - 2 * STEPS + 2, last_call + 1):
+        results = run_ranks(3, 2, f"{victim}:{call}")
+        ended = [(slot, slots, total) for slot, slots, total, _ in results]
+        assert ended == [(0, 2, WHOLE), (1, 2, WHOLE)], call
+
+
+@needs_mpirun
+@pytest.mark.slow
+@pytest.mark.patient
+def test_a_spare_may_die_at_any_call_in_which_it_takes_a_slot() -> None:
+    """The survivor then goes on alone, with the items of both."""
+    calls_of = {slot: calls for slot, _, _, calls in run_ranks(3, 2)}
+    in_steps = f"1:{calls_of[1] - 2}"
+    for call in range(9, 24):
+        results = run_ranks(3, 2, in_steps, f"2:+{call}")
+        assert {total for _, _, total, _ in results} == {WHOLE}, call
+        assert {slot for slot, *_ in results} >= {0}, call
 
 
 @needs_mpirun

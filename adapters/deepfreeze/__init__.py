@@ -15,7 +15,7 @@ waits for goes through a small ring instead. Each part has one reason to change:
 - `save`: one save from the first copy to the end; `lifecycle`: its states and transitions;
 - `header`, `stored`: the files of a checkpoint, checked, and where in them the tensors lie;
 - `read_plan`, `opened_file`, `arrivals`, `reader`, `loader`: reading them back, verified;
-- `copier`: the same of a file in memory, which is not read but copied;
+- `copier`: loading a file in memory by copying it;
 - `engine`: all of this together; `method`: the engine as a method of the contract; `peers`: how
   the ranks agree; `store`: levels and retention above the method.
 

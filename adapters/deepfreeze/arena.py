@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from adapters.deepfreeze.errors import Damaged
+from adapters.deepfreeze.header import StoredFile
 from adapters.deepfreeze.tensor import Unpin, bytes_of
 from adapters.shared.directio import ALIGNMENT, aligned_buffer, give_back, round_up
 
@@ -41,9 +43,6 @@ class Origin:
 
 class Arena:
     """Private memory in huge pages. It grows when a state does."""
-
-    # the folder from which its content can be loaded, if there is one
-    folder: Path | None = None
 
     def __init__(self, pin: Pin | None = None) -> None:
         """`pin` makes new memory accessible to a device, and returns a function that undoes it."""
@@ -112,16 +111,23 @@ class SharedArena(Arena):
             self._fitted = (file, size_bytes)
         return self._memory
 
-    def look_at(self, file: str, size_bytes: int) -> memoryview:
-        """Return the memory of a file of `size_bytes` in the folder, which any rank may have made.
+    def look_at(self, file: StoredFile) -> memoryview:
+        """Return the memory of a file in the folder. Any rank may have made the file.
 
-        Raise FileNotFoundError if it is gone.
+        Raise FileNotFoundError if it is gone, and Damaged if it was cut off meanwhile.
         """
-        if self._fitted == (file, size_bytes):
+        # Somebody may have put another file there since this memory was made.
+        if self._memory[: len(file.header)] == file.header:
             return self._memory
-        with (self.folder / file).open("rb") as opened:
-            # It is unmapped with the last view of it, which an error may keep for a while.
-            return memoryview(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ))
+        with file.path.open("rb") as opened:
+            try:
+                # The mapping lives as long as a view of it. An error may keep one.
+                mapping = mmap.mmap(opened.fileno(), file.size_bytes, access=mmap.ACCESS_READ)
+            except ValueError as error:
+                raise Damaged(
+                    f"{file.path} was cut off while it was loaded; load another checkpoint"
+                ) from error
+        return memoryview(mapping)
 
     def note(self, file: str, origin: Origin) -> None:
         origin_file = (self.folder / file).with_suffix(ORIGIN_SUFFIX)

@@ -32,7 +32,7 @@ class Block:
 
 
 class Group:
-    """Tensors of a file that are read one after the other.
+    """Tensors of a file that are read or copied one after the other.
 
     If some have no target, the group has new memory for them. It is as the file is, from the page
     on in which the first tensor begins. If none of them has a target, blocks may be read directly

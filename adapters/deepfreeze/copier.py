@@ -1,6 +1,6 @@
 """Loading a file in memory: its bytes are copied and checksummed where they are.
 
-Reading it, as from a disk, would copy each byte once more.
+Reading them, as from a disk, would copy those of every tensor with a target twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from adapters.deepfreeze.arrivals import (
     without_bytes,
 )
 from adapters.deepfreeze.errors import Damaged
-from adapters.deepfreeze.header import StoredFile, read_header
+from adapters.deepfreeze.header import StoredFile
 from adapters.deepfreeze.read_plan import in_order, plan_reads
 from adapters.deepfreeze.stored import Match
 from adapters.deepfreeze.tensor import Memory
@@ -39,7 +39,7 @@ def copied(
     groups = groups_of(small, large, targets, are_read_directly=False)
     arrived = _arrived(_blocks(memory, groups), file)
     yield from mixed(arrived, targets, small, large)
-    _check_unchanged(file)
+    _check_unchanged(file, memory)
 
 
 def _blocks(memory: memoryview, groups: Sequence[Group]) -> Iterator[Block]:
@@ -56,17 +56,14 @@ def _arrived(blocks: Iterable[Block], file: StoredFile) -> Iterator[tuple[Group,
             yield block.group, match
 
 
-def _check_unchanged(file: StoredFile) -> None:
-    """Raise Damaged if the file is not the one any more whose bytes were copied.
+def _check_unchanged(file: StoredFile, memory: memoryview) -> None:
+    """Raise Damaged if a save has begun to write over the file.
 
-    A save takes the header away before it writes anything else. So as long as the header is the
-    same, the bytes that were checksummed are those that were copied.
+    It takes the length of the header away before it writes anything else. So as long as the header
+    is the same, the bytes that were checksummed are those that were copied.
     """
-    try:
-        is_unchanged = read_header(file.path).seal == file.seal
-    except (Damaged, OSError):
-        is_unchanged = False
-    if not is_unchanged:
+    if memory[: len(file.header)] != file.header:
         raise Damaged(
-            f"{file.path} was written over by a save while it was loaded; load another checkpoint"
+            f"{file.path} was written over by a save while it was loaded; load the checkpoint from "
+            "the disk, or another one"
         )

@@ -141,8 +141,10 @@ class Engine:
     def arriving(self, path: Path, specs: Sequence[Spec], targets: Mapping[str, Memory]) -> Tensors:
         """Load, and yield each tensor without a target once it has arrived.
 
-        So the caller can work on it beside the reads. A caller that does not take all tensors must
-        close the generator, because threads are still reading.
+        So the caller can work on it beside the reads. What it has taken is valid only once the
+        generator has ended, because a save may write over a checkpoint in memory meanwhile. A
+        caller that does not take all tensors must close the generator, because threads are still
+        reading.
         """
         try:
             if self._last is not None:

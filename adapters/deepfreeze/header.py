@@ -44,11 +44,12 @@ class StoredTensor(NamedTuple):
 class StoredFile:
     """A file whose header is the one that was written, and which is as long as its header says.
 
-    `tensors` are in the order of the header.
+    `header` has the bytes before the first tensor, and `tensors` are in the order of the header.
     """
 
     path: Path
     size_bytes: int
+    header: bytes
     step: int
     world: int
     seal: str
@@ -74,15 +75,15 @@ def read_header(path: Path) -> StoredFile:
             )
         text = file.read(header_bytes)
     try:
-        return _parsed(path, size_bytes, text)
+        return _parsed(path, size_bytes, prefix, text)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Damaged(
             f"{path} has a damaged header ({type(error).__name__}: {error}); {_REMEDY}"
         ) from error
 
 
-def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
-    """Return the content of a header, whose text begins behind its length."""
+def _parsed(path: Path, size_bytes: int, prefix: bytes, text: bytes) -> StoredFile:
+    """Return the content of a header, whose text begins behind a prefix with its length."""
     header: dict[str, Any] = json.loads(text)
     metadata = header.pop("__metadata__")
     if metadata[VERSION_KEY] != str(FORMAT_VERSION):
@@ -97,7 +98,7 @@ def _parsed(path: Path, size_bytes: int, text: bytes) -> StoredFile:
     tensors = _stored_tensors(header, metadata, data_start)
     _check_size(path, size_bytes, data_start, tensors)
     step, world = int(metadata[STEP_KEY]), int(metadata[WORLD_KEY])
-    return StoredFile(path, size_bytes, step, world, seal, tensors)
+    return StoredFile(path, size_bytes, prefix + text, step, world, seal, tensors)
 
 
 def _stored_tensors(

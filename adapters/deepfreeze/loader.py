@@ -44,8 +44,8 @@ class Loader:
 
         That is known if the checkpoint is one file with the layout that this rank would write.
         Of any other, the load itself reads everything. The header is read into the page cache
-        first, because it waited for two of the large reads when it was read beside them. Of a file
-        in memory nothing need be read.
+        first, because it waited for two of the large reads when it was read beside them. A file in
+        memory is not read, unless a device is to get it.
         """
         self.stop_expecting()
         is_copied = arena is not None and self._device is None
@@ -74,7 +74,8 @@ class Loader:
     ) -> Tensors:
         """Load a checkpoint, and yield each tensor without a target once it has arrived.
 
-        `arena` is the memory whose folder `path` is, if it is one in memory.
+        `arena` is the memory whose folder `path` is, if it is one in memory. A tensor is valid only
+        once the generator has ended.
         """
         if self._device is not None:
             self._device.follow()
@@ -85,7 +86,7 @@ class Loader:
         for file, entries in located:
             # A device copies from the reader's memory alone, because that is pinned.
             if arena is not None and self._device is None:
-                memory = arena.look_at(file.path.name, file.size_bytes)
+                memory = arena.look_at(file)
                 yield from copied(file, memory, entries, places)
             else:
                 yield from self._reader.read(file, entries, places, self._expected)
