@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from adapters.base import Method, Pending
 
@@ -25,7 +24,7 @@ _KEPT = 2
 _MARKER = ".complete"
 _LOOK_S = 0.001
 
-Leaves = Mapping[str, bytes]
+Leaves = dict[str, bytes]
 
 
 @dataclass
@@ -48,17 +47,17 @@ class Checkpoints:
         """Write what the holder of a slot alone has."""
         folder = self._of(step)
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"slot-{slot}.npz"
-        arrays = {name: np.frombuffer(data, dtype=np.uint8) for name, data in leaves.items()}
-        with path.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
+        with self._own_file(step, slot).open("wb") as file:
+            # An archive of numpy takes 20 ms to load, as long as a tenth of a large checkpoint.
+            pickle.dump(leaves, file)
             file.flush()
             os.fsync(file.fileno())
 
-    def own(self, step: int, slot: int) -> dict[str, bytes]:
+    def own(self, step: int, slot: int) -> Leaves:
         """Return what the holder of a slot alone had at a step."""
-        with np.load(self._of(step) / f"slot-{slot}.npz") as file:
-            return {name: file[name].tobytes() for name in file.files}
+        with self._own_file(step, slot).open("rb") as file:
+            leaves: Leaves = pickle.load(file)
+        return leaves
 
     def save_shared(self, step: int, state: Any, on_begin: Callable[[Path], bool]) -> None:
         """Save the whole state, and mark the checkpoint as complete once it is.
@@ -114,6 +113,9 @@ class Checkpoints:
             self.on_complete(step)
         except BaseException as error:
             self._errors.append(error)
+
+    def _own_file(self, step: int, slot: int) -> Path:
+        return self._of(step) / f"slot-{slot}.pickle"
 
     def _of(self, step: int) -> Path:
         return self.folder / str(step)
