@@ -530,11 +530,28 @@ def _vacant(claims: list[_Claim]) -> int:
     return max(0, len(slots) - len(claims))
 
 
+class _Team(MPI.Intracomm):
+    """The communicator of the members, without the calls that wait for ever after a failure.
+
+    mpi4py adds up Python objects over a communicator of its own, which no revoke reaches.
+    """
+
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        raise NotImplementedError(
+            "reduce, allreduce, scan and exscan of Python objects would wait for ever after a "
+            "failure; use Allreduce with arrays, or allgather"
+        )
+
+    reduce = allreduce = scan = exscan = _refuse
+
+
 def _split(comm: Any, slot: int) -> Any:
     """Return the communicator of the members, in the order of their slots; null for a spare."""
     color = MPI.UNDEFINED if slot == _SPARE else 0
     team = comm.Split(color, slot)
-    return team if team == MPI.COMM_NULL else _returning_errors(team)
+    if team == MPI.COMM_NULL:
+        return team
+    return _returning_errors(_Team(team) if isinstance(team, MPI.Intracomm) else team)
 
 
 def _merged(survivors: Any, children: Any) -> Any:
