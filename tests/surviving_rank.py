@@ -20,6 +20,7 @@ from mpi4py import MPI
 from harness.surviving import RankLost, SurvivingWorld
 
 BEGAN = "began"  # is printed by a rank that has its world
+DIES = "dies"  # is printed by a rank that is about to kill itself
 ITEMS = 12  # of a step, divided over the members
 
 
@@ -48,6 +49,7 @@ class Counted:
             if Counted.looks_count or name != "Iprobe":
                 Counted.calls += 1
                 if Counted.calls == Counted.dies_before:
+                    print(DIES, flush=True)
                     os.kill(os.getpid(), signal.SIGKILL)
             result = value(*arguments, **named)
             return Counted(result) if isinstance(result, MPI.Comm) else result

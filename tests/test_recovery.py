@@ -515,16 +515,22 @@ def test_survivors_with_other_values_than_each_other_have_not_come_back(
     assert back.reason == ("" if is_back else expected)
 
 
-def test_a_restart_says_how_long_the_method_took_to_open() -> None:
+CACHED = {0: 0.25, 1: None, 2: None}  # by rank; the first one looks
+
+
+def test_a_restart_says_how_long_the_method_took_to_open_and_what_was_cached() -> None:
     first = Segment(script("restart"), events(STRUCK), 400 * MS, "")
     opened = [
-        replace(event, values={"open_ns": 10 * event.rank}) if event.name == "ready" else event
+        replace(event, values={"open_ns": 10 * event.rank, "cached": CACHED[event.rank]})
+        if event.name == "ready"
+        else event
         for event in restart_events(0, 1, 2)
     ]
     back = restarted(
         first, 100 * MS, KILL, Segment(script("restart"), opened, 2000 * MS, ""), before=3
     )
     assert back.open_ns == 20
+    assert back.cached == 0.25
 
 
 # Drills
@@ -942,7 +948,7 @@ def test_an_undisturbed_run_that_broke_is_run_again_and_for_the_next_case_too(
     )
     # One rank had hashed its last state before the run broke.
     broken = Segment(script(), states[:4], 500 * MS, "killed by SIGBUS")
-    jobs = [broken, broken, broken, Segment(script(), states, 500 * MS, "")]
+    jobs = [*[broken] * 5, Segment(script(), states, 500 * MS, "")]
     monkeypatch.setattr(driver, "run_script", lambda *_: jobs.pop(0))
     references = driver.References(session)
     case = replace(planned(world=3).case, settings={"way": "shrink"})

@@ -478,6 +478,28 @@ def test_a_terminal_shows_the_cost_of_a_step_in_a_table_of_its_own(
     assert {"came back", "agreement"} <= set(text_table(found).columns)
 
 
+@pytest.mark.parametrize(
+    ("cache", "cached", "mark"),
+    [
+        ("cold", 0.004, None),
+        ("cold", None, None),
+        ("warm", 1.0, None),
+        ("cold", 0.5, "50% of a checkpoint's files were still in the page cache"),
+    ],
+)
+def test_a_cold_restart_that_finds_its_files_in_the_page_cache_is_marked(
+    cache: str, cached: float | None, mark: str | None
+) -> None:
+    restart = case("restart", cache=cache)
+    kill, *others = measured(restart, "all ranks")
+    assert isinstance(kill, KillRecord)
+    (row,) = derived((restart, [replace(kill, cached=cached), *others]))
+    assert row.cached == cached
+    found = [text for text in row.marks if "page cache" in text]
+    assert len(found) == (mark is not None)
+    assert (mark or "") in "".join(found)
+
+
 def test_a_row_says_that_its_files_were_cold() -> None:
     restart = case("restart", cache="cold")
     (row,) = derived((restart, measured(restart, "all ranks")))

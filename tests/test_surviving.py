@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -11,12 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 import pytest
 from mpi4py import MPI
-from surviving_rank import BEGAN, ITEMS
+from surviving_rank import BEGAN, DIES, ITEMS
 
 from harness.surviving import NoMembersLeft, SurvivingWorld, _assigned
 
@@ -68,10 +70,22 @@ def job_of_ranks(ranks: int, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+class Outcome(NamedTuple):
+    """The slot, slots, sum and calls of every rank that came to its end, and how many have died."""
+
+    results: list[tuple[int, int, int, int]]
+    deaths: int
+
+
 def run_ranks(
     ranks: int, members: int, *deaths: str, newcomers: str = "spares"
 ) -> list[tuple[int, int, int, int]]:
-    """Return slot, slots, sum and calls of every rank that came to its end.
+    """Return slot, slots, sum and calls of every rank that came to its end."""
+    return outcome_of(ranks, members, *deaths, newcomers=newcomers).results
+
+
+def outcome_of(ranks: int, members: int, *deaths: str, newcomers: str = "spares") -> Outcome:
+    """Run a job, and return what became of its ranks.
 
     After a spawn, mpirun may hang although all ranks are done. It is ended then.
     """
@@ -86,9 +100,10 @@ def run_ranks(
     finally:
         job.kill()
     found = DONE.findall(output)
-    return sorted(
+    results = sorted(
         (int(slot), int(slots), int(total), int(calls)) for slot, slots, total, calls in found
     )
+    return Outcome(results, output.count(DIES))
 
 
 def output_of(job: subprocess.Popen[str]) -> str:
@@ -316,10 +331,13 @@ def test_a_rank_may_die_before_any_call(victim: int) -> None:
 @pytest.mark.patient
 def test_another_rank_may_die_at_any_call_of_the_repair() -> None:
     undisturbed = max(calls for *_, calls in run_ranks(4, 4))
-    for call in range(undisturbed - 4, undisturbed + 12):
-        results = run_ranks(4, 4, f"1:{undisturbed - 5}", f"2:{call}")
+    for call in itertools.count(undisturbed - 4):
+        results, deaths = outcome_of(4, 4, f"1:{undisturbed - 5}", f"2:{call}")
         assert {total for _, _, total, _ in results} == {WHOLE}, call
         assert {slot for slot, *_ in results} >= {0, 3}, call
+        if deaths < 2:
+            break  # it has come to its end before that call, so each one has been tried
+    assert call > undisturbed + 5, "the repair alone has more calls"
 
 
 @needs_mpirun
@@ -343,10 +361,13 @@ def test_a_spare_may_die_at_any_call_in_which_it_takes_a_slot() -> None:
     """The survivor then goes on alone, with the items of both."""
     calls_of = {slot: calls for slot, _, _, calls in run_ranks(3, 2)}
     in_steps = f"1:{calls_of[1] - 2}"
-    for call in range(10, 25):
-        results = run_ranks(3, 2, in_steps, f"2:+{call}")
+    for call in itertools.count(10):
+        results, deaths = outcome_of(3, 2, in_steps, f"2:+{call}")
         assert {total for _, _, total, _ in results} == {WHOLE}, call
         assert {slot for slot, *_ in results} >= {0}, call
+        if deaths < 2:
+            break  # it has come to its end before that call, so each one has been tried
+    assert call > 20, "the repair alone has more calls"
 
 
 @needs_mpirun

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.base import Method, Pending
+from harness.worker.storage import resident_fraction
 
 _KEPT = 2
 _MARKER = ".complete"
@@ -90,6 +91,17 @@ class Checkpoints:
     def load(self, step: int, state: Any) -> None:
         """Load the whole state of a checkpoint."""
         self.method.load(state, self._of(step) / "shared" / "checkpoint")
+
+    def cached_share(self) -> float | None:
+        """Return the share of the newest complete checkpoint's files that is in the page cache.
+
+        None where there is no checkpoint, or where the kernel does not say.
+        """
+        steps = self.steps()
+        if not steps:
+            return None
+        share = resident_fraction(self._of(steps[-1]) / "shared")
+        return None if share < 0 else share
 
     def remove_old(self) -> None:
         """Remove all checkpoints that are older than the newest few complete ones.

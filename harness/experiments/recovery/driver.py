@@ -45,8 +45,9 @@ ALL_GONE_S = 10.0
 _STAGE = "recover"
 _CHECKPOINTS = "checkpoints"  # the name of their folder
 _ATTEMPTS = 2
-# With heartbeats, a job of seven processes on two processors broke in MPI_Init twice in a row.
-_ATTEMPTS_WITH_HEARTBEATS = 4
+# With heartbeats, a job of seven processes on two processors broke in MPI_Init twice in a row. And
+# without an undisturbed run, no kill of a case can be judged.
+_ATTEMPTS_OF_FRAGILE = 4
 # Over nodes, the ranks take turns, so that spares do not fill up the last node. Open MPI's han sums
 # up node by node. With it, a spare on another node would change the bits. The other two are those
 # that Open MPI itself leaves out where ranks may die.
@@ -92,7 +93,7 @@ class References:
         if key in self._known:
             return self._known[key]
         words = "ranks that take leave" if script.kills else "a run in which nobody dies"
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS_OF_FRAGILE):
             self.session.announce(f"{_name(case)}: {words}, for comparison")
             segment = run_script(self.session, case, script)
             states = timeline.whole_steps(timeline.digests(segment.events), script)
@@ -225,6 +226,7 @@ class CaseOfKills:
                 told=way_back.told,
                 paused_ns=way_back.paused_ns,
                 open_ns=way_back.open_ns,
+                cached=way_back.cached,
             )
         )
         self._number += 1
@@ -273,7 +275,7 @@ def run_until_struck(
     why_again: Callable[[Segment], str] = broke_too_early,
 ) -> Segment:
     """Run a job without checkpoints of an earlier one, and again if `why_again` has a reason."""
-    for _ in range(_ATTEMPTS_WITH_HEARTBEATS if script.finds_hangs else _ATTEMPTS):
+    for _ in range(_ATTEMPTS_OF_FRAGILE if script.finds_hangs else _ATTEMPTS):
         remove_checkpoints(session, case)
         segment = run_script(session, case, script)
         reason = why_again(segment)

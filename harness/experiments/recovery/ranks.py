@@ -168,8 +168,13 @@ def go_on_from_files(bench: Bench, member: Member) -> None:
     begin_ns = time.monotonic_ns()
     with world.protected():
         open_method(bench, member.parts, world.slot == 0, world.team.Barrier)
-    member.log.write("ready", open_ns=time.monotonic_ns() - begin_ns)
-    newest = max(checkpoints.steps(), default=0) if member.script.saves_files else 0
+    open_ns = time.monotonic_ns() - begin_ns
+    saves_files = member.script.saves_files
+    # The others cannot begin to load before this rank has told them what, so it looks in time.
+    is_first = saves_files and world.rank_of(world.slot) == 0
+    cached = checkpoints.cached_share() if is_first else None
+    member.log.write("ready", open_ns=open_ns, cached=cached)
+    newest = max(checkpoints.steps(), default=0) if saves_files else 0
     with world.protected():
         newest = world.team.bcast(newest)
     if newest:

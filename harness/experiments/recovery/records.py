@@ -46,6 +46,9 @@ class KillRecord(Record):
     paused_ns: int | None = None
     # the part of `restart_ns` in which the slowest rank opened the method; None in older records
     open_ns: int | None = None
+    # the share of the checkpoint's files in the page cache just before a restart loaded them; None
+    # where the kernel does not say, and in older records
+    cached: float | None = None
 
 
 @dataclass(frozen=True)

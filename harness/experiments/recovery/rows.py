@@ -20,7 +20,7 @@ from harness.experiments.recovery.script import Script
 PARTS = ("detect", "reconfigure", "restart", "restore", "recompute")
 """The parts of the way back, in the order of time of most ways."""
 _PARTS_WITH_SPAWN = ("detect", "restart", "reconfigure", "restore", "recompute")
-
+_COLD_SHARE = 0.01  # of a checkpoint's files, which the page cache may still have
 
 _STEADY = "What a step costs without a failure"
 _UNDISTURBED = ("all ranks", "fewer ranks")
@@ -139,6 +139,10 @@ class RecoveryRow(Row):
         heading="of it, opening",
         unit="s",
         shown=lambda rows: any(row.opening for row in rows),
+    )
+    cached: float | None = column(
+        "the largest share of the checkpoint's files that was in the page cache before a restart "
+        "loaded them",
     )
     restore: Estimate | None = column(
         "the seconds from the end of the part before until every rank has its values. In brackets "
@@ -344,6 +348,8 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     for part in (*PARTS, "back", "paused"):
         setattr(row, part, _range([getattr(kill, f"{part}_ns") for kill in came_back]))
     row.opening = _range([kill.open_ns for kill in came_back])
+    row.cached = max((kill.cached for kill in came_back if kill.cached is not None), default=None)
+    _check_cold(row)
     row.ranks_after = [kill.ranks_after for kill in came_back]
     row.same_as = _common([kill.same_as for kill in came_back])
     row.each_kill = [_described(kill) for kill in kills]
@@ -353,6 +359,15 @@ def _add_kills(row: RecoveryRow, kills: Sequence[KillRecord]) -> None:
     if came_back:
         row.steps_recomputed = int(np.median([kill.steps_recomputed for kill in came_back]))
         row.own_state_lost = any(kill.own_state_lost for kill in came_back)
+
+
+def _check_cold(row: RecoveryRow) -> None:
+    """Mark a row whose files were to be cold, and were in the page cache nevertheless."""
+    if row.cold and (row.cached or 0) > _COLD_SHARE:
+        row.marks.append(
+            f"{row.cached:.0%} of a checkpoint's files were still in the page cache, so its "
+            "restore is not cold"
+        )
 
 
 def _check_bits(row: RecoveryRow, came_back: Sequence[KillRecord]) -> None:

@@ -42,6 +42,8 @@ class WayBack:
     told: str = ""
     paused_ns: int | None = None
     open_ns: int | None = None
+    # the share of the checkpoint's files in the page cache just before; None where nobody looked
+    cached: float | None = None
 
     def part_ns(self, part: Part) -> int | None:
         """Return how long a part took; None where there was none, or where it did not end."""
@@ -155,6 +157,8 @@ def restarted(
     back.ends_ns["restart"] = last_ns(ready)
     if segment.script.saves_files:
         back.open_ns = max(event.values.get("open_ns", 0) for event in ready.values())
+        cached = [event.values.get("cached") for event in ready.values()]
+        back.cached = next((share for share in cached if share is not None), None)
     # Ranks whose launcher was killed take some more steps before they end, and may save them.
     later_counts = kill.instant == "launcher"
     _add_last_parts(back, following, following.events, last_ns(restored), later_counts)
