@@ -20,8 +20,9 @@ from harness.docs.row_tables import packages_and_sources, sources, text_table
 from harness.experiments.drill.records import DrillRecord
 from harness.experiments.drill.rows import DrillRow
 from harness.experiments.drill.sentences import meaning as in_words
+from harness.experiments.recovery.cells import two_digits
 from harness.experiments.recovery.records import KillRecord, RecoveredRecord, SteadyRecord
-from harness.experiments.recovery.rows import RecoveryRow, two_digits
+from harness.experiments.recovery.rows import RecoveryRow
 from harness.experiments.recovery.sentences import claims, meaning
 from harness.wire.case import Case
 from harness.wire.records import FailureRecord, Record

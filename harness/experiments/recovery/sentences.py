@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from harness.analysis.claims import Claims, Runs, rows_of_kind
 from harness.analysis.row import Naming
 from harness.experiments.recovery import WAYS
-from harness.experiments.recovery.rows import RecoveryRow, two_digits
+from harness.experiments.recovery.cells import two_digits
+from harness.experiments.recovery.rows import RecoveryRow
 
 
 def meaning(rows: Sequence[RecoveryRow], naming: Naming) -> str:
