@@ -6,6 +6,7 @@ dimensions, changed by the forward pass, local to a rank.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -139,9 +140,18 @@ def left_behind() -> list[str]:
     return [thread.name for thread in threads if thread.is_alive()]
 
 
-def open_descriptors() -> int:
-    """Return how many files this process has open."""
-    return len(os.listdir("/proc/self/fd"))
+def open_files() -> set[tuple[str, str]]:
+    """Return the descriptor and the path of every file that this process has open.
+
+    Ask afterwards which are new. Their number alone says nothing, because a collection of garbage
+    closes files that earlier tests left open.
+    """
+    files = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        # The folder's own descriptor is closed by now.
+        with contextlib.suppress(FileNotFoundError):
+            files.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
+    return files
 
 
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
