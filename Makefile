@@ -6,8 +6,14 @@ SUITE ?= bench
 ARGS ?=
 SELECT ?= not slow
 
+# Images often set this variable. Then each command would compile all modules again, which takes
+# five seconds or more.
+unexport PYTHONDONTWRITEBYTECODE
+
 HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
+# Python compiles a module when it first imports it, but keeps it only where it may.
+COMPILE := $(BIN)/python -m compileall -q --workers 0 $(HARNESS)/lib harness adapters workloads
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 # Every folder with an adapter.toml is a framework, unless it declares itself the floor.
 DECLARATIONS := $(shell grep --files-without-match '^floor = true' adapters/*/adapter.toml)
@@ -22,16 +28,18 @@ setup: $(HARNESS)/.complete
 
 tools: $(HARNESS)/.tools
 
-# The stamp is written last, so that an interrupted installation starts again. Python compiles each
-# module when it first imports it. To compile all of them here would take as long as the rest.
+# The stamp is written last, so that an interrupted installation starts again. pip would compile the
+# modules on one processor.
 $(HARNESS)/.complete: pyproject.toml
 	$(PYTHON) -m venv --clear $(HARNESS)
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable .
+	$(COMPILE)
 	touch $@
 
 # Only tests, checks and notebooks need these packages. A measurement begins without them.
 $(HARNESS)/.tools: $(HARNESS)/.complete
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable '.[dev]'
+	$(COMPILE)
 	touch $@
 
 bench: setup

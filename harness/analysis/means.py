@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from harness.analysis.statistics import CONFIDENCE, Estimate, simultaneous
 
@@ -17,6 +16,8 @@ def mean_with_interval(values: NDArray[np.float64], comparisons: int = 1) -> Est
 
     The interval holds for all of `comparisons` such means together (Bonferroni).
     """
+    from scipy import stats  # takes a second to import, and few commands need it
+
     mean, error = float(values.mean()), float(stats.sem(values))
     if error == 0.0:
         return Estimate(mean, mean, mean)
