@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import records
+from references import reference, references
 from reported import item, store_run
 from reported import measured as costs_of
 from stubs import Ended, command
@@ -25,7 +26,6 @@ from harness.analysis.advice import (
     measured,
     scaled,
 )
-from harness.analysis.runs import reference_runs
 from harness.analysis.statistics import Estimate
 from harness.cli import amounts
 from harness.experiments.cost.rows import CostRow
@@ -34,10 +34,10 @@ from harness.intervals import failures
 from harness.intervals.costs import Costs
 from harness.wire.records import LoadRecord
 
-TRAINED = next(run for run in reference_runs() if run.name.endswith("train-ranks-pytorch"))
+TRAINED = reference("train-ranks-pytorch")
 RUN = TRAINED.stored.folder
 ASSUMED = Assumed(mtbf_s=36_000, restart_s=60, detect_s=10)
-FAULTS = next(run.stored.folder for run in reference_runs() if "-faults-" in run.name)
+FAULTS = references("-faults-")[0].stored.folder
 
 
 def advised(*options: str) -> Ended:
@@ -59,7 +59,7 @@ def test_every_method_gets_an_interval_and_the_split_of_its_loss() -> None:
 
 
 def test_a_run_without_training_says_that_the_slowdown_is_missing() -> None:
-    bench = next(run for run in reference_runs() if run.name.endswith("-bench-jax"))
+    bench = reference("-bench-jax")
     for one in measured(bench.rows, ASSUMED):
         assert any("slowdown of training was not measured" in note for note in one.notes)
         assert advise(one, ASSUMED).steps is None

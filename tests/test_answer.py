@@ -7,14 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import records
+from references import references
 from reported import item, measured, store_run
 
 from harness.analysis.answer import answer
-from harness.analysis.runs import read_run, reference_runs
+from harness.analysis.runs import read_run
 
 
 def test_the_answer_is_three_sentences_whatever_was_measured() -> None:
-    for run in reference_runs():
+    for run in references():
         said = answer([run.rows])
         assert len(said) == 3
         assert all(re.fullmatch(r"[A-Z0-9].*\.", sentence) for sentence in said), said
@@ -141,7 +142,7 @@ def test_a_row_in_doubt_is_neither_the_answer_nor_counted(tmp_path: Path) -> Non
 
 
 def test_an_experiment_counts_no_row_in_doubt() -> None:
-    run = next(run for run in reference_runs() if "-reshard-" in run.name)
+    run = references("-reshard-")[0]
     rows = [replace(row, marks=[]) for row in run.rows if row.status == "ok"]
     assert f" of {len(rows)} checkpoints are whole" in answer([rows])[2]
     rows[0].marks.append("it is in doubt")

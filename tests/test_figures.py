@@ -26,12 +26,13 @@ from drawing import (
     words_of,
 )
 from matplotlib.colors import to_rgba
+from references import references
 from typer.testing import CliRunner
 
 from harness import experiments
 from harness.analysis import figures, pools
 from harness.analysis.figures import Saved
-from harness.analysis.runs import REFERENCE, ReadRun, reference_runs
+from harness.analysis.runs import REFERENCE, ReadRun
 from harness.cli.application import app
 from harness.run import store
 from harness.run.stored import folders
@@ -43,7 +44,7 @@ STAMP = re.compile(r"\b20\d{6}-\d{6}(?=-)")
 
 @pytest.fixture(scope="module")
 def reference() -> list[ReadRun]:
-    return reference_runs()
+    return references()
 
 
 def test_figures_are_those_of_the_experiments_in_the_order_of_the_page(tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ from drawing import (
 )
 from matplotlib.colors import to_rgba
 from matplotlib.container import ErrorbarContainer
+from references import reference, references
 
 from harness.analysis import figures
 from harness.analysis.figures import style
 from harness.analysis.pools import pools
-from harness.analysis.runs import reference_runs
 from harness.experiments.cost.rows import CostRow
 
 FAST = (0.3,) * 3  # seconds until a save is finished; it is durable 0.1 s later
@@ -37,7 +37,7 @@ SLOW = (0.7,) * 3
 
 
 def test_bars_and_points_are_the_rows_medians_with_their_intervals() -> None:
-    run = next(run for run in reference_runs() if run.name.endswith("bench-pytorch"))
+    run = reference("bench-pytorch")
     times, shares = only(figures.draw([run]), "cost-resnet50").figure.axes
     rows = {}
     for row in run.rows:
@@ -133,7 +133,7 @@ def test_scaling_shows_times_stragglers_and_the_ideal(
 
 
 def test_no_interval_of_stragglers_is_cut() -> None:
-    drawn_figures = figures.draw([run for run in reference_runs() if "scaling-pytorch" in run.name])
+    drawn_figures = figures.draw(references("scaling-pytorch"))
     for drawn in drawn_figures:
         if drawn.name.startswith("scale"):
             times, stragglers, _ = drawn.figure.axes

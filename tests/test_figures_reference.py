@@ -16,10 +16,11 @@ from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.transforms import Bbox
+from references import references
 
 from harness.analysis import figures
 from harness.analysis.figures import Drawn, style
-from harness.analysis.runs import ReadRun, reference_runs
+from harness.analysis.runs import ReadRun
 
 FAMILIES = {
     "asynchrony",
@@ -40,7 +41,7 @@ GREYS_APART = 1.5  # in luminance, of areas that touch
 
 @pytest.fixture(scope="module")
 def reference() -> list[ReadRun]:
-    return reference_runs()
+    return references()
 
 
 @pytest.fixture(scope="module")

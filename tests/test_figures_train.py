@@ -21,9 +21,10 @@ from drawing import (
 )
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
+from references import references
 
 from harness.analysis import figures
-from harness.analysis.runs import ReadRun, reference_runs
+from harness.analysis.runs import ReadRun
 from harness.experiments.train.rows import TrainRow
 
 FAST = (0.3,) * 3  # seconds until a save is finished; it is durable 0.1 s later
@@ -31,7 +32,7 @@ FAST = (0.3,) * 3  # seconds until a save is finished; it is durable 0.1 s later
 
 @pytest.fixture(scope="module")
 def training_runs() -> list[ReadRun]:
-    return [run for run in reference_runs() if run.stored.header["suite"] == "train"]
+    return references("-train-")
 
 
 def test_training_has_a_scale_and_a_step_for_each_framework(training_runs: list[ReadRun]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import records
 from compared_runs import compared, cost, item, maker
 from derived_rows import ONE, measured_to_the_end
+from references import references
 from reported import item as named
 from reported import measured, store_run
 
@@ -18,7 +19,7 @@ from harness.analysis.answer import answer
 from harness.analysis.records import RunRecords
 from harness.analysis.row import Wanted
 from harness.analysis.rows import rows
-from harness.analysis.runs import read_run, reference_runs
+from harness.analysis.runs import read_run
 from harness.experiments.cost.rows import CostRow
 from harness.wire.records import IsolatedRecord, Record
 
@@ -150,7 +151,7 @@ def test_a_second_mark_counts_as_worse_and_another_number_does_not(tmp_path: Pat
 
 def test_no_method_of_the_reference_runs_is_marked() -> None:
     """All marked rows are known: of one kill of torchft, the undisturbed run broke."""
-    marked = [(run.name, row) for run in reference_runs() for row in run.rows if row.marks]
+    marked = [(run.name, row) for run in references() for row in run.rows if row.marks]
     found = [(name, row.subject, row.marks) for name, row in marked]
     uncompared = "the bits of 1 of 6 kills could not be compared, because the undisturbed run broke"
     assert found == [

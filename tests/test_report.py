@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import re
 import shlex
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import stubs
+from references import references
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
 from scale_of_reading import write_run
 from stubs import Ended
@@ -21,16 +23,11 @@ from harness.analysis.columns import columns_of, sort_value
 from harness.analysis.pools import comparable_groups
 from harness.analysis.report.again import command
 from harness.analysis.report.page import Machine, Picture, page
-from harness.analysis.runs import REFERENCE, ReadRun, read_run, reference_runs
+from harness.analysis.runs import REFERENCE, ReadRun, read_run
 from harness.driver import catalog, machine, options, planning, suite
 from harness.run.stored import folders
 
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><path id="a" d="M0 0"/></svg>'
-
-
-@pytest.fixture(scope="module")
-def references() -> list[ReadRun]:
-    return reference_runs()
 
 
 @pytest.fixture
@@ -58,9 +55,10 @@ def test_the_page_names_the_damaged_line(hostile: ReadRun) -> None:
     )
 
 
-def test_every_row_has_its_place_and_its_command(references: list[ReadRun]) -> None:
-    html = page([Machine(references)])
-    count = sum(len(run.rows) for run in references)
+def test_every_row_has_its_place_and_its_command() -> None:
+    runs = references()
+    html = page([Machine(runs)])
+    count = sum(len(run.rows) for run in runs)
     assert len(re.findall(r"<tr id=", html)) == count
     assert len(re.findall(r'<div id="[^"]*-again">', html)) == count
     anchors = re.findall(r' id="([^"]*)"', html)
@@ -68,16 +66,16 @@ def test_every_row_has_its_place_and_its_command(references: list[ReadRun]) -> N
     assert set(re.findall(r'href="#([^"]*)"', html)) <= set(anchors)
 
 
-def test_the_page_asks_for_nothing_from_elsewhere(references: list[ReadRun]) -> None:
-    html = page([Machine(references, [Picture("A", "of a", (), SVG)])])
+def test_the_page_asks_for_nothing_from_elsewhere() -> None:
+    html = page([Machine(references(), [Picture("A", "of a", (), SVG)])])
     assert re.findall(r'(?:src|href)="(?!#|data:)', html) == []
     assert "@import" not in html
     assert "url(" not in html
 
 
 @pytest.mark.parametrize("name", [run.name for run in folders(REFERENCE)])
-def test_a_command_plans_the_row_it_is_for(name: str, references: list[ReadRun]) -> None:
-    run = next(run for run in references if run.name == name)
+def test_a_command_plans_the_row_it_is_for(name: str) -> None:
+    (run,) = references(name)
     cases = [planned.case for planned in run.stored.plan]
     wrong = [
         case for case in cases if case.id not in planned_by(command(case, run.stored.header, cases))
@@ -85,8 +83,12 @@ def test_a_command_plans_the_row_it_is_for(name: str, references: list[ReadRun])
     assert [(case.framework, case.method, case.world) for case in wrong] == []
 
 
+@functools.cache
 def planned_by(line: str) -> set[str]:
-    """The cases that a command of the report measures, by the planner itself."""
+    """The cases that a command of the report measures, by the planner itself.
+
+    The rows of a run share a few commands.
+    """
     words = shlex.split(line)
     assert words[:2] == ["ckptbench", "run"]
     given: dict[str, list[str]] = {}
@@ -126,16 +128,16 @@ def test_a_command_has_what_the_user_had_set() -> None:
     assert command(case, header, [case]).endswith(" --timeout 150 --site /etc/site.toml")
 
 
-def test_the_first_column_means_what_its_heading_says(references: list[ReadRun]) -> None:
-    rows = {row.first_heading: row for run in references for row in run.rows}
+def test_the_first_column_means_what_its_heading_says() -> None:
+    rows = {row.first_heading: row for run in references() for row in run.rows}
     meanings = {heading: row.first_meaning for heading, row in rows.items()}
     assert meanings["way back"] == "how training comes back after a failure"
     assert meanings["framework"] == "the framework that trains"
     assert meanings["method"].startswith("how the checkpoint is written")
 
 
-def test_every_column_of_every_table_has_a_meaning(references: list[ReadRun]) -> None:
-    classes = {type(row) for run in references for row in run.rows}
+def test_every_column_of_every_table_has_a_meaning() -> None:
+    classes = {type(row) for run in references() for row in run.rows}
     # resume and rerun share one
     assert len(classes) == len(experiments.names()) - 1
     for row_class in classes:

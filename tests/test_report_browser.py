@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from pypdf import PdfReader
+from references import references
 from reported import HOSTILE, SPEEDS_S, hostile_run
 
 from harness.analysis import figures
 from harness.analysis.report.page import Machine, Picture, page
-from harness.analysis.runs import read_run, reference_runs
+from harness.analysis.runs import read_run
 
 CHROMIUM = shutil.which("chromium")
 WIDTHS = (360, 1440)
@@ -60,7 +61,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All reference runs, with the figures that are widest and highest, and those of training."""
     folder = tmp_path_factory.mktemp("reference")
-    runs = reference_runs()
+    runs = references()
     drawn = [
         it
         for it in figures.draw(runs)
@@ -169,7 +170,7 @@ def test_figures_are_as_large_as_they_were_drawn_and_scroll(
 def test_all_columns_of_a_stored_run_are_in_view_on_a_laptop(
     browser: Browser, suite: str, tmp_path: Path
 ) -> None:
-    runs = [run for run in reference_runs() if f"-{suite}-" in run.name]
+    runs = references(f"-{suite}-")
     assert runs
     for run in runs:
         page = open_page(browser, written(tmp_path, Machine([run])), LAPTOP_PIXELS).page

@@ -19,9 +19,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from references import references
 
 from harness.analysis import comparison, comparison_output, tables
-from harness.analysis.runs import ReadRun, reference_runs
+from harness.analysis.runs import ReadRun
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -34,7 +35,7 @@ def golden(name: str) -> dict[str, Any]:
 
 @functools.cache
 def runs() -> dict[str, ReadRun]:
-    return {run.name: run for run in reference_runs()}
+    return {run.name: run for run in references()}
 
 
 def differences(before: Any, now: Any, place: str = "") -> list[str]:
