@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -71,7 +71,7 @@ class Spec:
     changes: Changes = Changes.UPDATE
     local: bool = False
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """The size of all elements, in bytes."""
         return SAFETENSORS_TYPES[self.dtype][1] * math.prod(self.shape)

@@ -133,7 +133,7 @@ class PyTorch(Framework[State]):
         """
         present = state.local_tensors()
         values = {name: _from_bytes(data, present[name]) for name, data in leaves.items()}
-        state.restore_tensors(values)
+        state.restore_tensors(values, present)
 
     def synchronize(self, state: State) -> None:
         if self.device.type == "cuda":

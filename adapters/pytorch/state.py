@@ -121,9 +121,14 @@ class State:
         return {name: shards.local(tensor) for name, tensor in self.tensors().items()}
 
     @torch.no_grad()
-    def restore_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """Set some or all `local_tensors` to these values."""
-        present = self.local_tensors()
+    def restore_tensors(
+        self, tensors: Mapping[str, Tensor], present: Mapping[str, Tensor] | None = None
+    ) -> None:
+        """Set some or all `local_tensors` to these values.
+
+        `present` has the `local_tensors` if the caller has them already.
+        """
+        present = self.local_tensors() if present is None else present
         for name, tensor in tensors.items():
             if name not in present:
                 raise KeyError(f"the state to load into has no leaf {name}")
