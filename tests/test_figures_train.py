@@ -32,7 +32,7 @@ FAST = (0.3,) * 3  # seconds until a save is finished; it is durable 0.1 s later
 
 @pytest.fixture(scope="module")
 def training_runs() -> list[ReadRun]:
-    return references("-train-")
+    return [run for run in references("-train-") if run.stored.header["suite"] == "train"]
 
 
 def test_training_has_a_scale_and_a_step_for_each_framework(training_runs: list[ReadRun]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import stubs
-from references import references
+from references import reference, references
 from reported import HOSTILE, SPEEDS_S, hostile_run, item, measured, store_run
 from scale_of_reading import write_run
 from stubs import Ended
@@ -75,7 +75,7 @@ def test_the_page_asks_for_nothing_from_elsewhere() -> None:
 
 @pytest.mark.parametrize("name", [run.name for run in folders(REFERENCE)])
 def test_a_command_plans_the_row_it_is_for(name: str) -> None:
-    (run,) = references(name)
+    run = reference(name)
     cases = [planned.case for planned in run.stored.plan]
     wrong = [
         case for case in cases if case.id not in planned_by(command(case, run.stored.header, cases))
