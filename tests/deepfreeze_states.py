@@ -143,8 +143,8 @@ def left_behind() -> list[str]:
 def open_files() -> set[tuple[str, str]]:
     """Return the descriptor and the path of every file that this process has open.
 
-    Ask afterwards which are new. Their number alone says nothing, because a collection of garbage
-    closes files that earlier tests left open.
+    Compare with an earlier answer to find what was left open. Numbers alone say nothing, because a
+    collection of garbage closes files that earlier tests left open.
     """
     files = set()
     for descriptor in os.listdir("/proc/self/fd"):

@@ -23,6 +23,7 @@ from deepfreeze_states import (
 )
 
 from adapters.base import DirectIo
+from adapters.deepfreeze import header
 from adapters.deepfreeze.arena import Arena
 from adapters.deepfreeze.engine import Engine, Ranks
 from adapters.deepfreeze.errors import Damaged, Unfitting
@@ -233,9 +234,23 @@ def test_a_file_that_is_cut_off_is_found(saved: Path, left: int) -> None:
         new_engine().load(saved, SPECS, new_state(2))
 
 
+def test_a_header_is_parsed_once_until_the_method_is_closed(saved: Path) -> None:
+    """A benchmark that opens the method for each load must not gain from the load before."""
+    header.forget_headers()
+    engine = new_engine()
+    engine.load(saved, SPECS, new_state(2))
+    open_stored(saved)
+    engine.load(saved, SPECS, new_state(2))
+    assert header._parsed.cache_info()[:2] == (2, 1)  # hits and misses
+    engine.close()
+    assert header._parsed.cache_info().currsize == 0
+
+
 def test_a_file_that_is_too_long_is_found(saved: Path) -> None:
+    """It is found although the same header has just been parsed."""
     file = saved / "model.safetensors"
     size_bytes = file.stat().st_size
+    open_stored(saved)
     with file.open("ab") as stream:
         stream.write(b"x")
     message = f"has {size_bytes + 1} bytes, but its last tensor ends at byte {size_bytes}"

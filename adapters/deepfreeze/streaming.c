@@ -17,8 +17,8 @@ void stream_copy(char *destination, const char *source, size_t size_bytes)
     }
     memcpy(destination, source, at);
     for (; at + LINE_BYTES <= size_bytes; at += LINE_BYTES) {
-        /* The processor itself reads ahead up to the end of a page. To ask for the line in the next
-         * page saves a sixth of the time. Beyond the end of the source, this does nothing. */
+        /* The processor itself reads ahead only up to the end of a page. This asks for the line one
+         * page ahead, and saves a sixth of the time. Past the end of the source it never faults. */
         _mm_prefetch(source + at + PAGE_BYTES, _MM_HINT_T0);
         const __m128i *from = (const __m128i *)(source + at);
         __m128i *to = (__m128i *)(destination + at);
