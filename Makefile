@@ -6,14 +6,12 @@ SUITE ?= bench
 ARGS ?=
 SELECT ?= not slow
 
-# Images often set this variable. Then each command would compile all modules again, which takes
-# five seconds or more.
+# Images often set this variable. Then Python would compile all modules again in each command, which
+# takes five seconds or more. Users also call ckptbench without make. So the setup compiles, too.
 unexport PYTHONDONTWRITEBYTECODE
 
 HARNESS := .venvs/harness
 BIN := $(HARNESS)/bin
-# Users also call ckptbench without make, where the variable is set. So all libraries are compiled
-# when they are installed.
 COMPILE := $(BIN)/python -m compileall -q --workers 0 $(HARNESS)/lib
 ONE_THREAD := OMP_NUM_THREADS=1 TF_NUM_INTRAOP_THREADS=1 TF_NUM_INTEROP_THREADS=1
 # Every folder with an adapter.toml is a framework, unless it declares itself the floor.
@@ -29,8 +27,8 @@ setup: $(HARNESS)/.complete
 
 tools: $(HARNESS)/.tools
 
-# The stamp is written last, so that an interrupted installation starts again. pip would compile the
-# modules on one processor. A module that cannot be compiled costs time alone, and nobody may need it.
+# The stamp is written last, so that an interrupted installation starts again. pip would compile on
+# one processor. A module that cannot be compiled ends nothing, because it only costs time.
 $(HARNESS)/.complete: pyproject.toml
 	$(PYTHON) -m venv --clear $(HARNESS)
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --editable .

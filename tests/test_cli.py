@@ -254,10 +254,9 @@ def test_a_run_is_resumed_by_its_name_or_elsewhere_by_its_folder(tmp_path: Path)
 
 
 def test_the_libraries_of_commands_are_compiled() -> None:
-    """Where Python may not keep what it compiles, each command would compile them anew.
+    """Each command would compile them anew if Python must keep nothing, which takes five seconds.
 
-    That takes five seconds. No test imports all modules of a library, so only the setup can have
-    compiled them.
+    No test imports all modules of a library, so only the setup can have compiled them.
     """
     for library in (pandas, matplotlib):
         modules = Path(library.__path__[0]).rglob("*.py")
