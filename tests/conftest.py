@@ -28,7 +28,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 # Files whose few tests take long. The others end sooner if these do not come last.
-LONG = ("test_guards.py", "test_fuzz.py", "test_memory_level.py", "test_calibration.py")
+LONG = (
+    "test_guards.py",
+    "test_fuzz.py",
+    "test_memory_level.py",
+    "test_calibration.py",
+    "test_new_experiment.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -173,7 +173,6 @@ def measure(tree: Tree, scratch: Path, suite: str, *options: str) -> list[dict]:
     return rows
 
 
-@pytest.mark.slow
 def test_an_experiment_is_one_folder_and_one_suite_file(tree: Tree, scratch: Path) -> None:
     add_experiment(tree)
     rows = measure(tree, scratch, "listing")
@@ -203,7 +202,6 @@ def test_a_sweep_without_the_experiments_own_key_gets_one_sentence(tree: Tree) -
     assert "experiment 'listing' needs 'times': how often the leaves are listed" in words
 
 
-@pytest.mark.slow
 def test_a_column_is_three_edits(tree: Tree, scratch: Path) -> None:
     """Measure it in worker.py, record it in records.py, declare it in rows.py."""
     cost = tree.root / "harness" / "experiments" / "cost"

@@ -136,7 +136,6 @@ def test_mypy_reads_every_adapter_but_those_of_frameworks(tree: Tree) -> None:
     assert skipped == {"chainer", "jax", "pytorch", "rawtwo", "tensorflow"}
 
 
-@pytest.mark.slow
 def test_the_layers_hold_for_a_new_framework(tree: Tree) -> None:
     folder = add_rawtwo(tree)
     arguments = ("-m", "pytest", "-vv", "-p", "no:cacheprovider", "tests/test_layers.py")
